@@ -1,0 +1,34 @@
+"""The exceptions a user can meet, each with the exit code of the command line.
+
+    GraphfedError            1   anything the program itself gets wrong
+    ├── InputError           2   a bad option, file, name or value: the message says what was found, expected, and the fix
+    └── PlaceError           1   a method used a value at a place where it does not live (a programming error)
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["GraphfedError", "InputError", "PlaceError", "did_you_mean"]
+
+
+class GraphfedError(Exception):
+    """Base of every exception graphfed raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(GraphfedError):
+    """The user's input cannot be used; nothing was written."""
+
+    exit_code = 2
+
+
+class PlaceError(GraphfedError, TypeError):
+    """A value was used at a place where it does not live."""
+
+
+def did_you_mean(value: str, choices: Iterable[str]) -> str:
+    """A hint for a misspelt name: ``did you mean 'cora'?`` or, with no near name, the list of choices."""
+    names = sorted(choices)
+    near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
