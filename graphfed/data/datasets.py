@@ -1,0 +1,156 @@
+"""Data sets by name: `load("cora")`. Built-in ones need nothing; public ones are read from files.
+
+Files are looked for below the `data_dir` argument, then the folder in the environment variable GRAPHFED_DATA, then
+the user's cache folder.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from graphfed.data.cache import cache_folder
+from graphfed.data.digits import load_digits
+from graphfed.data.graph import Graph, Sensors
+from graphfed.data.planetoid import SOURCE as PLANETOID_SOURCE
+from graphfed.data.planetoid import find_files, load_planetoid
+from graphfed.data.social import make_social
+from graphfed.errors import InputError, did_you_mean
+
+__all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "search_folders"]
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """What a name stands for.
+
+    load: for a built-in set (options) -> Graph or Sensors; else (roots, structure_only) -> Graph.
+    find: (roots) -> the place of the files (None if there is none) and the names of missing files; None: built in.
+    default_split: for splits.make_split; None for forecasting, which splits by time.
+    """
+
+    title: str
+    task: str  # "classification" or "forecasting"
+    load: Callable[..., Graph | Sensors]
+    default_split: str | None
+    source: str
+    citation: str
+    find: Callable[[list[Path]], tuple[Path | None, list[str]]] | None = None
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the set needs no file beyond the package."""
+        return self.find is None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `load` takes for this set, with the defaults; empty for a set read from files."""
+        if not self.built_in:
+            return {}
+        parameters = inspect.signature(self.load).parameters
+        return {key: p.default for key, p in parameters.items() if key != "structure_only"}
+
+
+@dataclass(frozen=True)
+class Availability:
+    """One row of `available`: place is the folder or file that was found, missing the names that are not there."""
+
+    name: str
+    title: str
+    task: str
+    built_in: bool
+    place: Path | None
+    missing: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything can be loaded now, features included, without the network."""
+        return self.built_in or not self.missing
+
+
+def _planetoid(folder: str, title: str) -> DatasetSpec:
+    return DatasetSpec(
+        title=title,
+        task="classification",
+        load=partial(load_planetoid, folder),
+        find=partial(find_files, folder=folder),
+        default_split="public",
+        source=PLANETOID_SOURCE,
+        citation="Yang, Cohen, Salakhutdinov: Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016 (MIT)",
+    )
+
+
+DATASETS: dict[str, DatasetSpec] = {
+    "digits": DatasetSpec(
+        title="handwritten digits as a nearest-neighbour graph: 1 797 vertices, 64 features, 10 classes",
+        task="classification",
+        load=load_digits,
+        default_split="per_class",
+        source="ships with graphfed",
+        citation="Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998 (CC BY 4.0)",
+    ),
+    "social": DatasetSpec(
+        title="generated social network: communities, heavy-tailed degrees, binary features, any size",
+        task="classification",
+        load=make_social,
+        default_split="per_class",
+        source="generated",
+        citation="degree-corrected block model: Karrer, Newman, Physical Review E 83, 2011",
+    ),
+    "cora": _planetoid("Cora", "citations: 2 708 vertices, 1 433 features, 7 classes"),
+    "citeseer": _planetoid("CiteSeer", "citations: 3 327 vertices, 3 703 features, 6 classes"),
+    "pubmed": _planetoid("PubMed", "citations: 19 717 vertices, 500 features, 3 classes"),
+}
+
+
+def search_folders(data_dir: str | Path | None = None) -> list[Path]:
+    """Where files are looked for, in order: `data_dir`, GRAPHFED_DATA, the cache folder.
+
+    Raises InputError when `data_dir` is given and is not a folder.
+    """
+    if data_dir is not None and not Path(data_dir).is_dir():
+        raise InputError(f"the data folder {data_dir} does not exist; create it, or leave the option out")
+    given = [data_dir, os.environ.get("GRAPHFED_DATA") or None, cache_folder()]
+    return [Path(folder) for folder in given if folder is not None]
+
+
+def load(
+    name: str, data_dir: str | Path | None = None, *, structure_only: bool = False, **options: Any
+) -> Graph | Sensors:
+    """The data set called `name` (see DATASETS).
+
+    structure_only: leave the features out (`x` is None); the only way to load a set whose features are incomplete.
+    options: of the generated sets, as in load("social", num_nodes=10_000).
+
+    Raises InputError for an unknown name or option, or missing files: which, where they were looked for, and where
+    to get them.
+    """
+    if name not in DATASETS:
+        raise InputError(f"unknown data set {name!r}; {did_you_mean(name, DATASETS)}")
+    spec = DATASETS[name]
+    for key in options:
+        if key not in spec.options:
+            hint = did_you_mean(key, spec.options) if spec.options else "it has no options"
+            raise InputError(f"data set {name!r} has no option {key!r}; {hint}")
+    if structure_only and spec.task == "forecasting":
+        raise InputError(
+            f"data set {name!r} is for forecasting: it has no features to leave out (structure_only)"
+        )
+    if spec.task == "forecasting":
+        return spec.load(**options)
+    if spec.built_in:
+        return spec.load(structure_only=structure_only, **options)
+    return spec.load(search_folders(data_dir), structure_only)
+
+
+def available(data_dir: str | Path | None = None) -> list[Availability]:
+    """One row for each data set, built in or from files, and which files are there. Loads and downloads nothing."""
+    roots = search_folders(data_dir)
+    rows = []
+    for name, spec in DATASETS.items():
+        place, missing = spec.find(roots) if spec.find else (None, [])
+        rows.append(Availability(name, spec.title, spec.task, spec.built_in, place, tuple(missing)))
+    return rows

@@ -1,0 +1,285 @@
+"""The containers every other module reads: Graph, Split and Sensors.
+
+Shapes: N vertices, m undirected edges, F features, C classes, T time steps, S sensors.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.content import content_hash
+from graphfed.errors import InputError
+
+__all__ = ["Graph", "Sensors", "Split", "from_pyg", "make_graph"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which vertices are trained on, selected on and tested on.
+
+    train, val, test: bool [N], disjoint; a vertex may be in none. Raises InputError when they are not.
+    """
+
+    name: str
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+
+    def __post_init__(self) -> None:
+        masks = {"train": self.train, "val": self.val, "test": self.test}
+        for part, mask in masks.items():
+            if mask.dtype != bool or mask.ndim != 1 or len(mask) != len(self.train):
+                raise InputError(
+                    f"split {self.name!r}: the {part} mask has dtype {mask.dtype} and shape {mask.shape}; "
+                    "the three masks must be boolean vectors of one length, one entry a vertex"
+                )
+        twice = np.flatnonzero((self.train & self.val) | (self.train & self.test) | (self.val & self.test))
+        if twice.size:
+            raise InputError(
+                f"split {self.name!r}: vertex {twice[0]} is in two parts ({twice.size} such vertices); "
+                "train, val and test must not overlap"
+            )
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 (hex) of the three masks; the name does not count."""
+        return content_hash({"train": self.train, "val": self.val, "test": self.test})
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An undirected graph with features and one class a vertex. Build it with `make_graph`, which checks.
+
+    x: [N, F] float32, numpy or csr, or None when loaded with `structure_only`.
+    y: [N] int64, the class of each vertex, -1 where unknown.
+    edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
+    The arrays are shared, not copied: treat them as read-only.
+    """
+
+    name: str
+    x: np.ndarray | sp.csr_matrix | None
+    y: np.ndarray
+    edges: np.ndarray
+    num_classes: int
+    split: Split | None = None
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.y)
+
+    @property
+    def num_edges(self) -> int:
+        """m, undirected."""
+        return int(self.edges.shape[1])
+
+    @property
+    def num_features(self) -> int:
+        """F; 0 when the features were not loaded."""
+        return 0 if self.x is None else int(self.x.shape[1])
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 (hex) of features, classes and edges.
+
+        Names do not count, nor does the public split (it has its own hash). Features stored as csr and the
+        same features stored dense are different content.
+        """
+        arrays = {"y": self.y, "edges": self.edges, "num_classes": np.array(self.num_classes)}
+        if sp.issparse(self.x):
+            arrays |= {
+                "x_indptr": self.x.indptr.astype(np.int64),
+                "x_indices": self.x.indices.astype(np.int64),
+                "x_data": self.x.data,
+                "x_shape": np.array(self.x.shape),
+            }
+        elif self.x is not None:
+            arrays["x"] = self.x
+        return content_hash(arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Sensors:
+    """Readings of sensors on a road network, for forecasting.
+
+    speed: [T, S] float32, miles per hour, 0 where the reading is missing.
+    adjacency: [S, S] float32 csr, directed; exp(-d^2 / sigma^2) of the road distance, dropped below 0.1.
+    position: [S, 2] float64, in kilometres or in degrees (latitude, longitude), as the source has it.
+    start: ISO time of the first reading. step_minutes: minutes between readings.
+    """
+
+    name: str
+    speed: np.ndarray
+    adjacency: sp.csr_matrix
+    position: np.ndarray
+    start: str
+    step_minutes: int
+
+    @property
+    def num_sensors(self) -> int:
+        """S."""
+        return int(self.speed.shape[1])
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 (hex) of readings, adjacency, positions and times; the name does not count."""
+        arrays = {
+            "speed": self.speed,
+            "position": self.position,
+            "adjacency_indptr": self.adjacency.indptr.astype(np.int64),
+            "adjacency_indices": self.adjacency.indices.astype(np.int64),
+            "adjacency_data": self.adjacency.data,
+        }
+        return content_hash(arrays, f"{self.start} {self.step_minutes}")
+
+
+def make_graph(
+    name: str,
+    x: Any,
+    y: Any,
+    edges: Any,
+    *,
+    num_classes: int | None = None,
+    split: Split | None = None,
+    class_names: tuple[str, ...] = (),
+) -> Graph:
+    """A checked and cleaned Graph: edges become undirected, self loops and repetitions are dropped.
+
+    x: [N, F] numbers, dense or scipy sparse (kept sparse, as csr), or None.
+    y: [N] integers, -1 for an unknown class. edges: [2, any] integers, in either or both directions.
+    num_classes: C; by default the number of class names, or else the largest class plus one.
+
+    Raises InputError when shapes disagree, a number is not finite, or a class or an end of an edge is out
+    of range.
+    """
+    y = _classes(name, y)
+    n = len(y)
+    if num_classes is None:
+        num_classes = len(class_names) or int(y.max(initial=-1)) + 1
+    if y.max(initial=-1) >= num_classes:
+        raise InputError(
+            f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are {num_classes} classes "
+            f"(0..{num_classes - 1}); renumber the classes or raise num_classes"
+        )
+    if class_names and len(class_names) != num_classes:
+        raise InputError(
+            f"graph {name!r}: {len(class_names)} class names for {num_classes} classes; give one name a class"
+        )
+    if split is not None and len(split.train) != n:
+        raise InputError(
+            f"graph {name!r}: split {split.name!r} is for {len(split.train)} vertices, the graph has {n}"
+        )
+    return Graph(
+        name, _features(name, x, n), y, _undirected(name, edges, n), num_classes, split, tuple(class_names)
+    )
+
+
+def from_pyg(data: Any, name: str = "custom") -> Graph:
+    """A Graph from a PyG `Data` with x, y, edge_index and, if it has a split, 1-D train/val/test masks.
+
+    The masks become the graph's public split. Raises InputError for a missing or unusable attribute.
+    """
+    for attribute in ("x", "y", "edge_index"):
+        if getattr(data, attribute, None) is None:
+            raise InputError(f"the Data object has no {attribute!r}; x, y and edge_index are needed")
+    y = _to_numpy(data.y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    names = ("train_mask", "val_mask", "test_mask")
+    masks = {key: _to_numpy(m) for key in names if (m := getattr(data, key, None)) is not None}
+    split = None
+    if masks:
+        missing = [key for key in names if key not in masks]
+        if missing:
+            raise InputError(
+                f"the Data object has {', '.join(masks)} but no {', '.join(missing)}; give all three or none"
+            )
+        for key, mask in masks.items():
+            if mask.ndim != 1:
+                raise InputError(
+                    f"{key} has shape {mask.shape}: one column a split; choose one, as in "
+                    f"data.{key} = data.{key}[:, 0]"
+                )
+        split = Split("public", *(mask.astype(bool) for mask in masks.values()))
+    return make_graph(name, _to_numpy(data.x), y, _to_numpy(data.edge_index), split=split)
+
+
+def _to_numpy(tensor: Any) -> Any:
+    """A torch tensor as numpy (csr if it is sparse); anything else as numpy sees it."""
+    layout = str(getattr(tensor, "layout", "torch.strided"))
+    if layout != "torch.strided":
+        coo = tensor.detach().cpu().to_sparse_coo().coalesce()
+        return sp.csr_matrix((coo.values().numpy(), coo.indices().numpy()), shape=tuple(coo.shape))
+    return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+
+
+def _classes(name: str, y: Any) -> np.ndarray:
+    y = np.asarray(y)
+    if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
+        raise InputError(
+            f"graph {name!r}: classes have dtype {y.dtype} and shape {y.shape}; "
+            "expected one integer a vertex (-1 where unknown)"
+        )
+    y = y.astype(np.int64)
+    if y.min(initial=0) < -1:
+        raise InputError(
+            f"graph {name!r}: vertex {int(y.argmin())} has class {y.min()}; use 0, 1, ... or -1 for unknown"
+        )
+    return y
+
+
+def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
+    if x is None:
+        return None
+    if sp.issparse(x):
+        x = sp.csr_matrix(x, dtype=np.float32, copy=True)
+        # One form for equal content: sorted columns, no repetition, no stored zeros.
+        x.sum_duplicates()
+        x.eliminate_zeros()
+        values = x.data
+    else:
+        x = np.asarray(x)
+        if x.dtype == object or not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
+            raise InputError(f"graph {name!r}: features have dtype {x.dtype}; expected numbers")
+        values = x = np.ascontiguousarray(x, dtype=np.float32)
+    if x.ndim != 2 or x.shape[0] != n:
+        raise InputError(
+            f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} vertices"
+        )
+    bad = np.flatnonzero(~np.isfinite(values.ravel()))
+    if bad.size:
+        row = np.searchsorted(x.indptr, bad[0], side="right") - 1 if sp.issparse(x) else bad[0] // x.shape[1]
+        raise InputError(
+            f"graph {name!r}: vertex {row} has a feature that is not a finite number "
+            f"({bad.size} such entries); fill or drop them"
+        )
+    return x
+
+
+def _undirected(name: str, edges: Any, n: int) -> np.ndarray:
+    edges = np.asarray(edges)
+    if edges.size == 0:
+        return np.zeros((2, 0), dtype=np.int64)
+    if edges.ndim != 2 or edges.shape[0] != 2 or not np.issubdtype(edges.dtype, np.integer):
+        raise InputError(
+            f"graph {name!r}: edges have dtype {edges.dtype} and shape {edges.shape}; expected integers [2, m]"
+        )
+    edges = edges.astype(np.int64)
+    outside = np.flatnonzero(((edges < 0) | (edges >= n)).any(axis=0))
+    if outside.size:
+        u, v = edges[:, outside[0]]
+        raise InputError(
+            f"graph {name!r}: edge {outside[0]} joins vertices {u} and {v}, but there are {n} vertices "
+            f"(0..{n - 1}); {outside.size} such edges"
+        )
+    u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
+    key = (u * n + v)[u != v]
+    if key.size and not (key[1:] > key[:-1]).all():
+        # Sort and compare: twice as fast as numpy's unique on millions of edges.
+        key.sort()
+        key = key[np.concatenate(([True], key[1:] != key[:-1]))]
+    return np.stack((key // n, key % n)) if key.size else np.zeros((2, 0), dtype=np.int64)

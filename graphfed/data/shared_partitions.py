@@ -1,0 +1,136 @@
+"""Partitions in which sites share vertices: edges_uniform (SAPGNN) and overlapping (FedGraph)."""
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from graphfed.data.graph import Graph
+from graphfed.data.seeding import generator
+from graphfed.data.tables import Partition, cut_rows
+from graphfed.errors import InputError, did_you_mean
+
+__all__ = ["edges_uniform", "overlapping"]
+
+MIN_FRACTION = 0.05  # the smallest fraction of the vertices a site of `overlapping` may take
+
+
+def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap: float) -> Partition:
+    """SAPGNN's deal: every edge to one site, uniformly (numbers differ by at most one); vertices are shared.
+
+    vertices: "all", every site holds every vertex; "endpoints", a site holds the ends of its edges, and a vertex
+        without an edge is at one site.
+    overlap: the fraction of the edges also given to a second site.
+    Each vertex is owned by one of its holders, drawn uniformly. No edge is cut: a missing edge is only unknown here.
+
+    Raises InputError when an option is out of range, or overlap asks for a second site and there is one.
+    """
+    kinds = ("all", "endpoints")
+    if vertices not in kinds:
+        raise InputError(f"unknown vertices={vertices!r} of edges_uniform; {did_you_mean(vertices, kinds)}")
+    if not 0 <= overlap <= 1:
+        raise InputError(f"overlap {overlap:g} of edges_uniform must be a fraction from 0 to 1")
+    if overlap > 0 and clients == 1:
+        raise InputError(f"overlap {overlap:g} needs a second client; use 2 or more clients, or overlap 0")
+    rng = generator(seed, "partition/edges_uniform")
+    n, m = graph.num_nodes, graph.num_edges
+    site = np.empty(m, dtype=np.int64)
+    site[rng.permutation(m)] = np.arange(m) % clients
+    twice = rng.permutation(m)[: int(np.rint(overlap * m))]
+    second = (site[twice] + rng.integers(1, max(clients, 2), size=len(twice))) % clients
+    edge_site, edge = np.concatenate((site, second)), np.concatenate((np.arange(m), twice))
+    order = np.lexsort((edge, edge_site))
+    edge_site, (edge_u, edge_v) = edge_site[order], graph.edges[:, edge[order]]
+
+    if vertices == "all":
+        held_site, held_id = np.repeat(np.arange(clients), n), np.tile(np.arange(n), clients)
+    else:
+        alone = np.flatnonzero(np.bincount(graph.edges.ravel(), minlength=n) == 0)
+        key = np.unique(
+            np.concatenate(
+                (
+                    edge_site * n + edge_u,
+                    edge_site * n + edge_v,
+                    rng.integers(clients, size=len(alone)) * n + alone,
+                )
+            )
+        )
+        held_site, held_id = key // n, key % n
+    # The owner is the j-th holder of its vertex, j uniform.
+    by_vertex = np.lexsort((held_site, held_id))
+    holders = np.bincount(held_id, minlength=n)
+    chosen = np.cumsum(holders) - holders + (rng.random(n) * holders).astype(np.int64)
+    held_owner = np.zeros(len(held_id), dtype=bool)
+    held_owner[by_vertex[chosen]] = True
+    none = np.zeros(0, dtype=np.int64)
+    return Partition(
+        held_site=held_site,
+        held_id=held_id,
+        held_vertex=held_id.copy(),
+        held_owner=held_owner,
+        edge_site=edge_site,
+        edge_u=edge_u,
+        edge_v=edge_v,
+        cut_site=none,
+        cut_id=none.copy(),
+        cut_remote_site=none.copy(),
+        cut_remote_id=none.copy(),
+        num_sites=clients,
+        graph_hash=graph.hash,
+    )
+
+
+def overlapping(graph: Graph, clients: int, seed: int, mean: float, variance: float) -> Partition:
+    """FedGraph's deal: site k copies a random fraction xi_k of all vertices; copies count as different vertices.
+
+    xi is normal with this mean and variance, truncated to [0.05, 1]. Every copy has its own id and is owned. An edge
+    whose other end the site also copied is internal; otherwise it becomes a cut row to the copy at one site, drawn
+    once for each vertex among its holders. So cut rows point one way. A vertex nobody copied is gone with its edges.
+
+    Raises InputError when mean is not in [0.05, 1] or variance is negative.
+    """
+    if not MIN_FRACTION <= mean <= 1:
+        raise InputError(f"mean {mean:g} of overlapping must be a fraction from {MIN_FRACTION:g} to 1")
+    if not 0 <= variance < np.inf:
+        raise InputError(f"variance {variance:g} of overlapping must be a number of at least 0")
+    rng = generator(seed, "partition/overlapping")
+    n = graph.num_nodes
+    xi = np.full(clients, mean)
+    if variance > 0:
+        std = np.sqrt(variance)
+        low, high = ndtr((np.array([MIN_FRACTION, 1.0]) - mean) / std)
+        xi = np.clip(mean + std * ndtri(rng.uniform(low, high, size=clients)), MIN_FRACTION, 1.0)
+    taken = np.maximum(np.rint(xi * n), 1).astype(np.int64)
+    # Site k takes the vertices with its taken[k] smallest keys.
+    rank = rng.random((clients, n)).argsort(axis=1).argsort(axis=1)
+    has = rank < taken[:, None]  # bool [K, N]
+    held_site, held_vertex = np.nonzero(has)
+    copy = np.full((clients, n), -1, dtype=np.int64)  # the id of vertex v's copy at site k
+    copy[has] = np.arange(len(held_site))
+    # home[v]: the site whose copy of v serves the sites without one.
+    holders = has.sum(axis=0)
+    by_vertex = np.nonzero(has.T)[1]
+    start = np.cumsum(holders) - holders
+    home = np.full(n, -1, dtype=np.int64)
+    exists = holders > 0
+    home[exists] = by_vertex[(start + (rng.random(n) * holders).astype(np.int64))[exists]]
+
+    u, v = graph.edges
+    edge_site, inside = np.nonzero(has[:, u] & has[:, v])
+    # Copies at one site are numbered by vertex, so u < v keeps its order among the ids.
+    own, remote = [], []
+    for a, b in ((u, v), (v, u)):
+        k, e = np.nonzero(has[:, a] & ~has[:, b] & exists[b])
+        own.append(copy[k, a[e]])
+        remote.append(copy[home[b[e]], b[e]])
+    held_id = np.arange(len(held_site))
+    return Partition(
+        held_site=held_site,
+        held_id=held_id,
+        held_vertex=held_vertex,
+        held_owner=np.ones(len(held_site), dtype=bool),
+        edge_site=edge_site,
+        edge_u=copy[edge_site, u[inside]],
+        edge_v=copy[edge_site, v[inside]],
+        **cut_rows(held_site, held_id, np.concatenate(own), np.concatenate(remote)),
+        num_sites=clients,
+        graph_hash=graph.hash,
+    )

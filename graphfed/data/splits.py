@@ -1,0 +1,112 @@
+"""Splits of a graph's vertices into train, val and test: public, per class, or random."""
+
+import numpy as np
+
+from graphfed.data.graph import Graph, Split
+from graphfed.data.seeding import generator
+from graphfed.errors import InputError, did_you_mean
+
+__all__ = ["make_split"]
+
+KINDS = ("default", "per_class", "public", "random")
+
+
+def make_split(graph: Graph, spec: str, seed: int) -> Split:
+    """The split that `spec` names. Vertices of unknown class (-1) are in no part.
+
+    "public"                  the data set's own split; the seed plays no part
+    "per_class"               the same as "per_class:20,500,1000"
+    "per_class:T,V,S"         T training vertices of each class, then V for validation and S for test
+    "random:A,B,C"            fractions of the vertices of known class, A + B + C <= 1
+    "default"                 "public" if the data set has one, else "per_class"
+
+    Raises InputError for an unknown spec, a split the data set does not have, or too few vertices.
+    """
+    kind, _, numbers = spec.partition(":")
+    if kind not in KINDS:
+        raise InputError(f"unknown split {spec!r}; {did_you_mean(kind, KINDS)}")
+    if kind == "default":
+        kind = "per_class" if graph.split is None else "public"
+    if kind == "public":
+        if graph.split is None:
+            raise InputError(
+                f"data set {graph.name!r} has no public split; use 'per_class' (20 a class for training, "
+                "500 for validation, 1000 for test) or 'random:0.5,0.25,0.25'"
+            )
+        return graph.split
+    if kind == "per_class":
+        return _per_class(graph, _counts(spec, numbers or "20,500,1000"), seed)
+    return _random(graph, _fractions(spec, numbers or "0.5,0.25,0.25"), seed)
+
+
+def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
+    per_class, num_val, num_test = counts
+    rng = generator(seed, "split/per_class")
+    order = rng.permutation(np.flatnonzero(graph.y >= 0))
+    # Each class in turn, its vertices in random order: a vertex's place within its class is its rank.
+    order = order[np.argsort(graph.y[order], kind="stable")]
+    size = np.bincount(graph.y[order], minlength=graph.num_classes)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    if (size < per_class).any():
+        c = int(size.argmin())
+        raise InputError(
+            f"class {c} of {graph.name!r} has {size[c]} vertices, fewer than the {per_class} a class to train on; "
+            f"use 'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or 'random:0.5,0.25,0.25'"
+        )
+    train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
+    if len(rest) < num_val + num_test:
+        raise InputError(
+            f"{graph.name!r} has {len(rest)} vertices left after {per_class} a class for training, "
+            f"fewer than the {num_val} + {num_test} for validation and test; "
+            f"use 'per_class:{per_class},{len(rest) // 3},{len(rest) // 2}' or 'random:0.5,0.25,0.25'"
+        )
+    name = f"per_class:{per_class},{num_val},{num_test}"
+    return _split(graph, name, train, rest[:num_val], rest[num_val : num_val + num_test])
+
+
+def _random(graph: Graph, fractions: tuple[float, float, float], seed: int) -> Split:
+    known = generator(seed, "split/random").permutation(np.flatnonzero(graph.y >= 0))
+    ends = np.rint(np.cumsum(fractions) * len(known)).astype(int)
+    parts = np.split(known, ends)[:3]
+    for part, vertices, fraction in zip(("train", "val", "test"), parts, fractions, strict=True):
+        if fraction > 0 and not len(vertices):
+            raise InputError(
+                f"a fraction of {fraction:g} of the {len(known)} vertices of known class of {graph.name!r} "
+                f"leaves none for {part}; use a larger fraction"
+            )
+    return _split(graph, "random:" + ",".join(f"{f:g}" for f in fractions), *parts)
+
+
+def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:
+    """A Split from the vertex numbers of its parts."""
+    masks = np.zeros((3, graph.num_nodes), dtype=bool)
+    for mask, vertices in zip(masks, (train, val, test), strict=True):
+        mask[vertices] = True
+    return Split(name, masks[0], masks[1], masks[2])
+
+
+def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
+    try:
+        per_class, val, test = (int(part) for part in numbers.split(","))
+    except ValueError:
+        raise InputError(
+            f"split {spec!r} cannot be read; write three counts, as in 'per_class:20,500,1000'"
+        ) from None
+    if per_class < 1 or val < 0 or test < 0:
+        raise InputError(f"split {spec!r}: train on at least 1 vertex a class; no count may be negative")
+    return per_class, val, test
+
+
+def _fractions(spec: str, numbers: str) -> tuple[float, float, float]:
+    try:
+        train, val, test = (float(part) for part in numbers.split(","))
+    except ValueError:
+        raise InputError(
+            f"split {spec!r} cannot be read; write three fractions, as in 'random:0.5,0.25,0.25'"
+        ) from None
+    # A hair above 1 is rounding (0.7 + 0.2 + 0.1), and NaN fails every comparison.
+    if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
+        raise InputError(
+            f"split {spec!r}: the fractions must be at least 0 (more than 0 for training) with a sum of at most 1"
+        )
+    return train, val, test
