@@ -1,7 +1,7 @@
 """Make graphfed/data/files/digits.safetensors from scikit-learn's copy of the handwritten digits.
 
-The data set is the test part of the UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, 1998;
-CC BY 4.0): 1 797 images of 8x8 pixels with values 0..16. Each image is joined to its 5 nearest others.
+The data set is the test part of the UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak,
+1998; CC BY 4.0): 1 797 images of 8x8 pixels with values 0..16. Each image is joined to its 5 nearest others.
 
 Run: python scripts/make_digits.py [output file]
 """
@@ -24,7 +24,8 @@ def make_digits() -> dict[str, np.ndarray]:
     digits = load_digits()
     pixels = digits.data.astype(np.int64)
     n = len(pixels)
-    # Squared distances in integers are exact, and ties go to the lower number: the same graph on every machine.
+    # Squared distances in integers are exact, and ties go to the lower number: the same graph on every
+    # machine.
     squared = (pixels**2).sum(1)
     distance = squared[:, None] + squared[None, :] - 2 * pixels @ pixels.T
     np.fill_diagonal(distance, np.iinfo(np.int64).max)

@@ -1,7 +1,7 @@
 """Data sets by name: `load("cora")`. Built-in ones need nothing; public ones are read from files.
 
-Files are looked for below the `data_dir` argument, then the folder in the environment variable GRAPHFED_DATA, then
-the user's cache folder.
+Files are looked for below the `data_dir` argument, then the folder in the environment variable GRAPHFED_DATA,
+then the user's cache folder.
 """
 
 import inspect
@@ -28,7 +28,8 @@ class DatasetSpec:
     """What a name stands for.
 
     load: for a built-in set (options) -> Graph or Sensors; else (roots, structure_only) -> Graph.
-    find: (roots) -> the place of the files (None if there is none) and the names of missing files; None: built in.
+    find: (roots) -> the place of the files (None if there is none) and the names of missing files; None:
+    built in.
     default_split: for splits.make_split; None for forecasting, which splits by time.
     """
 
@@ -122,11 +123,12 @@ def load(
 ) -> Graph | Sensors:
     """The data set called `name` (see DATASETS).
 
-    structure_only: leave the features out (`x` is None); the only way to load a set whose features are incomplete.
+    structure_only: leave the features out (`x` is None); the only way to load a set whose features are
+    incomplete.
     options: of the generated sets, as in load("social", num_nodes=10_000).
 
-    Raises InputError for an unknown name or option, or missing files: which, where they were looked for, and where
-    to get them.
+    Raises InputError for an unknown name or option, or missing files: which, where they were looked for, and
+    where to get them.
     """
     if name not in DATASETS:
         raise InputError(f"unknown data set {name!r}; {did_you_mean(name, DATASETS)}")

@@ -15,8 +15,8 @@ FILE = Path(__file__).parent / "files" / "digits.safetensors"
 def load_digits(structure_only: bool = False) -> Graph:
     """1 797 images of 8x8 pixels in [0, 1] (64 features), 10 classes, each joined to its 5 nearest others.
 
-    A real data set: the test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998).
-    scripts/make_digits.py makes the file.
+    A real data set: the test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak,
+    1998). scripts/make_digits.py makes the file.
     """
     tensors, _ = read_tensors(FILE)
     x = None if structure_only else tensors["pixels"].astype(np.float32) / 16

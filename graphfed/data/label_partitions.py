@@ -16,14 +16,14 @@ ATTEMPTS = 10_000
 def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: str) -> Partition:
     """Class shares drawn from a Dirichlet distribution: beta = 1 is skewed, 100 partly, 10000 even.
 
-    kind "proportions" (the programs of FedGCN and FedGAT): for each class draw proportions over the K clients from
-    Dir(beta, ..., beta); clients that already hold N/K vertices get none; renormalise and cut the shuffled class at
-    the cumulative sums; start again until every client holds at least 10 vertices.
-    kind "hsu" (Hsu et al.): each client draws class proportions from Dir(beta * class shares) and takes its N/K
-    vertices by them, without replacement; a class that runs out drops out of the draws.
+    kind "proportions" (the programs of FedGCN and FedGAT): for each class draw proportions over the K clients
+    from Dir(beta, ..., beta); clients that already hold N/K vertices get none; renormalise and cut the
+    shuffled class at the cumulative sums; start again until every client holds at least 10 vertices.
+    kind "hsu" (Hsu et al.): each client draws class proportions from Dir(beta * class shares) and takes its
+    N/K vertices by them, without replacement; a class that runs out drops out of the draws.
 
-    Vertices of unknown class (-1) are dealt as one more class. Raises InputError when beta is not positive, the
-    kind is unknown, or no deal with 10 vertices a client was found.
+    Vertices of unknown class (-1) are dealt as one more class. Raises InputError when beta is not positive,
+    the kind is unknown, or no deal with 10 vertices a client was found.
     """
     if not 0 < beta < np.inf:
         raise InputError(
@@ -97,9 +97,9 @@ def _deal_hsu(
 def label_skew(graph: Graph, clients: int, seed: int, alpha: float) -> Partition:
     """SAPGNN's label skew: blocks of classes, then a fraction of each site spread over the others.
 
-    The classes, in order, are cut into K blocks of (nearly) equally many classes; site k gets block k. Then a random
-    fraction `alpha` of each site's vertices is dealt evenly over the other sites: 0 is the most skewed, (K-1)/K is even.
-    Vertices of unknown class (-1) are dealt uniformly from the start.
+    The classes, in order, are cut into K blocks of (nearly) equally many classes; site k gets block k. Then a
+    random fraction `alpha` of each site's vertices is dealt evenly over the other sites: 0 is the most
+    skewed, (K-1)/K is even. Vertices of unknown class (-1) are dealt uniformly from the start.
 
     Raises InputError when alpha is not in [0, 1] or there are more clients than classes.
     """

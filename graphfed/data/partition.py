@@ -1,7 +1,7 @@
 """Partitions of a graph over sites: the registry and the one entry point.
 
-A recipe is a function `recipe(graph, clients, seed, **options) -> Partition`; a new one is a function in one of
-the recipe modules and a row in PARTITIONS.
+A recipe is a function `recipe(graph, clients, seed, **options) -> Partition`; a new one is a function in one
+of the recipe modules and a row in PARTITIONS.
 """
 
 import dataclasses

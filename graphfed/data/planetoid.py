@@ -1,7 +1,8 @@
 """Planetoid's raw files (Cora, CiteSeer, PubMed), read without trusting them.
 
-The files are Python 2 pickles. An unpickler that admits six constructors reads them, so a file cannot run code; the
-result is cached as safetensors under a key made of the files' content. Nothing is written beside the raw files.
+The files are Python 2 pickles. An unpickler that admits six constructors reads them, so a file cannot run
+code; the result is cached as safetensors under a key made of the files' content. Nothing is written beside
+the raw files.
 
 Format: Yang, Cohen, Salakhutdinov, "Revisiting Semi-Supervised Learning with Graph Embeddings", ICML 2016;
 public repository kimiyoung/planetoid, folder data.
@@ -63,7 +64,8 @@ class _AllowListUnpickler(pickle.Unpickler):
 def read_pickle(content: bytes, path: Path) -> Any:
     """The array, csr matrix or dict in a Planetoid file. `path` is for messages.
 
-    Raises InputError for a file that names anything but the six constructors, or is damaged; no code of it runs.
+    Raises InputError for a file that names anything but the six constructors, or is damaged; no code of it
+    runs.
     """
     try:
         value = _AllowListUnpickler(io.BytesIO(content), encoding="latin1").load()
@@ -99,9 +101,9 @@ def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
 def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Graph:
     """The data set with its public split; features csr [N, F], raw (not normalised).
 
-    folder: "Cora", "CiteSeer" or "PubMed". roots: searched in order. Missing files are downloaded into the cache
-    folder if the network allows. CiteSeer's 15 vertices that are in no file are isolated, have no features and
-    class 0, as in PyG.
+    folder: "Cora", "CiteSeer" or "PubMed". roots: searched in order. Missing files are downloaded into the
+    cache folder if the network allows. CiteSeer's 15 vertices that are in no file are isolated, have no
+    features and class 0, as in PyG.
 
     Raises InputError naming the files that are missing, every folder looked at, and where to get them.
     """
@@ -182,7 +184,8 @@ def _convert(
 
     test_index = np.array(raw["test.index"][1].split(), dtype=np.int64)
     y, ty, ally, graph = (part(key) for key in ("y", "ty", "ally", "graph"))
-    # The test vertices come last. Where some of their numbers are in no file (CiteSeer), these are blank vertices.
+    # The test vertices come last. Where some of their numbers are in no file (CiteSeer), these are blank
+    # vertices.
     first, span = len(ally), int(test_index.max()) + 1 - len(ally)
     n = first + span
     sorted_index = np.sort(test_index)

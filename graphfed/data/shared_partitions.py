@@ -16,10 +16,11 @@ MIN_FRACTION = 0.05  # the smallest fraction of the vertices a site of `overlapp
 def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap: float) -> Partition:
     """SAPGNN's deal: every edge to one site, uniformly (numbers differ by at most one); vertices are shared.
 
-    vertices: "all", every site holds every vertex; "endpoints", a site holds the ends of its edges, and a vertex
+    vertices: "all", every site holds every vertex; "endpoints", a site holds the ends of its edges, and a
+    vertex
         without an edge is at one site.
-    overlap: the fraction of the edges also given to a second site.
-    Each vertex is owned by one of its holders, drawn uniformly. No edge is cut: a missing edge is only unknown here.
+    overlap: the fraction of the edges also given to a second site. Each vertex is owned by one of its
+    holders, drawn uniformly. No edge is cut: a missing edge is only unknown here.
 
     Raises InputError when an option is out of range, or overlap asks for a second site and there is one.
     """
@@ -81,9 +82,10 @@ def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap:
 def overlapping(graph: Graph, clients: int, seed: int, mean: float, variance: float) -> Partition:
     """FedGraph's deal: site k copies a random fraction xi_k of all vertices; copies count as different vertices.
 
-    xi is normal with this mean and variance, truncated to [0.05, 1]. Every copy has its own id and is owned. An edge
-    whose other end the site also copied is internal; otherwise it becomes a cut row to the copy at one site, drawn
-    once for each vertex among its holders. So cut rows point one way. A vertex nobody copied is gone with its edges.
+    xi is normal with this mean and variance, truncated to [0.05, 1]. Every copy has its own id and is owned.
+    An edge whose other end the site also copied is internal; otherwise it becomes a cut row to the copy at
+    one site, drawn once for each vertex among its holders. So cut rows point one way. A vertex nobody copied
+    is gone with its edges.
 
     Raises InputError when mean is not in [0.05, 1] or variance is negative.
     """

@@ -1,9 +1,10 @@
 """`social`: a generated social network with communities, heavy-tailed degrees and binary features.
 
-Edges follow a degree-corrected block model (Karrer and Newman, 2011): vertex i has a weight w_i with a power-law tail
-(exponent 2.5); an edge has one end drawn by weight, and the other drawn by weight from the same community with
-probability `homophily`, from everywhere otherwise. Each community favours some features, each vertex has a few of
-them. The community is the class to predict. Work and memory grow with vertices + edges.
+Edges follow a degree-corrected block model (Karrer and Newman, 2011): vertex i has a weight w_i with a
+power-law tail (exponent 2.5); an edge has one end drawn by weight, and the other drawn by weight from the
+same community with probability `homophily`, from everywhere otherwise. Each community favours some features,
+each vertex has a few of them. The community is the class to predict. Work and memory grow with vertices +
+edges.
 """
 
 import numpy as np
@@ -32,8 +33,8 @@ def make_social(
 ) -> Graph:
     """A graph of `num_nodes` vertices with exactly round(num_nodes * average_degree / 2) edges.
 
-    features: F binary columns, csr [N, F] float32. homophily: probability that an edge is drawn inside a community.
-    The same options give the same graph. Raises InputError when an option is out of range.
+    features: F binary columns, csr [N, F] float32. homophily: probability that an edge is drawn inside a
+    community. The same options give the same graph. Raises InputError when an option is out of range.
     """
     _check(num_nodes, communities, features, average_degree, homophily)
     rng = generator(seed, "social")

@@ -30,8 +30,9 @@ def ego(graph: Graph, clients: int, seed: int) -> Partition:
 def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     """Louvain communities (networkx), packed largest first into the emptiest site.
 
-    A community larger than N/K is first cut into pieces of at most N/K vertices, each a run of a bandwidth-reducing
-    order, so that neighbours mostly stay together. Hence every site holds a vertex, and none more than 2 N/K.
+    A community larger than N/K is first cut into pieces of at most N/K vertices, each a run of a
+    bandwidth-reducing order, so that neighbours mostly stay together. Hence every site holds a vertex, and
+    none more than 2 N/K.
     """
     import networkx as nx
 

@@ -4,9 +4,9 @@
     edges  one row for each undirected edge inside a site
     cut    one row, seen from a site, for each edge that leaves it
 
-A vertex is labelled and scored only where it is owned, and every id has exactly one owner. Ids are the graph's
-vertex numbers, except where a partition makes copies that count as different vertices (FedGraph): there every
-copy has an id of its own, and `held_vertex` says whose copy it is.
+A vertex is labelled and scored only where it is owned, and every id has exactly one owner. Ids are the
+graph's vertex numbers, except where a partition makes copies that count as different vertices (FedGraph):
+there every copy has an id of its own, and `held_vertex` says whose copy it is.
 
 Shapes: N vertices, M held rows, E rows of edges, C rows of cut, K sites.
 """
@@ -36,8 +36,10 @@ class Partition:
 
     held_site, held_id, held_vertex: int64 [M], held_owner: bool [M]; sorted by (site, id).
     edge_site, edge_u, edge_v: int64 [E], u < v are ids held by the site; sorted by (site, u, v).
-    cut_site, cut_id, cut_remote_site, cut_remote_id: int64 [C]; the site's own id and the id at the other end,
-        which the remote site owns; sorted. Without copies every edge between sites has a row in each direction.
+    cut_site, cut_id, cut_remote_site, cut_remote_id: int64 [C]; the site's own id and the id at the other
+    end,
+        which the remote site owns; sorted. Without copies every edge between sites has a row in each
+        direction.
     """
 
     held_site: np.ndarray
