@@ -15,8 +15,10 @@ from typing import Any
 from graphfed.data.cache import cache_folder
 from graphfed.data.digits import load_digits
 from graphfed.data.graph import Graph, Sensors
+from graphfed.data.npz import NPZ_SOURCES, find_npz, load_npz
 from graphfed.data.planetoid import SOURCE as PLANETOID_SOURCE
 from graphfed.data.planetoid import find_files, load_planetoid
+from graphfed.data.roads import make_roads
 from graphfed.data.social import make_social
 from graphfed.errors import InputError, did_you_mean
 
@@ -57,7 +59,7 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Availability:
-    """One row of `available`: place is the folder or file that was found, missing the names that are not there."""
+    """One row of `available`: `place` is the folder or file found, `missing` names what is not there."""
 
     name: str
     title: str
@@ -80,7 +82,20 @@ def _planetoid(folder: str, title: str) -> DatasetSpec:
         find=partial(find_files, folder=folder),
         default_split="public",
         source=PLANETOID_SOURCE,
-        citation="Yang, Cohen, Salakhutdinov: Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016 (MIT)",
+        citation="Yang et al.: Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016 (MIT)",
+    )
+
+
+def _npz(name: str, title: str, citation: str, default_split: str = "per_class") -> DatasetSpec:
+    source = NPZ_SOURCES[name]
+    return DatasetSpec(
+        title=title,
+        task="classification",
+        load=partial(load_npz, source),
+        find=partial(find_npz, source=source),
+        default_split=default_split,
+        source=source.source,
+        citation=citation,
     )
 
 
@@ -104,6 +119,36 @@ DATASETS: dict[str, DatasetSpec] = {
     "cora": _planetoid("Cora", "citations: 2 708 vertices, 1 433 features, 7 classes"),
     "citeseer": _planetoid("CiteSeer", "citations: 3 327 vertices, 3 703 features, 6 classes"),
     "pubmed": _planetoid("PubMed", "citations: 19 717 vertices, 500 features, 3 classes"),
+    "facebook": _npz(
+        "facebook",
+        "pages that like each other: 22 470 vertices, 4 714 features, 4 classes",
+        "Rozemberczki, Allen, Sarkar: Multi-Scale Attributed Node Embedding, 2021 (GPL-3.0)",
+    ),
+    "lastfm": _npz(
+        "lastfm",
+        "listeners in Asia: 7 624 vertices, 18 countries; features incomplete, structure only",
+        "Rozemberczki, Sarkar: Characteristic Functions on Graphs, CIKM 2020 (GPL-3.0)",
+        # The smallest class has 16 vertices, too few for 20 a class.
+        default_split="random:0.5,0.25,0.25",
+    ),
+    "dblp": _npz(
+        "dblp",
+        "citations: 17 716 vertices, 1 639 features, 4 classes",
+        "Pan et al.: Tri-Party Deep Network Representation, IJCAI 2016 (MIT)",
+    ),
+    "physics": _npz(
+        "physics",
+        "co-authors in physics: 34 493 vertices, 8 415 features, 5 classes",
+        "Shchur et al.: Pitfalls of Graph Neural Network Evaluation, 2018 (MIT)",
+    ),
+    "roads": DatasetSpec(
+        title="generated road network: speeds every 5 minutes, with congestion waves and missing readings",
+        task="forecasting",
+        load=make_roads,
+        default_split=None,
+        source="generated",
+        citation="",
+    ),
 }
 
 
@@ -149,7 +194,7 @@ def load(
 
 
 def available(data_dir: str | Path | None = None) -> list[Availability]:
-    """One row for each data set, built in or from files, and which files are there. Loads and downloads nothing."""
+    """One row for each data set: built in, or which of its files are there. Loads and downloads nothing."""
     roots = search_folders(data_dir)
     rows = []
     for name, spec in DATASETS.items():

@@ -90,7 +90,7 @@ class Graph:
         same features stored dense are different content.
         """
         arrays = {"y": self.y, "edges": self.edges, "num_classes": np.array(self.num_classes)}
-        if sp.issparse(self.x):
+        if isinstance(self.x, sp.csr_matrix):
             arrays |= {
                 "x_indptr": self.x.indptr.astype(np.int64),
                 "x_indices": self.x.indices.astype(np.int64),
@@ -162,8 +162,8 @@ def make_graph(
         num_classes = len(class_names) or int(y.max(initial=-1)) + 1
     if y.max(initial=-1) >= num_classes:
         raise InputError(
-            f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are {num_classes} classes "
-            f"(0..{num_classes - 1}); renumber the classes or raise num_classes"
+            f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are {num_classes} "
+            f"classes (0..{num_classes - 1}); renumber the classes or raise num_classes"
         )
     if class_names and len(class_names) != num_classes:
         raise InputError(
@@ -217,14 +217,14 @@ def _to_numpy(tensor: Any) -> Any:
     return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
 
 
-def _classes(name: str, y: Any) -> np.ndarray:
-    y = np.asarray(y)
+def _classes(name: str, values: Any) -> np.ndarray:
+    y: np.ndarray = np.asarray(values)
     if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
         raise InputError(
             f"graph {name!r}: classes have dtype {y.dtype} and shape {y.shape}; "
             "expected one integer a vertex (-1 where unknown)"
         )
-    y = y.astype(np.int64)
+    y = np.ascontiguousarray(y, dtype=np.int64)
     if y.min(initial=0) < -1:
         raise InputError(
             f"graph {name!r}: vertex {int(y.argmin())} has class {y.min()}; use 0, 1, ... or -1 for unknown"
@@ -266,7 +266,8 @@ def _undirected(name: str, edges: Any, n: int) -> np.ndarray:
         return np.zeros((2, 0), dtype=np.int64)
     if edges.ndim != 2 or edges.shape[0] != 2 or not np.issubdtype(edges.dtype, np.integer):
         raise InputError(
-            f"graph {name!r}: edges have dtype {edges.dtype} and shape {edges.shape}; expected integers [2, m]"
+            f"graph {name!r}: edges have dtype {edges.dtype} and shape {edges.shape}; "
+            "expected integers [2, m]"
         )
     edges = edges.astype(np.int64)
     outside = np.flatnonzero(((edges < 0) | (edges >= n)).any(axis=0))

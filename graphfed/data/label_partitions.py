@@ -107,8 +107,9 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float) -> Partition
         raise InputError(f"alpha {alpha:g} of label_skew must be a fraction from 0 to 1 (0.5 for 50 %)")
     if clients > graph.num_classes:
         raise InputError(
-            f"label_skew deals whole classes: {clients} clients cannot share the {graph.num_classes} classes of "
-            f"{graph.name!r}; use at most {graph.num_classes} clients, or 'label_dirichlet' with a small beta"
+            f"label_skew deals whole classes: {clients} clients cannot share the {graph.num_classes} "
+            f"classes of {graph.name!r}; use at most {graph.num_classes} clients, or 'label_dirichlet' with "
+            "a small beta"
         )
     rng = generator(seed, "partition/label_skew")
     blocks = [len(block) for block in np.array_split(np.arange(graph.num_classes), clients)]

@@ -43,7 +43,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
     "edges_uniform": PartitionSpec(
         edges_uniform,
         {"vertices": "all", "overlap": 0.0},
-        "edges dealt uniformly; sites share the vertices, and a fraction overlap of the edges is at two sites",
+        "edges dealt uniformly, a fraction overlap of them to two sites; the vertices are shared",
     ),
     "louvain": PartitionSpec(louvain, {}, "communities found by Louvain, packed into sites of similar size"),
     "metis": PartitionSpec(metis, {}, "few edges between sites of equal size, by METIS (extra: metis)"),
@@ -57,7 +57,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
 
 
 def partition(graph: Graph, name: str, clients: int | None, seed: int, **options: Option) -> Partition:
-    """Deal `graph` over `clients` sites by the recipe `name` (see PARTITIONS); the same seed deals the same way.
+    """Deal `graph` over `clients` sites by the recipe `name` (see PARTITIONS). Same seed, same deal.
 
     clients: K, 1..N; for "ego" None or N. options: of the recipe, checked against its defaults.
     Raises InputError for an unknown name or option, a value of the wrong type or range, or an impossible K.
@@ -93,7 +93,7 @@ def _clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) 
 
 
 def _options(name: str, defaults: Mapping[str, Option], given: Mapping[str, Option]) -> dict[str, Option]:
-    """The recipe's options with the given values, each of its default's type (an integer will do for a float)."""
+    """The recipe's options with the given values, each of its default's type (an int does for a float)."""
     chosen = dict(defaults)
     for key, value in given.items():
         if key not in defaults:

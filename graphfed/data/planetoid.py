@@ -8,6 +8,7 @@ Format: Yang, Cohen, Salakhutdinov, "Revisiting Semi-Supervised Learning with Gr
 public repository kimiyoung/planetoid, folder data.
 """
 
+import contextlib
 import hashlib
 import io
 import pickle
@@ -128,9 +129,9 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
         else:
             looked = ", ".join(str(p) for root in roots for p in folders(root, folder))
             raise InputError(
-                f"data set {name!r} is not here: ind.{name}.* ({', '.join(PARTS)}) were looked for in {looked}, and "
-                f"could not be downloaded; put the files of {SOURCE}, into one of these folders, or set GRAPHFED_DATA "
-                "or the data folder to where they are"
+                f"data set {name!r} is not here: its files ind.{name}.* ({', '.join(PARTS)}) were looked for "
+                f"in {looked}, and could not be downloaded; set GRAPHFED_DATA or the data folder to where "
+                f"they are, or get them from {SOURCE}"
             )
     content = {file: (place / file).read_bytes() for file in needed}
     return _cached(name, content, place, structure_only)
@@ -156,10 +157,8 @@ def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: b
             f"the files in {place} do not belong together ({error}); get all eight from {SOURCE}"
         ) from error
     graph = _from_tensors(name, tensors)
-    try:
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
         write_tensors(path, tensors, {"hash": graph.hash})
-    except OSError:
-        pass  # a cache that cannot be written costs time, nothing else
     return graph
 
 

@@ -80,7 +80,7 @@ def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap:
 
 
 def overlapping(graph: Graph, clients: int, seed: int, mean: float, variance: float) -> Partition:
-    """FedGraph's deal: site k copies a random fraction xi_k of all vertices; copies count as different vertices.
+    """FedGraph's deal: site k copies a fraction xi_k of all vertices, and copies are different vertices.
 
     xi is normal with this mean and variance, truncated to [0.05, 1]. Every copy has its own id and is owned.
     An edge whose other end the site also copied is internal; otherwise it becomes a cut row to the copy at

@@ -23,11 +23,12 @@ MAX_TOP_UPS = 100
 
 
 def make_social(
+    *,
     num_nodes: int = 2000,
     communities: int = 8,
     features: int = 128,
     average_degree: float = 10.0,
-    homophily: float = 0.7,
+    homophily: float = 0.55,
     seed: int = 0,
     structure_only: bool = False,
 ) -> Graph:

@@ -50,8 +50,9 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
     if (size < per_class).any():
         c = int(size.argmin())
         raise InputError(
-            f"class {c} of {graph.name!r} has {size[c]} vertices, fewer than the {per_class} a class to train on; "
-            f"use 'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or 'random:0.5,0.25,0.25'"
+            f"class {c} of {graph.name!r} has {size[c]} vertices, fewer than the {per_class} a class "
+            f"to train on; use 'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
+            "'random:0.5,0.25,0.25'"
         )
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
     if len(rest) < num_val + num_test:
@@ -107,6 +108,6 @@ def _fractions(spec: str, numbers: str) -> tuple[float, float, float]:
     # A hair above 1 is rounding (0.7 + 0.2 + 0.1), and NaN fails every comparison.
     if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
         raise InputError(
-            f"split {spec!r}: the fractions must be at least 0 (more than 0 for training) with a sum of at most 1"
+            f"split {spec!r}: fractions must be at least 0 (more than 0 for training), their sum at most 1"
         )
     return train, val, test

@@ -62,9 +62,9 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def metis(graph: Graph, clients: int, seed: int) -> Partition:
-    """METIS: sites of nearly equal size with few edges between them. On tiny graphs METIS may leave a site empty.
+    """METIS: sites of nearly equal size with few edges between them.
 
-    Raises InputError when pymetis is not installed.
+    On tiny graphs METIS may leave a site empty. Raises InputError when pymetis is not installed.
     """
     try:
         import pymetis

@@ -15,6 +15,7 @@ import json
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ class Partition:
         if graph.hash != self.graph_hash:
             raise InputError(
                 f"this {self.name!r} partition was made for another graph (hash {self.graph_hash[:12]}) than "
-                f"{graph.name!r} (hash {graph.hash[:12]}); partition this graph again, or load the graph it is for"
+                f"{graph.name!r} (hash {graph.hash[:12]}); partition this graph again, or load the other"
             )
 
     def save(self, path: str | Path) -> None:
@@ -105,17 +106,16 @@ class Partition:
             tensors, metadata = read_tensors(path)
             recipe = json.loads(metadata["partition"])
             expected, format_ = recipe.pop("hash"), recipe.pop("format")
-            loaded = Partition(**tensors, **recipe)
+            contents: dict[str, Any] = tensors | recipe
+            loaded = Partition(**contents)
             intact = format_ == FORMAT and loaded.hash == expected
-        except (
-            Exception
-        ) as error:  # every way a foreign file can fail: safetensors has its own exception type
+        except Exception as error:  # a foreign file can fail in every way
             raise InputError(
                 f"{path} is not a partition file ({error}); write one with Partition.save"
             ) from error
         if not intact:
             raise InputError(
-                f"{path} is damaged or of another version: its content does not match its hash; write it again"
+                f"{path} is damaged or of another version: its content does not match its hash; save it again"
             )
         return loaded
 
@@ -137,8 +137,8 @@ def from_assignment(
     site = np.asarray(site)
     if site.shape != (graph.num_nodes,) or not np.issubdtype(site.dtype, np.integer):
         raise InputError(
-            f"the assignment has dtype {site.dtype} and shape {site.shape}; expected one integer site for each "
-            f"of the {graph.num_nodes} vertices of {graph.name!r}"
+            f"the assignment has dtype {site.dtype} and shape {site.shape}; expected one integer site "
+            f"for each of the {graph.num_nodes} vertices of {graph.name!r}"
         )
     site = site.astype(np.int64)
     if num_sites is None:
@@ -182,7 +182,7 @@ def order_by_site(site: np.ndarray, num_sites: int) -> np.ndarray:
 
 def cut_rows(
     held_site: np.ndarray, held_id: np.ndarray, own: np.ndarray, remote: np.ndarray
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """The four cut columns, sorted by (site, id, remote site, remote id).
 
     held_site, held_id: [M] sorted by (site, id), each id held once.
