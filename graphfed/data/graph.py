@@ -278,9 +278,13 @@ def _undirected(name: str, edges: Any, n: int) -> np.ndarray:
             f"(0..{n - 1}); {outside.size} such edges"
         )
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
-    key = (u * n + v)[u != v]
-    if key.size and not (key[1:] > key[:-1]).all():
-        # Sort and compare: twice as fast as numpy's unique on millions of edges.
-        key.sort()
-        key = key[np.concatenate(([True], key[1:] != key[:-1]))]
-    return np.stack((key // n, key % n)) if key.size else np.zeros((2, 0), dtype=np.int64)
+    key = sorted_unique((u * n + v)[u != v])
+    return np.stack((key // n, key % n))
+
+
+def sorted_unique(keys: np.ndarray) -> np.ndarray:
+    """The distinct values of an integer vector, ascending; much faster than numpy's unique on millions."""
+    if (keys[1:] > keys[:-1]).all():
+        return keys
+    keys = np.sort(keys)
+    return keys[np.concatenate(([True], keys[1:] != keys[:-1]))]

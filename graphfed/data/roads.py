@@ -8,6 +8,7 @@ happen anywhere, any day. Noise is correlated in time and stronger in congestion
 single ones, and outages of hours.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,11 +25,11 @@ STEP_MINUTES = 5
 STEPS_PER_DAY = 24 * 60 // STEP_MINUTES
 START = "2024-01-01T00:00:00"  # a Monday
 WORKING_DAYS = 5
-SENSORS_PER_ROAD = 15
 SPACING_KM = 0.8
 GRID_KM = 3.0  # between parallel roads
 WAVE_KM_PER_MINUTE = 18.0 / 60.0
 LISTED_KM = 8.0  # pairs farther apart by road have no listed distance
+STRETCH_KM = 10.0
 KERNEL_THRESHOLD = 0.1
 PEAKS_MINUTE = (7 * 60 + 30, 17 * 60)
 NOISE_PERSISTENCE = 0.85
@@ -80,7 +81,9 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
 
 def _lay_out(rng: np.random.Generator, sensors: int) -> _Roads:
     """Roads in turn eastbound, northbound, westbound, southbound, on a grid around (0, 0)."""
-    count = -(-sensors // SENSORS_PER_ROAD)
+    count = max(
+        1, round(np.sqrt(sensors) / 2)
+    )  # as many kilometres across as along, at 60 sensors and at 1000
     road = np.arange(sensors) * count // sensors
     size = np.bincount(road, minlength=count)
     gap = SPACING_KM * rng.uniform(0.7, 1.3, size=sensors)
@@ -133,12 +136,12 @@ def _distances(
         for b in np.flatnonzero(northbound != northbound[a]):
             at_a = sign[a] * offset[b] + length[a] / 2  # kilometres along a, and along b, of the crossing
             at_b = sign[b] * offset[a] + length[b] / 2
-            before = np.flatnonzero((road == a) & (along <= at_a))
-            after = np.flatnonzero((road == b) & (along >= at_b))
-            if before.size and after.size:
-                start.append(before[-1:])
-                end.append(after[:1])
-                km.append(at_a - along[before[-1:]] + along[after[:1]] - at_b)
+            if 0 <= at_a <= length[a] and 0 <= at_b <= length[b]:
+                before = np.flatnonzero((road == a) & (along <= at_a))[-1:]
+                after = np.flatnonzero((road == b) & (along >= at_b))[:1]
+                start.append(before)
+                end.append(after)
+                km.append(at_a - along[before] + along[after] - at_b)
     n = len(road)
     ways = sp.csr_matrix((np.concatenate(km), (np.concatenate(start), np.concatenate(end))), shape=(n, n))
     distance: np.ndarray = dijkstra(ways, directed=True)
@@ -147,28 +150,30 @@ def _distances(
 
 def _free_flow(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarray:
     """Miles per hour without congestion, [T, S]: by road and sensor, a little slower by day."""
-    flow = rng.uniform(62.0, 69.0, size=roads.road.max() + 1)[roads.road] + rng.normal(
-        0.0, 1.5, len(roads.road)
-    )
+    of_road = rng.uniform(62.0, 69.0, size=roads.road.max() + 1)
+    flow = of_road[roads.road] + rng.normal(0.0, 1.5, len(roads.road))
     hour = np.arange(days * STEPS_PER_DAY) % STEPS_PER_DAY * STEP_MINUTES / 60.0
     daylight = np.clip(np.sin((hour - 6.0) / 14.0 * np.pi), 0.0, None)
-    return flow[None, :] - 2.5 * daylight[:, None]
+    speed: np.ndarray = flow[None, :] - 2.5 * daylight[:, None]
+    return speed
 
 
 def _congestion(rng: np.random.Generator, roads: _Roads, days: int) -> np.ndarray:
     """The share of free-flow speed that is lost, [T, S] in [0, 1)."""
-    kept: np.ndarray = np.ones((days * STEPS_PER_DAY, len(roads.road)))
+    kept = np.ones((days * STEPS_PER_DAY, len(roads.road)))
     working = np.flatnonzero(np.arange(days) % 7 < WORKING_DAYS)
     for r in range(roads.road.max() + 1):
         on_road = np.flatnonzero(roads.road == r)
         along = roads.along[on_road]
         jams = []
-        # Every road has its rush at both peaks, one of them the worse, at a bottleneck in its last half.
-        bottleneck = along[-1] * rng.uniform(0.55, 0.95)
+        # Every road has its rush at both peaks, one of them the worse, with a bottleneck in each stretch of
+        # 10 km.
+        stretches = max(1, round(along[-1] / STRETCH_KM))
+        bottlenecks = (np.arange(stretches) + rng.uniform(0.55, 0.95, stretches)) * along[-1] / stretches
         worse = rng.integers(2)
         for peak, minute in enumerate(PEAKS_MINUTE):
             strength = 0.7 if peak == worse else 0.4
-            for day in working:
+            for day, bottleneck in itertools.product(working, bottlenecks):
                 jams.append(
                     _Jam(
                         at=bottleneck,

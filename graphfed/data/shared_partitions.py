@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from graphfed.data.graph import Graph
+from graphfed.data.graph import Graph, sorted_unique
 from graphfed.data.seeding import generator
 from graphfed.data.tables import Partition, cut_rows
 from graphfed.errors import InputError, did_you_mean
@@ -45,7 +45,7 @@ def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap:
         held_site, held_id = np.repeat(np.arange(clients), n), np.tile(np.arange(n), clients)
     else:
         alone = np.flatnonzero(np.bincount(graph.edges.ravel(), minlength=n) == 0)
-        key = np.unique(
+        key = sorted_unique(
             np.concatenate(
                 (
                     edge_site * n + edge_u,

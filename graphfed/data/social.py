@@ -10,7 +10,7 @@ edges.
 import numpy as np
 import scipy.sparse as sp
 
-from graphfed.data.graph import Graph, make_graph
+from graphfed.data.graph import Graph, make_graph, sorted_unique
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError
 
@@ -70,13 +70,13 @@ def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, ho
         if not missing:
             return np.stack((keys // n, keys % n))
         draws = missing + missing // 8 + 16  # some are repetitions
-        u = _draw(total, rng.random(draws) * total[-1])
+        u = _draw(total, np.sort(rng.random(draws)) * total[-1])  # sorted look-ups are several times faster
         inside = rng.random(draws) < homophily
         low = np.where(inside, start[y[u]], 0.0)
         high = np.where(inside, stop[y[u]], total[-1])
         v = _draw(total, low + rng.random(draws) * (high - low))
         new = (np.minimum(u, v) * n + np.maximum(u, v))[u != v]
-        new = np.unique(new)
+        new = sorted_unique(new)
         new = new[~np.isin(new, keys)] if len(keys) else new
         keys = np.concatenate((keys, rng.permutation(new)[:missing]))
     raise InputError(
