@@ -1,6 +1,6 @@
 """Planetoid's raw files (Cora, CiteSeer, PubMed), read without trusting them.
 
-The files are Python 2 pickles. An unpickler that admits six constructors reads them, so a file cannot run
+The files are Python 2 pickles. An unpickler that admits six names reads them, so a file cannot run
 code; the result is cached as safetensors under a key made of the files' content. Nothing is written beside
 the raw files.
 
@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import io
 import pickle
-import urllib.request
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,60 @@ NUM_VAL = 500
 FORMAT = "1"  # raise when the cached form changes
 
 
-class _Sparse:
-    """Stands in for scipy's csr_matrix: takes the pickled attributes and nothing else, checked later."""
+class _Dtype:
+    """Stands in for numpy's dtype: a number's code, such as "f4", and its byte order."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        self.code = code
+        self.order: Any = "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+    def plain(self) -> np.dtype[Any]:
+        dtype = np.dtype(self.code).newbyteorder(self.order)
+        if dtype.kind not in "biuf":
+            raise ValueError(f"an array of {dtype}, not of numbers")
+        return dtype
+
+
+class _Array:
+    """Stands in for numpy's array."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
+
+    def plain(self) -> np.ndarray:
+        _, shape, dtype, fortran, content = self.state
+        # A Python 2 string is read as latin-1, one character a byte.
+        raw = content.encode("latin1") if isinstance(content, str) else content
+        return np.frombuffer(raw, dtype=dtype.plain()).reshape(shape, order="F" if fortran else "C")
+
+
+class _Csr:
+    """Stands in for scipy's csr_matrix."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.state = state
 
+    def plain(self) -> sp.csr_matrix:
+        data, indices, indptr = (self.state[key].plain() for key in ("data", "indices", "indptr"))
+        matrix = sp.csr_matrix((data, indices, indptr), shape=self.state["_shape"])
+        matrix.check_format(full_check=True)
+        return matrix
 
-# Everything the eight files name. The numpy entries are the constructors of an array and its dtype.
+
+# Everything the eight files name. What comes from numpy and scipy is only recorded while the pickle is read
+# and built
+# afterwards, from numbers that are checked: a pickle never hands numpy a state of its own making.
 ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("scipy.sparse.csr", "csr_matrix"): _Sparse,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    ("scipy.sparse.csr", "csr_matrix"): _Csr,
     ("collections", "defaultdict"): defaultdict,
     ("__builtin__", "list"): list,
 }
@@ -65,21 +105,15 @@ class _AllowListUnpickler(pickle.Unpickler):
 def read_pickle(content: bytes, path: Path) -> Any:
     """The array, csr matrix or dict in a Planetoid file. `path` is for messages.
 
-    Raises InputError for a file that names anything but the six constructors, or is damaged; no code of it
-    runs.
+    Raises InputError for a file that names anything but the six, or is damaged; no code of it runs.
     """
     try:
         value = _AllowListUnpickler(io.BytesIO(content), encoding="latin1").load()
-        if isinstance(value, _Sparse):
-            state = value.state
-            matrix = sp.csr_matrix((state["data"], state["indices"], state["indptr"]), shape=state["_shape"])
-            matrix.check_format(full_check=True)
-            return matrix
+        return value.plain() if isinstance(value, _Array | _Csr) else value
     except Exception as error:  # a hostile or damaged pickle can fail in any way
         raise InputError(
             f"{path} is not a Planetoid file and was refused: {error}; get it from {SOURCE}"
         ) from error
-    return value
 
 
 def folders(root: Path, folder: str) -> list[Path]:
@@ -229,6 +263,8 @@ def _convert(
 
 def _download(folder: str, target: Path) -> bool:
     """Fetch the raw files into `target`; False when the network or the disk does not allow it."""
+    import urllib.request
+
     try:
         for part in PARTS:
             file = f"ind.{folder.lower()}.{part}"

@@ -4,7 +4,6 @@ import heapq
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from graphfed.data.graph import Graph
 from graphfed.data.seeding import generator
@@ -35,6 +34,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     none more than 2 N/K.
     """
     import networkx as nx
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
 
     n = graph.num_nodes
     network = nx.Graph()
