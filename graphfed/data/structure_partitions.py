@@ -79,8 +79,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
     draw = int(generator(seed, "partition/metis").integers(2**31))
     _, site = pymetis.part_graph(
         clients,
-        xadj=adjacency.indptr,
-        adjncy=adjacency.indices,
+        pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
         options=pymetis.Options(seed=draw),
     )
     return from_assignment(graph, np.asarray(site, dtype=np.int64), num_sites=clients)

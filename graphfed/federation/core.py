@@ -130,6 +130,11 @@ class Federation:
         parts = tuple(torch.from_numpy(self.roster[list(self.hosts[h])]).to(self.device) for h in self.here)
         return Located(CLIENTS, "present", parts)
 
+    def keep_absent(self, new: Located, old: Located) -> Located:
+        """`new` where a host has a client that takes part, `old` where it has none: state that absent clients keep."""
+        parts = tuple(o if n is ABSENT else n for n, o in zip(new.parts, old.parts, strict=True))
+        return Located(new.place, new.name, parts, old.members)
+
     @contextmanager
     def phase(self, name: str, round: int | None = None) -> Iterator[None]:
         """Charge what crosses in this block to a phase (and, from here on, to a round)."""
@@ -250,6 +255,14 @@ class Federation:
         """Clients to server: a row of `x` for every id of the route, [M_h, ...] at each host -> [M, ...] in client order."""
         rows = self._rows_up(x, route, name, "rows", protection, grad)
         return Located(SERVER, name, rows)
+
+    def gather(self, x: Located, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
+        """Clients to server: every client's own value, [K_h, ...] at each host -> [K, ...] in client order."""
+        self._expect(x, CLIENTS, name)
+        self._all_present(name)
+        pairs = self._pairs_up()
+        got = self._move(name, self._from_hosts(x), pairs, UP, grad, lambda t: self._charge_parts(t, name, UP, "gather", protection, True))  # fmt: skip
+        return Located(SERVER, name, (torch.cat([got[p] for p in pairs]),) if self.server_ends else ())
 
     def download(self, x: Located, route: Route, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
         """Server to clients: row u of `x` [U, ...] to every client whose route names id u -> [M_h, ...] at each host."""

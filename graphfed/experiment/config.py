@@ -1,0 +1,368 @@
+"""What a run is asked to do: options (which method, on which data, dealt how) and settings (`--set key=value`).
+
+Everything that can be refused without loading data is refused here. Three kinds of settings share one mapping:
+
+    lr, rounds, mu, ...      of the method: its config dataclass has the names, types and ranges
+    partition.beta, ...      of the partition; also partition_seed and split_seed (default: the seed)
+    data.num_nodes, ...      of a generated data set
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from graphfed.data.datasets import DATASETS
+from graphfed.data.graph import Graph
+from graphfed.data.partition import PARTITIONS
+from graphfed.errors import InputError, did_you_mean
+from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.registry import get_method
+
+__all__ = [
+    "DEFAULT_CLIENTS",
+    "OPTIONS",
+    "RunConfig",
+    "make_config",
+    "parse_settings",
+    "read_config",
+    "setting_names",
+]
+
+T = TypeVar("T")
+Placement = Literal["stacked", "one-at-a-time"]
+Runtime = Literal["local", "processes", "nvflare"]
+
+DEFAULT_CLIENTS = 10
+
+#: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
+OPTIONS = (
+    "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "placement", "device", "threads",
+    "data_dir", "out", "set",
+)  # fmt: skip
+_SEEDS = ("partition_seed", "split_seed")
+#: Settings that are options of their own, so that a run has one place to say them.
+_OPTION_SETTINGS = ("seed",)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunConfig:
+    """One run, every choice made and checked. `clients` is None only where the partition fixes it (one per vertex)."""
+
+    method: Method
+    training: TrainingConfig
+    data: str | Graph
+    data_options: Mapping[str, Any]
+    data_dir: Path | None
+    clients: int | None
+    partition: str
+    partition_options: Mapping[str, Any]
+    partition_seed: int
+    split: str
+    split_seed: int
+    seed: int
+    runtime: Runtime
+    placement: Placement
+    device: str
+    threads: int
+
+    @property
+    def data_name(self) -> str:
+        """The name of the data set."""
+        return self.data if isinstance(self.data, str) else self.data.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole config as plain data, for manifest.json."""
+        return {
+            "method": self.method.name,
+            "data": self.data_name,
+            "data_options": dict(self.data_options),
+            "clients": self.clients,
+            "partition": self.partition,
+            "partition_options": dict(self.partition_options),
+            "partition_seed": self.partition_seed,
+            "split": self.split,
+            "split_seed": self.split_seed,
+            "seed": self.seed,
+            "runtime": self.runtime,
+            "placement": self.placement,
+            "device": self.device,
+            "threads": self.threads,
+            "training": dataclasses.asdict(self.training),
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """The shared settings in which this run differs from the default recipe, so that no table hides it."""
+        default = TrainingConfig()
+        return {
+            field.name: getattr(self.training, field.name)
+            for field in dataclasses.fields(TrainingConfig)
+            if field.name != "seed" and getattr(self.training, field.name) != getattr(default, field.name)
+        }
+
+
+def make_config(
+    method: str | None,
+    *,
+    data: Any = "digits",
+    clients: int | None = None,
+    partition: str = "label_dirichlet",
+    rounds: int | None = None,
+    seed: int = 0,
+    split: str = "default",
+    runtime: str = "local",
+    placement: str = "stacked",
+    device: str = "cpu",
+    threads: int | None = None,
+    data_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Check every choice and fill in the defaults.
+
+    data: the name of a data set, a `Graph`, or a PyG `Data`. clients: default 10, or one per vertex where the partition says
+    so. rounds: default the method's. threads: default every core this process may use.
+    Raises InputError with the key, the bad value and what was expected; nothing has been written or loaded by then."""
+    if method is None:
+        raise InputError("no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')")
+    chosen = get_method(_text("method", method))
+    settings = dict(settings or {})
+    seed = _integer("seed", seed, 0)
+    graph = _data(data, chosen)
+    spec = _choose("partition", "partition", partition, PARTITIONS)
+    data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
+    training, rest = _training(chosen, settings, rounds, seed, _other_names(partition, data_defaults))
+    sites = None if clients is None else _integer("clients", clients, 1)
+    if sites is None and not spec.one_client_per_vertex:
+        sites = DEFAULT_CLIENTS
+    return RunConfig(
+        method=chosen,
+        training=training,
+        data=graph,
+        data_options=_prefixed("data.", rest, data_defaults),
+        data_dir=None if data_dir is None else Path(data_dir),
+        clients=sites,
+        partition=partition,
+        partition_options=_prefixed("partition.", rest, spec.options),
+        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0),
+        split=_text("split", split),
+        split_seed=_integer("split_seed", rest.get("split_seed", seed), 0),
+        seed=seed,
+        runtime=_runtime(runtime),
+        placement=_one_of("placement", placement, get_args(Placement)),
+        device=_device(device),
+        threads=_threads(threads),
+    )
+
+
+def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
+    """Every key that `--set` takes for a method (on a data set, with a partition)."""
+    options = DATASETS[data].options if data in DATASETS else {}
+    return [*_training_names(get_method(method)), *_other_names(partition or "", options)]
+
+
+def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
+    """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
+
+    Raises InputError for a file that cannot be read, that is no mapping, or has a key that is no option."""
+    import yaml
+
+    path, known = Path(path), [*OPTIONS, *extra]
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"the config file {path} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"the config file {path} is not YAML: {reason}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"the config file {path} must be a mapping, as in 'method: fedavg' (found {content!r:.60})")
+    for key in content:
+        if key not in known:
+            raise InputError(f"the config file {path} has an unknown key {key!r}; {did_you_mean(str(key), known)}")
+    options = {key: value for key, value in content.items() if value is not None}
+    settings = options.get("set", {})
+    if not isinstance(settings, dict) or any(isinstance(value, dict | list) for value in settings.values()):
+        raise InputError(f"the config file {path}: 'set' must map names to single values, as in 'partition.beta: 1.0'")
+    options["set"] = {str(key): value for key, value in settings.items()}
+    return options
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["lr=0.1", "patience=none"]`` -> ``{"lr": 0.1, "patience": None}``. InputError for anything without a name or '='."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise InputError(f"--set {pair!r} cannot be read; write key=value, as in --set lr=0.1")
+        if key in settings:
+            raise InputError(f"--set {key} is given twice; give it once")
+        settings[key] = _parse(text.strip())
+    return settings
+
+
+def _parse(text: str) -> Any:
+    """Text as a number, None or, failing these, text. Booleans are left to the setting's own type."""
+    if text.lower() in ("none", "null"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# ---- settings -----------------------------------------------------------------------------------------------------------------
+
+
+def _training_names(method: Method) -> list[str]:
+    return [f.name for f in dataclasses.fields(method.config) if f.name not in _OPTION_SETTINGS]
+
+
+def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
+    options = PARTITIONS[partition].options if partition in PARTITIONS else {}
+    return [*_SEEDS, *(f"partition.{key}" for key in options), *(f"data.{key}" for key in data_options)]
+
+
+def _training(
+    method: Method, settings: dict[str, Any], rounds: int | None, seed: int, others: list[str]
+) -> tuple[TrainingConfig, dict[str, Any]]:
+    """The method's config, and the settings that are not its own."""
+    from pydantic import ValidationError
+
+    names = _training_names(method)
+    mine: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in _OPTION_SETTINGS:
+            raise InputError(f"{key} is an option of its own, not a setting; give --{key} (in Python: {key}=...)")
+        if key not in names and key not in others:
+            raise InputError(f"{method.name} has no setting {key!r}; {did_you_mean(key, [*names, *others])}")
+        (mine if key in names else rest)[key] = value
+    if rounds is not None:
+        if mine.get("rounds", rounds) != rounds:
+            raise InputError(f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one")
+        mine["rounds"] = rounds
+    for key, value in mine.items():
+        # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
+        if isinstance(value, bool) and not isinstance(_default(method, key), bool):
+            raise InputError(f"{key}={value} cannot be used: a number or a name was expected, not a truth value")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+    try:
+        return method.config(**{**method.defaults, **mine, "seed": seed}), rest
+    except ValidationError as error:
+        raise InputError(_explain(error, method)) from None
+
+
+def _default(method: Method, key: str) -> Any:
+    """What the method uses when a setting is not given."""
+    return method.defaults.get(key, getattr(method.config(), key))
+
+
+def _explain(error: Any, method: Method) -> str:
+    """pydantic's first complaint as one line: key, bad value, expectation, default."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"][:1].lower() + first["msg"][1:]
+    hint = f" (default {_default(method, key)!r})" if hasattr(method.config(), key) else ""
+    return f"{key}={first['input']!r} cannot be used: {reason}{hint}"
+
+
+def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one prefix, without it, each of its default's type."""
+    chosen = {}
+    for key, value in settings.items():
+        if not key.startswith(prefix):
+            continue
+        kind = type(defaults[key.removeprefix(prefix)])
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # noqa: PLW2901
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            default = defaults[key.removeprefix(prefix)]
+            raise InputError(f"{key}={value!r} cannot be used: expected a value like the default, {default!r}")
+        chosen[key.removeprefix(prefix)] = value
+    return chosen
+
+
+# ---- options ------------------------------------------------------------------------------------------------------------------
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{key}={value!r} cannot be used: a name was expected")
+    return value
+
+
+def _integer(key: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+        raise InputError(f"{key}={value!r} cannot be used: expected a whole number of at least {least}")
+    return int(value.__index__())
+
+
+def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
+        raise InputError(f"unknown {key} {value!r}; {did_you_mean(str(value), choices)}")
+    return value
+
+
+def _choose(key: str, what: str, value: Any, table: Mapping[str, T]) -> T:
+    if _text(key, value) not in table:
+        raise InputError(f"unknown {what} {value!r}; {did_you_mean(value, table)}")
+    return table[value]
+
+
+def _data(data: Any, method: Method) -> str | Graph:
+    """A known name or a graph, of the kind the method trains on."""
+    if isinstance(data, Graph):
+        return data
+    if hasattr(data, "edge_index"):
+        from graphfed.data.graph import from_pyg
+
+        return from_pyg(data)
+    if not isinstance(data, str):
+        raise InputError(
+            f"data of type {type(data).__name__} cannot be used; give the name of a data set, a graphfed Graph or a PyG Data"
+        )
+    spec = _choose("data", "data set", data, DATASETS)
+    if spec.task != method.task:
+        raise InputError(
+            f"{method.name} is for {method.task}, but data set {data!r} is for {spec.task}; "
+            f"choose one of: {', '.join(name for name, s in DATASETS.items() if s.task == method.task)}"
+        )
+    return data
+
+
+def _runtime(runtime: Any) -> Runtime:
+    if _one_of("runtime", runtime, get_args(Runtime)) == "nvflare":
+        raise InputError("runtime 'nvflare' arrives with the deploy extra; use 'local' or 'processes' until then")
+    chosen: Runtime = runtime
+    return chosen
+
+
+def _device(device: Any) -> str:
+    import torch
+
+    try:
+        kind = torch.device(_text("device", device)).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"unknown device {device!r}; use 'cpu', 'cuda' or 'cuda:0'")
+    if kind == "cuda":
+        index = torch.device(device).index or 0
+        if index >= torch.cuda.device_count():
+            raise InputError(
+                f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; use 'cpu'"
+            )
+    return str(device)
+
+
+def _threads(threads: int | None) -> int:
+    import os
+
+    if threads is not None:
+        return _integer("threads", threads, 1)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

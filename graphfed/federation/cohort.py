@@ -1,0 +1,161 @@
+"""A cohort: the clients one host holds, stacked in flat tensors with a client index, as PyG's Batch does for graphs.
+
+One client is a cohort of size one; all clients of a run can be one cohort. Functions run at the clients are written for a
+cohort and never loop over its clients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from graphfed.data.graph import Graph, Split
+from graphfed.data.tables import Partition
+from graphfed.files import read_tensors, write_tensors
+from graphfed.nn.sparse import SparseMatrix
+
+__all__ = ["Cohort", "load_cohort", "make_cohort", "save_cohort"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The rows of K clients, sorted by (client, id).
+
+    clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each row; x [N, F];
+    y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self loops, inside a client;
+    cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients' vertices; owned, train, val, test [N] bool:
+    a vertex is trained on and scored where it is owned."""
+
+    clients: tuple[int, ...]
+    client: Tensor
+    id: Tensor
+    x: Tensor | SparseMatrix | None
+    y: Tensor
+    edge_index: Tensor
+    cut_row: Tensor
+    cut_client: Tensor
+    cut_id: Tensor
+    owned: Tensor
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    num_classes: int
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.id)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def num_features(self) -> int:
+        return 0 if self.x is None else self.x.shape[1]
+
+    def rows(self, target: str) -> Tensor:
+        """The rows of "train", "val", "test" or "all" (every owned vertex), ascending [n] int64."""
+        mask = {"train": self.train, "val": self.val, "test": self.test, "all": self.owned}[target]
+        return mask.nonzero()[:, 0]
+
+    def degree(self, *, with_cut: bool = False) -> Tensor:
+        """Neighbours of every row inside its client, and with the cut ones, [N] int64."""
+        degree = torch.bincount(self.edge_index[1], minlength=self.num_rows)
+        if with_cut:
+            degree = degree + torch.bincount(self.cut_row, minlength=self.num_rows)
+        return degree
+
+    def counts(self, mask: Tensor) -> Tensor:
+        """Rows of each client in a mask [N], [K] int64."""
+        return torch.bincount(self.client[mask], minlength=self.num_clients)
+
+
+def make_cohort(
+    graph: Graph,
+    split: Split,
+    partition: Partition,
+    clients: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+) -> Cohort:
+    """Stack the given clients (ascending ids) of a partitioned graph. Features take torch's default dtype."""
+    wanted = np.full(partition.num_sites, -1)
+    wanted[list(clients)] = np.arange(len(clients))
+    mine = wanted[partition.held_site] >= 0
+    client, ids = wanted[partition.held_site[mine]], partition.held_id[mine]
+    vertex, owned = partition.held_vertex[mine], partition.held_owner[mine]
+    width = int(partition.held_id.max(initial=0)) + 1
+    codes = client * width + ids
+
+    def row_of(site: np.ndarray, held_id: np.ndarray) -> np.ndarray:
+        return np.searchsorted(codes, wanted[site] * width + held_id)
+
+    inside = wanted[partition.edge_site] >= 0
+    site = partition.edge_site[inside]
+    u, v = row_of(site, partition.edge_u[inside]), row_of(site, partition.edge_v[inside])
+    outside = wanted[partition.cut_site] >= 0
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    x: Tensor | SparseMatrix | None = None
+    if sp.issparse(graph.x):
+        x = SparseMatrix.from_scipy(graph.x[vertex]).to(device)  # type: ignore[index]
+    elif graph.x is not None:
+        x = tensor(graph.x[vertex]).to(torch.get_default_dtype())  # type: ignore[index]
+    return Cohort(
+        clients=tuple(int(k) for k in clients),
+        client=tensor(client),
+        id=tensor(ids),
+        x=x,
+        y=tensor(graph.y[vertex]),
+        edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
+        cut_row=tensor(row_of(partition.cut_site[outside], partition.cut_id[outside])),
+        cut_client=tensor(partition.cut_remote_site[outside]),
+        cut_id=tensor(partition.cut_remote_id[outside]),
+        owned=tensor(owned),
+        train=tensor(split.train[vertex] & owned),
+        val=tensor(split.val[vertex] & owned),
+        test=tensor(split.test[vertex] & owned),
+        num_classes=graph.num_classes,
+    )
+
+
+_PLAIN = ("client", "id", "y", "edge_index", "cut_row", "cut_client", "cut_id", "owned", "train", "val", "test")
+
+
+def save_cohort(cohort: Cohort, path: Path) -> None:
+    """Write a cohort as one safetensors file: what a site's process reads, and all it reads."""
+    arrays = {name: getattr(cohort, name).cpu().numpy() for name in _PLAIN}
+    arrays["clients"] = np.array(cohort.clients, dtype=np.int64)
+    arrays["num_classes"] = np.array([cohort.num_classes])
+    if isinstance(cohort.x, SparseMatrix):
+        arrays |= {
+            "x_row": cohort.x.row.cpu().numpy(),
+            "x_col": cohort.x.indices.cpu().numpy().astype(np.int64),
+            "x_values": cohort.x.values.cpu().numpy(),
+            "x_shape": np.array(cohort.x.shape),
+        }
+    elif cohort.x is not None:
+        arrays["x"] = cohort.x.cpu().numpy()
+    write_tensors(path, arrays)
+
+
+def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
+    """Read what `save_cohort` wrote."""
+    arrays, _ = read_tensors(path)
+    t = {name: torch.from_numpy(value).to(device) for name, value in arrays.items()}
+    x: Tensor | SparseMatrix | None = t.get("x")
+    if "x_values" in t:
+        rows, columns = arrays["x_shape"].tolist()
+        x = SparseMatrix.from_coo(t["x_row"], t["x_col"], t["x_values"], (rows, columns))
+    return Cohort(
+        clients=tuple(arrays["clients"].tolist()),
+        x=x,
+        num_classes=int(arrays["num_classes"][0]),
+        **{name: t[name] for name in _PLAIN},
+    )

@@ -1,0 +1,1 @@
+"""The methods: one file each, beside its paper, and the registry that names them."""

@@ -1,0 +1,110 @@
+"""FedAvg: McMahan, Moore, Ramage, Hampson and Aguera y Arcas, "Communication-efficient learning of deep networks from
+decentralized data", AISTATS 2017 (arXiv:1602.05629v4), on graphs whose cross-client edges are dropped.
+
+    paper        here
+    w_t          State.weights, at the server
+    n_k          counts: training vertices of client k, at the server
+    E            local_steps (one batch: the client's whole graph)
+    C            fraction
+
+Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training vertices have weight 0.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.training import (
+    Prepared,
+    initial_weights,
+    own_view,
+    predict_shared,
+    prepare,
+    train_from_shared,
+)
+
+__all__ = ["METHOD", "Clients", "average_local_training", "predict", "round", "setup", "start"]
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What averaging methods know of their clients: `Prepared` at the clients, counts [K] at the server."""
+
+    prepared: Located
+    counts: Located
+
+
+def prepare_own(cohort: Cohort, config: TrainingConfig) -> Prepared:
+    """Batches on every client's own subgraph."""
+    return prepare(cohort, own_view(cohort), None, config, personal=False)
+
+
+def count_training(prepared: Prepared) -> Tensor:
+    return prepared.counts
+
+
+def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
+    return {}
+
+
+def start(fed: Federation, prepared: Located, task: Task, config: TrainingConfig) -> State:
+    """First weights at the server, and how much each client weighs."""
+    counts = fed.gather(fed.clients.run(count_training, prepared), name="training_counts", grad=False)
+    return State(
+        values={
+            "weights": fed.server.run(initial_weights, task, config, str(fed.device)),
+            "optimizer": fed.clients.run(no_state, prepared),
+        },
+        prepared=Clients(prepared, counts),
+    )
+
+
+def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+    return start(fed, fed.clients.run(prepare_own, data, config), task, config)
+
+
+def average_local_training(
+    fed: Federation, state: State, config: TrainingConfig, number: int, proximal: float = 0.0
+) -> tuple[Located, Located]:
+    """Broadcast, train locally, average by n_k: the mean weights at the server and the clients' optimiser state."""
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    local, optimizer = fed.clients.run(
+        train_from_shared,
+        clients.prepared,
+        received,
+        state.values["optimizer"],
+        fed.present(),
+        config,
+        number,
+        proximal,
+        outputs=2,
+    )
+    # w_{t+1} = sum_k (n_k / n) w_k, over the clients that take part
+    return fed.average(local, clients.counts, name="update", grad=False), fed.keep_absent(optimizer, state.values["optimizer"])
+
+
+def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+    weights, optimizer = average_local_training(fed, state, config, number)
+    return State({"weights": weights, "optimizer": optimizer}, state.prepared)
+
+
+def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+    """Each client's own subgraph and the server's current weights."""
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    return fed.clients.run(predict_shared, clients.prepared, received, config, target)
+
+
+METHOD = Method(
+    name="fedavg",
+    summary="weights averaged every round, cross-client edges dropped",
+    config=TrainingConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    dropouts=True,
+)

@@ -1,0 +1,37 @@
+"""The one table of methods. Adding a method is one file and one row."""
+
+import importlib
+
+from graphfed.errors import did_you_mean, InputError
+from graphfed.methods.base import Method
+
+__all__ = ["ALIASES", "METHODS", "get_method", "register"]
+
+#: name -> the module whose METHOD it is
+METHODS: dict[str, str] = {
+    "central": "graphfed.methods.central",
+    "isolated": "graphfed.methods.isolated",
+    "fedavg": "graphfed.methods.fedavg",
+    "fedprox": "graphfed.methods.fedprox",
+    "fedadam": "graphfed.methods.fedadam",
+    "fedgcn": "graphfed.methods.fedgcn",
+    "distgat": "graphfed.methods.distgat",
+}
+
+ALIASES: dict[str, str] = {"local": "isolated"}
+
+
+def get_method(name: str) -> Method:
+    """The method called `name` (or an alias); InputError with the nearest name when there is none."""
+    canonical = ALIASES.get(name, name)
+    if canonical not in METHODS:
+        raise InputError(f"unknown method {name!r}; {did_you_mean(name, [*METHODS, *ALIASES])}")
+    method: Method = importlib.import_module(METHODS[canonical]).METHOD
+    return method
+
+
+def register(name: str, module: str) -> None:
+    """Add a method from another package: `module` is imported when the method is first used."""
+    if METHODS.get(name, module) != module:
+        raise InputError(f"method {name!r} is already registered from {METHODS[name]}; choose another name")
+    METHODS[name] = module

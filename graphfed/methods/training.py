@@ -1,0 +1,215 @@
+"""Local training and prediction of a cohort: what the clients of every averaging method do.
+
+These functions run at the clients. They see a cohort's rows and plain settings, and never loop over clients: stacked weights
+with one elementwise optimiser step are one optimiser per client.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from graphfed.federation.cohort import Cohort
+from graphfed.methods.base import Task, TrainingConfig
+from graphfed.nn.backbones import BACKBONES, Weights
+from graphfed.nn.batch import Batch, View, make_batch
+from graphfed.nn.layers import Dropout
+from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
+from graphfed.random import fold
+
+__all__ = [
+    "Prepared",
+    "choose_clients",
+    "initial_weights",
+    "own_view",
+    "personal_weights",
+    "predict_personal",
+    "predict_shared",
+    "prepare",
+    "train_from_shared",
+    "train_personal",
+]
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a cohort works out once: its view of the graph, where its targets are in it, and the batches used every round.
+
+    targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training vertices of each client; pairs: the
+    (client, feature) pairs whose first-layer weights are stored."""
+
+    view: View
+    targets: dict[str, Tensor]
+    counts: Tensor
+    train: Batch
+    val: Batch
+    pairs: tuple[Tensor, Tensor] | None
+
+
+def own_view(cohort: Cohort) -> View:
+    """Each client's own subgraph: cross-client edges are dropped, degrees are those that remain."""
+    assert cohort.x is not None
+    return View(
+        cohort.x, cohort.id, cohort.client, cohort.num_clients, cohort.y, cohort.degree(), (cohort.edge_index,)
+    )
+
+
+def prepare(cohort: Cohort, view: View, place: Tensor | None, config: TrainingConfig, personal: bool) -> Prepared:
+    """Batches for training (per-client weights) and validation (shared ones; per-client for `personal` methods).
+
+    place [N]: the view's row of each of the cohort's rows, None where they are the same rows."""
+    targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
+    if place is not None:
+        targets = {t: place[rows] for t, rows in targets.items()}
+    pairs = None
+    if isinstance(view.x, SparseMatrix):
+        if personal:
+            # A client keeps the rows of every feature it has: its best round may differ from another client's, so the rows
+            # that all clients share are never read.
+            pairs = pair_columns(view.x, view.client, view.num_clients)
+        elif config.client_state == "keep" and config.fraction < 1:
+            # Absent clients keep older moments than present ones, so no row moves alike at all clients.
+            pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
+    train = _train_batch(view, targets["train"], config, pairs)
+    val = _batch(view, targets["val"], config, pairs, per_client=personal)
+    return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs)
+
+
+def _batch(view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None, **kwargs: object) -> Batch:
+    make_block = BACKBONES[config.backbone].blocks(view.ids, view.degree, config.heads, config.layers)
+    return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
+
+
+def _train_batch(view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None) -> Batch:
+    """Each client's loss is the mean over its own training vertices; a client without any has none."""
+    client = view.client[targets]
+    counts = torch.bincount(client, minlength=view.num_clients).to(torch.get_default_dtype())
+    return _batch(view, targets, config, pairs, weight=1 / counts[client], per_client=True)
+
+
+def initial_weights(task: Task, config: TrainingConfig, device: str) -> Weights:
+    """Shared first weights: the same for every method, placement and number of clients with this seed."""
+    widths = [task.num_features, *[config.hidden] * (config.layers - 1), task.num_classes]
+    drawn = BACKBONES[config.backbone].init(fold(config.seed, "weights"), widths, config.heads)
+    return {name: w.to(device) for name, w in drawn.items()}
+
+
+def personal_weights(shared: Weights, batch: Batch, config: TrainingConfig) -> Weights:
+    """Every client starts from the shared weights: [K, ...] tensors, `SparseWeights` for a sparse input's first layer."""
+    own: Weights = {}
+    for name, w in shared.items():
+        assert isinstance(w, Tensor)
+        if batch.pairs is not None and name in BACKBONES[config.backbone].input_weights:
+            own[name] = SparseWeights.expand(w, *batch.pairs, batch.num_clients)
+        else:
+            own[name] = w.expand(batch.num_clients, *w.shape)
+    return own
+
+
+def train_from_shared(
+    prepared: Prepared,
+    shared: Weights,
+    optimizer: AdamState,
+    present: Tensor,
+    config: TrainingConfig,
+    number: int,
+    proximal: float,
+) -> tuple[Weights, AdamState]:
+    """Every client takes `local_steps` full-batch steps from the shared weights; gives one set of weights per client.
+
+    present [K] bool: what comes out for absent clients means nothing (the transfer that follows leaves it out), but their kept
+    optimiser state stays as it was. `proximal` adds mu (w - w_start) to the gradient (FedProx)."""
+    batch = prepared.train
+    if 2 * int(present.sum()) < len(present):
+        # Few clients take part: gather their rows. With more, the absent ones are masked. Both give the same weights.
+        rows = prepared.targets["train"]
+        rows = rows[present[prepared.view.client[rows]]]
+        batch = _train_batch(prepared.view, rows, config, prepared.pairs if config.client_state == "keep" else None)
+    weights = personal_weights(shared, batch, config)
+    trained, state = _descend(batch, weights, optimizer, config, number, proximal)
+    if config.client_state == "reset":
+        return trained, {}
+    if optimizer and not bool(present.all()):
+        state = _untouched_where_absent(state, optimizer, weights, present)
+    return trained, state
+
+
+def train_personal(
+    prepared: Prepared, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int
+) -> tuple[Weights, AdamState]:
+    """Every client goes on from its own weights."""
+    trained, state = _descend(prepared.train, weights, optimizer, config, number, 0.0)
+    return trained, state if config.client_state == "keep" else {}
+
+
+def _descend(
+    batch: Batch, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int, proximal: float
+) -> tuple[Weights, AdamState]:
+    forward = BACKBONES[config.backbone].forward
+    start = values = {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
+    state = adam_init(start) if config.optimizer == "adam" and not optimizer else optimizer
+    for step in range(config.local_steps):
+        leaves = {k: v.detach().requires_grad_() for k, v in values.items()}
+        dropout = Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
+        logits = forward(_refill(weights, leaves), batch, dropout)
+        loss = (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        if proximal:
+            gradients = {k: g + proximal * (values[k] - start[k]) for k, g in gradients.items()}
+        if config.optimizer == "sgd":
+            values = sgd(values, gradients, config.lr, config.weight_decay)
+        else:
+            values, state = adam(values, gradients, state, config.lr, config.weight_decay)
+    return _refill(weights, values), state
+
+
+def _refill(weights: Weights, values: dict[str, Tensor]) -> Weights:
+    return {k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()}
+
+
+def _rows_of_client(weight: Tensor | SparseWeights) -> Tensor:
+    """Which client each leading row of a per-client weight belongs to (the shared rows at the end: to client 0)."""
+    if isinstance(weight, SparseWeights):
+        return torch.cat([weight.pair_client, torch.zeros_like(weight.ghost[:, 0], dtype=torch.int64)])
+    return torch.arange(len(weight), device=weight.device)
+
+
+def _untouched_where_absent(new: AdamState, old: AdamState, weights: Weights, present: Tensor) -> AdamState:
+    def choose(k: str, a: Tensor, b: Tensor) -> Tensor:
+        mask = present[_rows_of_client(weights[k])]
+        return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
+
+    return {part: {k: choose(k, new[part][k], old[part][k]) for k in new[part]} for part in new}
+
+
+def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
+    """Per-client weights: the new ones where `better` [K] bool, else the old ones."""
+    chosen: Weights = {}
+    for k, w in new.items():
+        before = old[k]
+        mask = better[_rows_of_client(w)]
+        if isinstance(w, SparseWeights):
+            assert isinstance(before, SparseWeights)
+            chosen[k] = w.with_values(torch.where(mask[:, None], w.values, before.values))
+        else:
+            assert isinstance(before, Tensor)
+            chosen[k] = torch.where(mask.view(-1, *[1] * (w.dim() - 1)), w, before)
+    return chosen
+
+
+def predict_shared(prepared: Prepared, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
+    """Logits [n, C] of the target rows from weights that all clients share."""
+    batch = prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], config, None)
+    with torch.no_grad():
+        return BACKBONES[config.backbone].forward(weights, batch, None)
+
+
+def predict_personal(prepared: Prepared, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
+    """Logits [n, C] of the target rows, each from its own client's weights."""
+    if target == "val":
+        batch = prepared.val
+    else:
+        batch = _batch(prepared.view, prepared.targets[target], config, prepared.pairs, per_client=True)
+    with torch.no_grad():
+        return BACKBONES[config.backbone].forward(weights, batch, None)

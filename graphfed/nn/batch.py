@@ -1,0 +1,180 @@
+"""What a forward pass needs of a cohort's graph, prepared once: the rows that matter, layer by layer.
+
+A graph network's output at some target rows depends only on their receptive field. `make_batch` keeps exactly those rows: layer
+l of L takes the rows N_l and gives the rows N_{l+1}, with N_L = the targets. Training on few labelled vertices, or a client
+whose cross edges are dropped, then costs what its field costs. Exact: every dropped row has no influence on the targets.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
+from graphfed.random import entry_words
+
+__all__ = ["Batch", "Block", "BlockMaker", "Tiles", "View", "make_batch", "make_tiles"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer's edges between the rows in [N_in] and the rows out [N_out].
+
+    adjacency [N_out, N_in]: weighted as the backbone needs; own [N_out]: the row in that is each row out itself; for GAT,
+    per_head [N_out * heads, N_in * heads]: the pattern repeated for every head, head_order: which (edge, head) each of its
+    entries is, and words [E]: the attention's dropout words."""
+
+    adjacency: SparseMatrix
+    own: Tensor
+    per_head: SparseMatrix | None = None
+    head_order: Tensor | None = None
+    words: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Rows grouped into T tiles of at most `size` rows of one client, for one batched product with per-client weights.
+
+    slot [N]: each row's place in the padded [T * size] rows; client [T]: whose weights a tile meets (None: tile k is client k)."""
+
+    slot: Tensor
+    size: int
+    count: int
+    client: Tensor | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The input of a forward pass for the rows of one or more clients.
+
+    x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its dropout words, ids[l]
+    [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l = L: the targets), blocks[l] (None: the
+    layer only transforms its rows), tiles[l] and pairs for per-client weights; y [N_L] and weight [N_L] of the loss."""
+
+    x: Tensor | SparseMatrix
+    words: Tensor | None
+    ids: tuple[Tensor, ...]
+    client: tuple[Tensor, ...]
+    blocks: tuple[Block | None, ...]
+    num_clients: int
+    tiles: tuple[Tiles | None, ...]
+    pairs: tuple[Tensor, Tensor] | None
+    y: Tensor
+    weight: Tensor
+
+    @property
+    def layers(self) -> int:
+        return len(self.blocks)
+
+
+BlockMaker = Callable[[Tensor, Tensor, Tensor, Tensor, int], Block]
+
+
+@dataclass(frozen=True)
+class View:
+    """A graph as a method lets the clients see it: N rows sorted by client, and which edges each layer may use.
+
+    x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source, destination) rows without
+    self loops for layer l (the last entry serves all later layers); aggregated: x is already summed over each row's
+    neighbourhood, so the first layer only transforms it."""
+
+    x: Tensor | SparseMatrix
+    ids: Tensor
+    client: Tensor
+    num_clients: int
+    y: Tensor
+    degree: Tensor
+    edges: tuple[Tensor, ...]
+    aggregated: bool = False
+
+    def layer_edges(self, layer: int) -> Tensor | None:
+        """The edges of a layer, None where it only transforms its rows."""
+        return None if self.aggregated and layer == 0 else self.edges[min(layer, len(self.edges) - 1)]
+
+
+def receptive_fields(view: View, targets: Tensor, layers: int) -> list[Tensor]:
+    """The rows entering each layer, and the targets last: layers + 1 ascending index tensors."""
+    mask = torch.zeros(len(view.ids), dtype=torch.bool, device=targets.device)
+    mask[targets] = True
+    fields = [targets]
+    for layer in reversed(range(layers)):
+        edges = view.layer_edges(layer)
+        if edges is not None:
+            mask = mask.clone()
+            mask[edges[0][mask[edges[1]]]] = True
+        fields.insert(0, mask.nonzero()[:, 0])
+    return fields
+
+
+def make_batch(
+    view: View,
+    targets: Tensor,
+    layers: int,
+    make_block: BlockMaker,
+    *,
+    weight: Tensor | None = None,
+    per_client: bool = False,
+    pairs: tuple[Tensor, Tensor] | None = None,
+) -> Batch:
+    """Prepare a forward pass for the rows `targets` (ascending) of a view; `make_block` is the backbone's.
+
+    weight [n]: of each target in the loss; per_client: the weights will be one set per client, stored for `pairs` (default: the
+    (client, feature) pairs that occur in the rows that matter)."""
+    fields = receptive_fields(view, targets, layers)
+    size, device = len(view.ids), targets.device
+    blocks: list[Block | None] = []
+    for layer, (rows_in, rows_out) in enumerate(zip(fields, fields[1:], strict=False)):
+        edges = view.layer_edges(layer)
+        if edges is None:
+            blocks.append(None)
+            continue
+        place = torch.full((2, size), -1, device=device)
+        place[0, rows_in] = torch.arange(len(rows_in), device=device)
+        place[1, rows_out] = torch.arange(len(rows_out), device=device)
+        blocks.append(make_block(edges[:, place[1, edges[1]] >= 0], rows_in, rows_out, place, layer))
+    client = tuple(view.client[f] for f in fields)
+    x, words = view.x, None
+    if isinstance(x, SparseMatrix):
+        x = x.select_rows(fields[0]) if len(fields[0]) < size else x
+        words = entry_words(view.ids[fields[0]][x.row], x.indices.long())
+        if per_client:
+            pairs = pair_columns(x, client[0], view.num_clients) if pairs is None else pairs
+            x = shift_columns(x, client[0], *pairs)
+    elif len(fields[0]) < size:
+        x = x[fields[0]]
+    tiles: list[Tiles | None] = [None] * layers
+    if per_client and view.num_clients > 1:
+        first_dense = 1 if isinstance(x, SparseMatrix) else 0
+        for layer in range(first_dense, layers):
+            tiles[layer] = make_tiles(client[layer], view.num_clients)
+    return Batch(
+        x=x,
+        words=words,
+        ids=tuple(view.ids[f] for f in fields),
+        client=client,
+        blocks=tuple(blocks),
+        num_clients=view.num_clients,
+        tiles=tuple(tiles),
+        pairs=pairs,
+        y=view.y[targets],
+        weight=torch.ones(len(targets), device=device) if weight is None else weight,
+    )
+
+
+def make_tiles(client: Tensor, num_clients: int) -> Tiles:
+    """Group sorted rows by client into tiles; the size is the power of two (or the largest client) that wastes least."""
+    counts = torch.bincount(client, minlength=num_clients)
+    largest = max(int(counts.max()) if len(counts) else 1, 1)
+    sizes = sorted({min(1 << b, largest) for b in range(largest.bit_length() + 1)})
+    # A tile costs its padded rows and, about 8 rows' worth, fetching its weights.
+    size = min(sizes, key=lambda s: (int(((counts + s - 1) // s).sum()) * (s + 8), -s))
+    per_client = (counts + size - 1) // size
+    if size == largest:
+        per_client = torch.ones_like(counts)
+    first_tile = per_client.cumsum(0) - per_client
+    first_row = counts.cumsum(0) - counts
+    within = torch.arange(len(client), device=client.device) - first_row[client]
+    slot = first_tile[client] * size + within
+    owner = None if size == largest else torch.repeat_interleave(torch.arange(num_clients, device=client.device), per_client)
+    return Tiles(slot, size, int(per_client.sum()), owner)

@@ -1,0 +1,47 @@
+"""Optimisers as pure functions on dictionaries of weights, elementwise: on stacked weights they are one optimiser per client.
+
+They follow torch.optim.SGD and torch.optim.Adam (weight decay added to the gradient), tested against both. Adam counts its steps
+in tensors that broadcast against the weights, because a client that was absent has taken fewer.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+__all__ = ["AdamState", "adam", "adam_init", "sgd"]
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+#: "first" and "second" moments shaped as the weights, "steps" taken; each a tensor for every weight.
+AdamState = dict[str, dict[str, Tensor]]
+Tensors = Mapping[str, Tensor]
+
+
+def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) -> dict[str, Tensor]:
+    """w - lr (g + weight_decay w), without momentum."""
+    return {k: torch.add(w, torch.add(gradients[k], w, alpha=weight_decay), alpha=-lr) for k, w in weights.items()}
+
+
+def adam_init(weights: Tensors) -> AdamState:
+    """No moments and no steps; the steps of a weight [R, ...] are counted for each of its R leading rows."""
+    return {
+        "first": {k: torch.zeros_like(w) for k, w in weights.items()},
+        "second": {k: torch.zeros_like(w) for k, w in weights.items()},
+        "steps": {k: w.new_zeros((len(w), *[1] * (w.dim() - 1))) for k, w in weights.items()},
+    }
+
+
+def adam(
+    weights: Tensors, gradients: Tensors, state: AdamState, lr: float, weight_decay: float
+) -> tuple[dict[str, Tensor], AdamState]:
+    """One step of Adam (Kingma and Ba 2015) with bias correction."""
+    new: dict[str, Tensor] = {}
+    after: AdamState = {"first": {}, "second": {}, "steps": {}}
+    for k, w in weights.items():
+        g = torch.add(gradients[k], w, alpha=weight_decay)
+        m = after["first"][k] = BETA1 * state["first"][k] + (1 - BETA1) * g
+        v = after["second"][k] = BETA2 * state["second"][k] + (1 - BETA2) * g * g
+        t = after["steps"][k] = state["steps"][k] + 1
+        new[k] = w - lr * (m / (1 - BETA1**t)) / ((v / (1 - BETA2**t)).sqrt() + EPSILON)
+    return new, after

@@ -1,0 +1,471 @@
+"""Laws every partition obeys, and claims about each recipe."""
+
+import dataclasses
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph, make_graph
+from graphfed.data.partition import PARTITIONS, Partition, from_assignment, partition
+from graphfed.errors import InputError
+
+SHARED = ("edges_uniform", "overlapping")  # sites share vertices; in all others they are disjoint
+DISJOINT = tuple(name for name in PARTITIONS if name not in SHARED)
+CASES = [
+    *((name, {}) for name in PARTITIONS),
+    ("label_dirichlet", {"kind": "hsu", "beta": 0.5}),
+    ("label_skew", {"alpha": 0.5}),
+    ("edges_uniform", {"vertices": "endpoints", "overlap": 0.3}),
+    ("edges_uniform", {"overlap": 1.0}),
+    ("overlapping", {"mean": 0.3, "variance": 0.5}),
+    ("overlapping", {"mean": 0.05, "variance": 0.0}),
+]
+
+
+def random_graph(n: int, m: int, classes: int, seed: int) -> Graph:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(-1, classes, size=n)
+    return make_graph("drawn", None, y, rng.integers(n, size=(2, m)), num_classes=classes)
+
+
+def deal(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Partition:
+    """`partition` with as many clients, up to `clients`, as the recipe can serve."""
+    most = {"label_dirichlet": graph.num_nodes // 20, "label_skew": graph.num_classes}
+    clients = max(1, min(clients, most.get(name, clients)))
+    if clients == 1:
+        options = {key: value for key, value in options.items() if key != "overlap"}
+    return partition(graph, name, None if name == "ego" else clients, seed, **options)
+
+
+graphs = st.builds(
+    random_graph,
+    n=st.integers(10, 60),
+    m=st.integers(0, 150),
+    classes=st.integers(1, 4),
+    seed=st.integers(0, 2**32),
+)
+every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n}-{o}" for n, o in CASES])
+law = settings(deadline=None, max_examples=25)
+
+
+def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@every_case
+@law
+@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_every_id_has_one_owner_and_every_vertex_is_owned(name, options, graph, clients, seed):
+    p = deal(graph, name, clients, seed, options)
+    owners = Counter(p.held_id[p.held_owner].tolist())
+    assert set(owners) == set(p.held_id.tolist())
+    assert set(owners.values()) == {1}
+    if name == "overlapping":
+        assert p.held_owner.all()  # a copy is its own vertex
+    else:
+        assert sorted(owners) == list(range(graph.num_nodes))
+        assert (p.held_id == p.held_vertex).all()
+    assert p.held_site.min() >= 0
+    assert p.held_site.max() < p.num_sites
+
+
+@every_case
+@law
+@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, options, graph, clients, seed):
+    p = deal(graph, name, clients, seed, options)
+    held = rows(p.held_site, p.held_id)
+    edges = rows(p.edge_site, p.edge_u, p.edge_v)
+    cut = rows(p.cut_site, p.cut_id, p.cut_remote_site, p.cut_remote_id)
+    for table in (held, edges, cut):
+        assert table == sorted(set(table))
+    known = set(held)
+    owned = {row for row, owner in zip(held, p.held_owner.tolist(), strict=True) if owner}
+    assert all(u < v and (k, u) in known and (k, v) in known for k, u, v in edges)
+    assert all(k != r and (k, i) in known and (r, j) in owned for k, i, r, j in cut)
+    for column in p.tables.values():
+        assert column.dtype == (bool if column is p.held_owner else np.int64)
+
+
+@pytest.mark.parametrize("name", DISJOINT)
+@law
+@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_sites_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
+    name, graph, clients, seed
+):
+    p = deal(graph, name, clients, seed, {})
+    site = dict(rows(p.held_id, p.held_site))
+    assert len(site) == len(p.held_id) == graph.num_nodes
+    inside, cut = [], []
+    for u, v in graph.edges.T.tolist():  # the slow version
+        if site[u] == site[v]:
+            inside.append((site[u], u, v))
+        else:
+            cut += [(site[u], u, site[v], v), (site[v], v, site[u], u)]
+    assert rows(p.edge_site, p.edge_u, p.edge_v) == sorted(inside)
+    assert rows(p.cut_site, p.cut_id, p.cut_remote_site, p.cut_remote_id) == sorted(cut)
+
+
+@every_case
+@law
+@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed, tmp_path_factory):
+    p = deal(graph, name, clients, seed, options)
+    path = tmp_path_factory.mktemp("partitions") / "p.safetensors"
+    p.save(path)
+    again = Partition.load(path)
+    for field in dataclasses.fields(Partition):
+        assert np.array_equal(getattr(again, field.name), getattr(p, field.name)), field.name
+    assert again.hash == p.hash
+    again.check(graph)
+
+
+@every_case
+def test_the_same_seed_deals_the_same_way(name, options):
+    graph = random_graph(200, 600, 4, seed=1)
+    assert deal(graph, name, 4, 7, options).hash == deal(graph, name, 4, 7, options).hash
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [case for case in CASES if case[0] not in ("ego", "louvain", "metis")], ids=str
+)
+def test_another_seed_deals_another_way(name, options):
+    graph = random_graph(200, 600, 4, seed=1)
+    if (name, options) == ("label_skew", {}):
+        graph = make_graph("with unknown classes", None, np.where(graph.y == 0, -1, graph.y), graph.edges)
+    assert deal(graph, name, 4, 7, options).hash != deal(graph, name, 4, 8, options).hash
+
+
+@pytest.mark.parametrize("name", [n for n in PARTITIONS if not n.startswith("label")])
+def test_partitions_that_are_not_by_label_ignore_the_labels(name):
+    graph = random_graph(100, 300, 4, seed=2)
+    permuted = make_graph("permuted", None, np.random.default_rng(0).permutation(graph.y), graph.edges)
+    a, b = deal(graph, name, 4, 0, {}), deal(permuted, name, 4, 0, {})
+    assert all(np.array_equal(a.tables[key], b.tables[key]) for key in a.tables)
+    assert a.hash != b.hash  # of another graph all the same
+
+
+@every_case
+def test_a_graph_without_edges_and_with_one_class_can_be_dealt(name, options):
+    graph = make_graph("bare", None, np.zeros(40, int), [])
+    p = deal(graph, name, 2, 0, options)
+    assert len(p.edge_site) == len(p.cut_site) == 0
+    assert len(np.unique(p.held_vertex)) == 40 or name == "overlapping"
+
+
+def test_random_sizes_differ_by_at_most_one():
+    sizes = np.bincount(partition(random_graph(103, 200, 3, 0), "random", 10, 0).held_site)
+    assert sorted(sizes) == [10] * 7 + [11] * 3
+
+
+def test_ego_gives_every_vertex_its_own_site_and_cuts_every_edge():
+    graph = random_graph(50, 120, 3, 0)
+    p = partition(graph, "ego", None, 0)
+    assert p.num_sites == 50
+    assert p.held_site.tolist() == p.held_id.tolist() == list(range(50))
+    assert len(p.edge_site) == 0
+    assert len(p.cut_site) == 2 * graph.num_edges
+    assert partition(graph, "ego", 50, 3).hash == p.hash
+
+
+class TestLabelDirichlet:
+    def counts(self, graph: Graph, p: Partition) -> np.ndarray:
+        """[K, C] vertices of each class at each site."""
+        table = np.zeros((p.num_sites, graph.num_classes), int)
+        np.add.at(table, (p.held_site, graph.y[p.held_id]), 1)
+        return table
+
+    def test_beta_10000_gives_every_client_the_global_class_shares(self):
+        graph = load("digits")
+        counts = self.counts(graph, partition(graph, "label_dirichlet", 10, 0))
+        class_size = np.bincount(graph.y)
+        # A share is Beta distributed with this standard error; 5 of them, 100 counts: false alarm below 1e-4.
+        # Cutting at whole vertices moves a count by less than 1.
+        error = np.sqrt(0.1 * 0.9 / (10 * 10_000 + 1))
+        assert (abs(counts - class_size / 10) <= 5 * error * class_size + 1).all()
+
+    def test_beta_1_is_skewed(self):
+        graph = load("digits")
+        shares = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=1.0)) / np.bincount(graph.y)
+        # The standard deviation of a share is 0.09 for Dir(1, ..., 1) over 10 clients, 0.001 for 10000.
+        assert shares.std() > 0.05
+
+    @pytest.mark.parametrize("beta", [0.5, 1.0, 100.0])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_every_client_holds_at_least_ten_vertices(self, beta, seed):
+        p = partition(load("digits"), "label_dirichlet", 20, seed, beta=beta)
+        assert np.bincount(p.held_site, minlength=20).min() >= 10
+
+    def test_hsu_gives_clients_of_one_size_whatever_beta(self):
+        graph = load("digits")
+        for beta in (0.01, 1.0, 1e6):
+            p = partition(graph, "label_dirichlet", 10, 0, beta=beta, kind="hsu")
+            assert set(np.bincount(p.held_site)) == {179, 180}
+
+    def test_hsu_draws_around_the_class_shares_and_small_beta_is_skewed(self):
+        graph = load("digits")
+        even = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=1e6, kind="hsu"))
+        # Draws without replacement vary less than binomial ones; 5.5 sigma, 100 counts: false alarm below 1e-5.
+        share = np.bincount(graph.y) / 1797
+        assert (abs(even - 180 * share) <= 5.5 * np.sqrt(180 * share * (1 - share)) + 1).all()
+        skewed = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=0.1, kind="hsu"))
+        assert skewed[0].max() > 0.5 * 180 > 2 * even.max()
+
+    def test_too_many_clients_end_with_an_error_that_names_the_fix(self):
+        graph = random_graph(100, 100, 3, 0)
+        with pytest.raises(InputError, match=r"the 100 vertices of 'drawn' to 11 clients.*at most 10 clients"):
+            partition(graph, "label_dirichlet", 11, 0)
+        with pytest.raises(InputError, match=r"no deal in 10000 .*fewer clients or a larger beta \(got 0.01\)"):
+            partition(graph, "label_dirichlet", 9, 0, beta=0.01)
+
+    @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf")])
+    def test_a_beta_that_is_not_positive_is_refused(self, beta):
+        with pytest.raises(InputError, match="must be a positive number"):
+            partition(random_graph(100, 0, 3, 0), "label_dirichlet", 2, 0, beta=beta)
+
+    def test_an_unknown_kind_is_refused_with_the_near_one(self):
+        with pytest.raises(InputError, match="did you mean 'proportions'"):
+            partition(random_graph(100, 0, 3, 0), "label_dirichlet", 2, 0, kind="proportion")
+
+
+class TestLabelSkew:
+    # Cora's train, validation and test vertices: 1097 of the first four classes, 543 of the last three.
+    graph = make_graph("cora-like", None, np.repeat(np.arange(7), [297, 250, 300, 250, 243, 200, 100]), [])
+
+    @pytest.mark.parametrize(("alpha", "sizes"), [(0.0, [1097, 543]), (0.5, [821, 819])])
+    def test_two_holders_have_the_sizes_printed_in_the_paper(self, alpha, sizes):
+        p = partition(self.graph, "label_skew", 2, 0, alpha=alpha)
+        assert np.bincount(p.held_site).tolist() == sizes
+
+    def test_alpha_0_deals_whole_classes(self):
+        p = partition(self.graph, "label_skew", 3, 0)
+        classes = [set(self.graph.y[p.held_id[p.held_site == k]].tolist()) for k in range(3)]
+        assert classes == [{0, 1, 2}, {3, 4}, {5, 6}]
+
+    def test_alpha_moves_that_fraction_of_each_site_evenly_to_the_others(self):
+        p = partition(self.graph, "label_skew", 3, 0, alpha=0.4)
+        home = np.array([0, 0, 0, 1, 1, 2, 2])[self.graph.y[p.held_id]]
+        for k in range(3):
+            now = np.bincount(p.held_site[home == k], minlength=3)
+            size = (home == k).sum()
+            assert now[k] == size - np.rint(0.4 * size)
+            others = np.delete(now, k)
+            assert others.max() - others.min() <= 1
+
+    def test_more_clients_than_classes_and_alpha_in_percent_are_refused(self):
+        with pytest.raises(InputError, match="8 clients cannot share the 7 classes"):
+            partition(self.graph, "label_skew", 8, 0)
+        with pytest.raises(InputError, match=r"alpha 50 .* \(0.5 for 50 %\)"):
+            partition(self.graph, "label_skew", 2, 0, alpha=50)
+
+
+class TestEdgesUniform:
+    @law
+    @given(graph=graphs, clients=st.integers(2, 5), overlap=st.sampled_from([0.0, 0.25, 1.0]), seed=st.integers(0, 99))
+    def test_every_edge_is_at_one_site_and_the_overlap_at_two(self, graph, clients, overlap, seed):
+        p = partition(graph, "edges_uniform", clients, seed, overlap=overlap)
+        copies = Counter(rows(p.edge_u, p.edge_v))
+        assert sorted(copies) == rows(*graph.edges)
+        assert Counter(copies.values())[2] == np.rint(overlap * graph.num_edges)
+        assert set(copies.values()) <= {1, 2}
+        assert len(p.cut_site) == 0
+
+    def test_edge_numbers_differ_by_at_most_one_without_overlap(self):
+        graph = random_graph(60, 200, 2, 0)
+        sizes = np.bincount(partition(graph, "edges_uniform", 4, 0).edge_site)
+        assert sizes.max() - sizes.min() <= 1
+
+    def test_all_vertices_are_everywhere_unless_only_endpoints_are_asked_for(self):
+        graph = random_graph(60, 40, 2, 0)
+        every = partition(graph, "edges_uniform", 4, 0)
+        assert len(every.held_id) == 4 * 60
+        ends = partition(graph, "edges_uniform", 4, 0, vertices="endpoints")
+        expected = {(k, end) for k, u, v in rows(ends.edge_site, ends.edge_u, ends.edge_v) for end in (u, v)}
+        held = set(rows(ends.held_site, ends.held_id))
+        assert expected <= held
+        alone = np.setdiff1d(np.arange(60), graph.edges)
+        assert sorted(i for _, i in held - expected) == alone.tolist()
+        assert len(alone) > 0
+
+    def test_ownership_is_spread_over_the_holders(self):
+        p = partition(random_graph(4000, 10, 2, 0), "edges_uniform", 4, 0)
+        owned = np.bincount(p.held_site[p.held_owner])
+        # Binomial(4000, 1/4): standard deviation 27; 5.5 of them, 4 counts: false alarm below 1e-6.
+        assert (abs(owned - 1000) < 5.5 * 27.4).all()
+
+    def test_bad_options_are_refused(self):
+        graph = random_graph(60, 40, 2, 0)
+        with pytest.raises(InputError, match="did you mean 'endpoints'"):
+            partition(graph, "edges_uniform", 2, 0, vertices="endpoint")
+        with pytest.raises(InputError, match="overlap 1.5 .* from 0 to 1"):
+            partition(graph, "edges_uniform", 2, 0, overlap=1.5)
+        with pytest.raises(InputError, match="needs a second client"):
+            partition(graph, "edges_uniform", 1, 0, overlap=0.5)
+
+
+class TestOverlapping:
+    @law
+    @given(graph=graphs, clients=st.integers(1, 5), mean=st.sampled_from([0.05, 0.4, 0.8, 1.0]), seed=st.integers(0, 99))
+    def test_an_edge_is_internal_where_both_ends_are_and_else_goes_to_one_fixed_copy(
+        self, graph, clients, mean, seed
+    ):
+        p = partition(graph, "overlapping", clients, seed, mean=mean)
+        copies = dict(zip(rows(p.held_site, p.held_vertex), p.held_id.tolist(), strict=True))
+        assert len(copies) == len(p.held_id)
+        vertex = dict(rows(p.held_id, p.held_vertex))
+        # Whatever site asks, a vertex is served by the same copy.
+        serving = {}
+        for r, j in rows(p.cut_remote_site, p.cut_remote_id):
+            assert copies[r, vertex[j]] == j
+            assert serving.setdefault(vertex[j], j) == j
+        inside, cut = [], []
+        somewhere = {v for _, v in copies}
+        for k in range(clients):  # the slow version
+            for u, v in graph.edges.T.tolist():
+                if (k, u) in copies and (k, v) in copies:
+                    inside.append((k, copies[k, u], copies[k, v]))
+                for own, other in ((u, v), (v, u)):
+                    if (k, own) in copies and (k, other) not in copies and other in somewhere:
+                        cut.append((k, copies[k, own], other))
+        assert rows(p.edge_site, p.edge_u, p.edge_v) == sorted(inside)
+        found = [(k, i, vertex[j]) for k, i, j in rows(p.cut_site, p.cut_id, p.cut_remote_id)]
+        assert sorted(found) == sorted(cut)
+
+    def test_site_sizes_follow_mean_and_variance_within_the_bounds(self):
+        graph = random_graph(400, 10, 2, 0)
+        exact = partition(graph, "overlapping", 5, 0, mean=0.8, variance=0.0)
+        assert np.bincount(exact.held_site).tolist() == [320] * 5
+        spread = np.bincount(partition(graph, "overlapping", 40, 0, mean=0.8, variance=1.0).held_site)
+        assert spread.min() >= 20
+        assert spread.max() <= 400
+        assert spread.max() > 2 * spread.min()
+
+    def test_bad_options_are_refused(self):
+        graph = random_graph(60, 40, 2, 0)
+        with pytest.raises(InputError, match="mean 80 .* from 0.05 to 1"):
+            partition(graph, "overlapping", 2, 0, mean=80)
+        with pytest.raises(InputError, match="variance -1 "):
+            partition(graph, "overlapping", 2, 0, variance=-1)
+
+
+def two_cliques() -> Graph:
+    clique = np.stack(np.triu_indices(20, 1))
+    edges = np.concatenate((clique, clique + 20, [[0], [39]]), axis=1)
+    number = np.random.default_rng(0).permutation(40)
+    return make_graph("cliques", None, np.zeros(40, int), number[edges])
+
+
+@pytest.mark.parametrize("name", ["louvain", "metis"])
+def test_two_cliques_joined_by_one_edge_are_cut_at_that_edge(name):
+    p = partition(two_cliques(), name, 2, 0)
+    assert np.bincount(p.held_site).tolist() == [20, 20]
+    assert len(p.cut_site) == 2
+
+
+@law
+@given(graph=graphs, clients=st.integers(1, 10), seed=st.integers(0, 99))
+def test_louvain_leaves_no_site_empty_and_none_above_twice_the_mean(graph, clients, seed):
+    sizes = np.bincount(partition(graph, "louvain", clients, seed).held_site, minlength=clients)
+    assert sizes.min() >= 1
+    assert sizes.max() <= 2 * graph.num_nodes / clients
+
+
+def test_metis_without_pymetis_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(InputError, match=r"pip install 'graphfed\[metis\]'"):
+        partition(two_cliques(), "metis", 2, 0)
+
+
+class TestRefusals:
+    graph = random_graph(60, 100, 3, 0)
+
+    @pytest.mark.parametrize(
+        ("name", "clients", "options", "message"),
+        [
+            ("lovain", 2, {}, "unknown partition 'lovain'; did you mean 'louvain'"),
+            ("random", 61, {}, "61 clients cannot share 'drawn', which has 60 vertices; choose 1 to 60"),
+            ("random", 0, {}, "0 clients cannot share"),
+            ("random", -3, {}, "-3 clients"),
+            ("random", 2.5, {}, "clients 2.5 cannot be used"),
+            ("random", None, {}, "clients None cannot be used"),
+            ("random", True, {}, "clients True cannot be used"),
+            ("random", 2, {"beta": 1.0}, "has no option 'beta'; it has no options"),
+            ("label_dirichlet", 2, {"bta": 1.0}, "has no option 'bta'; did you mean 'beta'"),
+            ("label_dirichlet", 2, {"beta": "1"}, "beta='1' .* must be of type float"),
+            ("label_dirichlet", 2, {"beta": True}, "beta=True .* must be of type float"),
+            ("edges_uniform", 2, {"vertices": 3}, "must be of type str"),
+            ("ego", 10, {}, "one client for each vertex: 60 for 'drawn', not 10"),
+        ],
+    )
+    def test_bad_requests_name_the_value_and_the_fix(self, name, clients, options, message):
+        with pytest.raises(InputError, match=message):
+            partition(self.graph, name, clients, 0, **options)
+
+    def test_a_negative_seed_is_refused_by_every_recipe_that_draws(self):
+        for name in PARTITIONS:
+            if name != "ego":
+                with pytest.raises(InputError, match="seed -1 "):
+                    partition(self.graph, name, 2, -1)
+
+    def test_a_partition_of_another_graph_is_refused(self):
+        other = random_graph(60, 100, 3, 1)
+        with pytest.raises(InputError, match="was made for another graph"):
+            partition(self.graph, "random", 3, 0).check(other)
+
+    @pytest.mark.parametrize(
+        ("site", "message"),
+        [
+            (np.zeros(59, int), "expected one integer site for each of the 60"),
+            (np.zeros(60), "dtype float64"),
+            (np.full(60, -1), "vertex 0 is assigned to site -1"),
+            (np.arange(60), r"vertex 4 is assigned to site 4; sites are 0..3 \(56 such"),
+        ],
+    )
+    def test_an_assignment_that_does_not_fit_is_refused(self, site, message):
+        with pytest.raises(InputError, match=message):
+            from_assignment(self.graph, site, num_sites=4)
+
+    def test_a_missing_foreign_or_damaged_file_is_refused(self, tmp_path):
+        path = tmp_path / "p.safetensors"
+        with pytest.raises(InputError, match="there is no partition file"):
+            Partition.load(path)
+        path.write_bytes(b"not safetensors")
+        with pytest.raises(InputError, match="is not a partition file"):
+            Partition.load(path)
+        partition(self.graph, "random", 3, 0).save(path)
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="does not match its hash"):
+            Partition.load(path)
+
+
+def test_an_assignment_keeps_empty_sites_and_its_recipe():
+    graph = random_graph(10, 20, 2, 0)
+    p = from_assignment(graph, np.full(10, 2), num_sites=5, name="mine", options={"a": 1}, seed=4)
+    assert (p.num_sites, p.name, p.options, p.seed) == (5, "mine", {"a": 1}, 4)
+    assert np.bincount(p.held_site, minlength=5).tolist() == [0, 0, 10, 0, 0]
+    assert from_assignment(graph, np.full(10, 2)).num_sites == 3
+
+
+def test_a_partition_remembers_its_recipe_with_the_defaults_filled_in():
+    p = partition(random_graph(100, 20, 2, 0), "label_dirichlet", 2, 3, beta=5)
+    assert (p.name, p.seed, p.options) == ("label_dirichlet", 3, {"beta": 5.0, "kind": "proportions"})
+
+
+def test_the_recipe_does_not_count_for_the_hash_but_the_number_of_sites_does():
+    graph = random_graph(10, 20, 2, 0)
+    site = np.arange(10) % 2
+    assert from_assignment(graph, site).hash == from_assignment(graph, site, name="mine", seed=9).hash
+    assert from_assignment(graph, site).hash != from_assignment(graph, site, num_sites=3).hash
+
+
+def test_the_dirichlet_partition_of_digits_stays_what_it_was():
+    # Copied from the program's output: proves only that nothing moved, on this machine or another.
+    p = partition(load("digits"), "label_dirichlet", 10, 0)
+    assert p.hash == "0e5f687cc584e970cbff8e503e6009bf71964839a9a779dbd1fd726049d5d653"

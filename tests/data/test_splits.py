@@ -1,0 +1,99 @@
+"""Claims about train/val/test splits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+
+
+def graph_of(y, split: Split | None = None) -> Graph:
+    return make_graph("g", None, np.asarray(y), [], split=split)
+
+
+Y = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, -1], [60, 40, 30, 20]))
+
+
+def test_per_class_trains_on_the_same_number_of_each_class():
+    split = make_split(graph_of(Y), "per_class:20,30,40", seed=0)
+    assert np.bincount(Y[split.train]).tolist() == [20, 20, 20]
+    assert (split.val.sum(), split.test.sum()) == (30, 40)
+    assert split.name == "per_class:20,30,40"
+
+
+def test_per_class_alone_means_20_500_1000():
+    y = np.arange(2000) % 5
+    assert make_split(graph_of(y), "per_class", 3).hash == make_split(graph_of(y), "per_class:20,500,1000", 3).hash
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    y=st.lists(st.integers(-1, 3), min_size=20, max_size=80),
+    seed=st.integers(0, 2**40),
+    spec=st.sampled_from(["random:0.5,0.25,0.25", "random:0.6,0.2,0.1", "per_class:1,2,3"]),
+)
+def test_every_split_is_disjoint_and_leaves_unknown_classes_out(y, seed, spec):
+    graph = graph_of([*y, *range(4), *range(4), *range(4)])
+    split = make_split(graph, spec, seed)
+    parts = split.train.astype(int) + split.val + split.test
+    assert parts.max() == 1
+    assert not parts[graph.y == -1].any()
+
+
+@pytest.mark.parametrize("spec", ["per_class:5,10,10", "random:0.5,0.25,0.25"])
+def test_the_same_seed_gives_the_same_split_and_another_seed_another(spec):
+    graph = graph_of(Y)
+    assert make_split(graph, spec, 1).hash == make_split(graph, spec, 1).hash
+    assert make_split(graph, spec, 1).hash != make_split(graph, spec, 2).hash
+
+
+def test_random_fractions_are_of_the_vertices_of_known_class():
+    split = make_split(graph_of(Y), "random:0.5,0.25,0.25", 0)
+    assert (split.train.sum(), split.val.sum(), split.test.sum()) == (65, 33, 32)  # of 130, ends rounded to even
+    everything = make_split(graph_of(Y), "random:0.7,0.2,0.1", 0)
+    assert (everything.train | everything.val | everything.test).sum() == 130
+
+
+def test_public_is_the_data_sets_own_and_default_prefers_it():
+    public = Split("public", *np.eye(3, len(Y), dtype=bool))
+    assert make_split(graph_of(Y, public), "public", 5) is public
+    assert make_split(graph_of(Y, public), "default", 5) is public
+    y = np.arange(2000) % 5
+    assert make_split(graph_of(y), "default", 3).name == "per_class:20,500,1000"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("public", "has no public split; use 'per_class'"),
+        ("per_clas", "unknown split 'per_clas'; did you mean 'per_class'"),
+        ("per_class:20", "three counts"),
+        ("per_class:a,b,c", "three counts"),
+        ("per_class:0,5,5", "at least 1 vertex a class"),
+        ("per_class:31,5,5", "class 2 of 'g' has 30 vertices, fewer than the 31 a class.*N at most 30"),
+        ("per_class:20,50,50", "70 vertices left .* fewer than the 50 [+] 50"),
+        ("random:0.5,0.5", "three fractions"),
+        ("random:0.6,0.3,0.2", "sum at most 1"),
+        ("random:0,0.5,0.5", "more than 0 for training"),
+        ("random:nan,0.1,0.1", "sum at most 1"),
+        ("random:0.5,0.001,0.4", "leaves none for val"),
+    ],
+)
+def test_impossible_splits_are_refused_with_the_fix(spec, message):
+    with pytest.raises(InputError, match=message):
+        make_split(graph_of(Y), spec, 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
+def test_a_seed_that_is_no_natural_number_is_refused(seed):
+    with pytest.raises(InputError, match="seed .* at least 0"):
+        make_split(graph_of(Y), "random:0.5,0.2,0.2", seed)
+
+
+def test_the_suggested_fix_for_too_few_vertices_works():
+    with pytest.raises(InputError, match="'per_class:20,23,35'"):
+        make_split(graph_of(Y), "per_class:20,50,50", 0)
+    assert make_split(graph_of(Y), "per_class:20,23,35", 0).test.sum() == 35
