@@ -118,6 +118,11 @@ class Ledger:
         """Every entry, in the order of first use."""
         return list(self._entries.values())
 
+    @property
+    def counted_bytes(self) -> int:
+        """Bytes of setup and training so far."""
+        return sum(e.bytes for e in self._entries.values() if e.phase in COUNTED_PHASES)
+
     def bytes_of(self, name: str, phase: str | None = None) -> int:
         """Total bytes of the transfers called `name`."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SparseMatrix", "SparseWeights", "pair_columns", "spmm"]
+__all__ = ["SparseMatrix", "SparseWeights", "multiply", "pair_columns", "spmm"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,13 @@ class SparseMatrix:
         values = torch.from_numpy(np.asarray(coo.data)).to(dtype or torch.get_default_dtype())
         row, col = (torch.from_numpy(np.asarray(i, dtype=np.int64)) for i in (coo.row, coo.col))
         return SparseMatrix.from_coo(row, col, values, tuple(coo.shape))
+
+    def to_scipy(self) -> Any:
+        """The matrix as a scipy CSR matrix, on the CPU."""
+        import scipy.sparse
+
+        parts = (self.values.detach().cpu().numpy(), self.indices.cpu().numpy(), self.indptr.cpu().numpy())
+        return scipy.sparse.csr_matrix(parts, shape=self.shape)
 
     @staticmethod
     def from_dense(dense: Tensor) -> "SparseMatrix":
@@ -226,3 +233,12 @@ def shift_columns(matrix: SparseMatrix, client: Tensor, pair_client: Tensor, pai
     found = codes[place] == wanted if len(codes) else torch.zeros_like(wanted, dtype=torch.bool)
     columns = torch.where(found, place, len(codes) + matrix.indices.long())
     return SparseMatrix.from_coo(matrix.row, columns, matrix.values, (matrix.shape[0], len(codes) + features))
+
+
+def multiply(left: SparseMatrix, right: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
+    """left @ right [N, F]; sparse where `right` is. For set-up work: a sparse product is made on the CPU, by scipy."""
+    if isinstance(right, Tensor):
+        return spmm(left, right)
+    product = left.to_scipy() @ right.to_scipy()
+    product.sort_indices()
+    return SparseMatrix.from_scipy(product, right.dtype).to(right.values.device)

@@ -1,0 +1,293 @@
+"""One run of any classification method: the part that is the same for all of them.
+
+It is a program over places too, so it runs wherever a method runs: every round starts with one control broadcast, metrics are
+sums of client parts and cross as named transfers, the best round is chosen on the validation vertices alone, and the test
+vertices are scored once, at the end. `Outcome` is what this process may know: at a site its own predictions, at the server the
+metrics, in the local runtime both.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from graphfed.data.graph import Graph, Split
+from graphfed.data.partition import partition
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.training import choose_clients, own_view, predict_shared, prepare
+from graphfed.random import fold, permutation
+
+__all__ = ["Event", "Outcome", "pooled_score", "train"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far."""
+
+    phase: str
+    round: int
+    rounds: int
+    val: dict[str, float] | None
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave. weights: of the best round (at the server; at the clients for personal methods); predictions: at the
+    clients, (rows [n], logits [n, C]) of every owned vertex; confusion [C, C]: test vertices by (class, prediction)."""
+
+    best_round: int
+    rounds_run: int
+    val: dict[str, float]
+    test: dict[str, float]
+    test_confusion: list[list[int]]
+    seconds: dict[str, float]
+    history: list[dict[str, Any]]
+    state: State
+    predictions: Located
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> Located:
+        return self.state.weights
+
+
+# ---- functions run at the clients -----------------------------------------------------------------------------------------
+
+
+def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tensor]:
+    """Every client's confusion counts [K, C, C] (class, prediction) and summed loss [K]."""
+    rows = cohort.rows(target)
+    y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
+    cells = (client * c + y) * c + logits.argmax(1)
+    confusion = torch.bincount(cells, minlength=cohort.num_clients * c * c).view(-1, c, c)
+    loss = torch.zeros(cohort.num_clients, dtype=torch.float64, device=y.device)
+    return {
+        "confusion": confusion,
+        "loss": loss.index_add_(0, client, cross_entropy(logits.double(), y, reduction="none")),
+    }
+
+
+def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The cohort's sum over its clients."""
+    return {k: v.sum(0) for k, v in scores.items()}
+
+
+def better_clients(
+    scores: dict[str, Tensor], best: dict[str, Tensor] | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Which clients beat their own best validation score [K] bool (equal accuracy: lower loss), and the best scores so far.
+
+    A client without validation vertices always takes the newest round, so it ends with the last."""
+    correct = scores["confusion"].diagonal(dim1=1, dim2=2).sum(1)
+    empty = scores["confusion"].sum((1, 2)) == 0
+    new = {"correct": correct, "loss": scores["loss"]}
+    if best is None:
+        return torch.ones_like(empty), new
+    better = (
+        (correct > best["correct"]) | (correct == best["correct"]) & (scores["loss"] < best["loss"]) | empty
+    )
+    return better, {k: torch.where(better, new[k], best[k]) for k in new}
+
+
+def choose_personal(better: Tensor, new: Any, old: Any) -> Any:
+    return choose_clients(better, new, old)
+
+
+def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
+    return cohort.rows("all"), logits
+
+
+def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: str) -> Tensor:
+    """The logits of a target's rows out of those of every owned row."""
+    rows, logits = predictions
+    place = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
+    place[rows] = torch.arange(len(rows), device=rows.device)
+    return logits[place[cohort.rows(target)]]
+
+
+# ---- functions run at the server ------------------------------------------------------------------------------------------
+
+
+def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """accuracy, macro_f1 (over the classes that occur or are predicted) and mean cross-entropy from confusion counts."""
+    confusion = sums["confusion"].double()
+    count = float(confusion.sum())
+    if count == 0:
+        return {"accuracy": float("nan"), "macro_f1": float("nan"), "loss": float("nan")}
+    hit, true, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    seen = (true + predicted) > 0
+    f1 = 2 * hit[seen] / (true + predicted)[seen]
+    return {
+        "accuracy": float(hit.sum()) / count,
+        "macro_f1": float(f1.mean()),
+        "loss": float(sums["loss"]) / count,
+    }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the server remembers between rounds to decide: the best validation score and how long ago it was."""
+
+    best_round: int = 0
+    best: tuple[float, float] | None = None
+    stale: int = 0
+    latest_is_best: bool = False
+
+
+def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
+    """Compare a round's validation score with the best one: higher accuracy, then lower loss, then the earlier round."""
+    metrics = metrics_of(sums)
+    score = (metrics["accuracy"], -metrics["loss"])
+    # With no validation vertices at all (nan) every round is as good as the last one.
+    if progress.best is None or score > progress.best or metrics["accuracy"] != metrics["accuracy"]:
+        return Progress(number, score, 0, True)
+    return Progress(progress.best_round, progress.best, progress.stale + 1, False)
+
+
+def plan(progress: Progress, number: int, num_clients: int, config: TrainingConfig) -> dict[str, Any]:
+    """The control values that open round `number`: keep the last evaluated state, stop, who takes part."""
+    out_of_patience = config.patience is not None and progress.stale >= config.patience
+    decision = {
+        "keep": progress.latest_is_best,
+        "stop": out_of_patience or number > config.rounds,
+        "roster": None,
+    }
+    if config.fraction < 1:
+        size = max(1, round(config.fraction * num_clients))
+        drawn = permutation(fold(config.seed, "roster", number), num_clients)[:size]
+        decision["roster"] = sorted(drawn.tolist())
+    return {**decision, "best_round": progress.best_round}
+
+
+def report(sums: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Metrics for everyone: JSON has no NaN, so a missing value is None."""
+    metrics = {k: None if v != v else v for k, v in metrics_of(sums).items()}
+    return {"metrics": metrics, "confusion": sums["confusion"].tolist()}
+
+
+# ---- the run --------------------------------------------------------------------------------------------------------------
+
+
+def train(
+    fed: Federation,
+    method: Method,
+    data: Located,
+    task: Task,
+    config: TrainingConfig,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+) -> Outcome:
+    """Train `method` on the clients' `data` (a `Cohort` at each host), select on validation, score the test vertices once.
+
+    InputError when `fraction` < 1 and the method needs every client."""
+    if config.fraction < 1 and not method.dropouts:
+        raise InputError(
+            f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
+        )
+    everyone = np.ones(fed.num_clients, dtype=bool)
+    history: list[dict[str, Any]] = []
+    began = time.perf_counter()
+
+    def tell(phase: str, number: int, val: dict[str, float] | None) -> None:
+        if on_event is not None:
+            crossed = fed.ledger.counted_bytes
+            on_event(Event(phase, number, config.rounds, val, crossed, time.perf_counter() - began))
+
+    with fed.phase("setup", round=0):
+        state = method.setup(fed, data, task, config)
+    ready = time.perf_counter()
+    tell("setup", 0, None)
+
+    best = evaluated = state
+    best_scores: Located | None = None
+    progress = fed.server.run(Progress)
+    number = 0
+    while True:
+        number += 1
+        decision = fed.control(plan, progress, number, fed.num_clients, config)
+        best = evaluated if decision["keep"] and not method.personal else best
+        if decision["stop"]:
+            break
+        if decision["roster"] is not None:
+            present = np.zeros(fed.num_clients, dtype=bool)
+            present[decision["roster"]] = True
+            fed.set_roster(present)
+        with fed.phase("train", round=number):
+            state = method.round(fed, state, config, number)
+        fed.set_roster(everyone)
+        val = None
+        if number % config.eval_every == 0 or number == config.rounds:
+            with fed.phase("eval"):
+                logits = method.predict(fed, state, config, "val")
+                scores = fed.clients.run(score_clients, data, logits, "val")
+                sums = fed.sum(fed.clients.run(total, scores), name="val_scores", grad=False)
+            evaluated = state
+            progress = fed.server.run(judge, progress, sums, number)
+            if method.personal:
+                better, best_scores = fed.clients.run(better_clients, scores, best_scores, outputs=2)
+                chosen = fed.clients.run(choose_personal, better, state.weights, best.weights)
+                best = State({**state.values, "weights": chosen}, state.prepared)
+            val = metrics_of(sums.parts[0]) if sums.parts else None
+        history.append(
+            {
+                "round": number,
+                "val": val,
+                "bytes": fed.ledger.counted_bytes,
+                "seconds": time.perf_counter() - ready,
+            }
+        )
+        tell("train", number, val)
+    trained = time.perf_counter()
+
+    with fed.phase("predict"):
+        logits = method.predict(fed, best, config, "all")
+        predictions = fed.clients.run(owned_rows, data, logits)
+    results = {}
+    for target in ("val", "test"):
+        with fed.phase("eval"):
+            rows = fed.clients.run(rows_of_target, data, predictions, target)
+            scores = fed.clients.run(score_clients, data, rows, target)
+            sums = fed.sum(fed.clients.run(total, scores), name=f"final_{target}_scores", grad=False)
+            results[target] = fed.control(report, sums)
+    done = time.perf_counter()
+    rounds_run = number - 1
+    tell("done", rounds_run, results["val"]["metrics"])
+    return Outcome(
+        best_round=decision["best_round"],
+        rounds_run=rounds_run,
+        val=results["val"]["metrics"],
+        test=results["test"]["metrics"],
+        test_confusion=results["test"]["confusion"],
+        seconds={
+            "setup": ready - began,
+            "train": trained - ready,
+            "total": done - began,
+            "per_round": (trained - ready) / max(rounds_run, 1),
+        },
+        history=history,
+        state=best,
+        predictions=predictions,
+    )
+
+
+def pooled_score(
+    method: Method, graph: Graph, split: Split, weights: Any, config: TrainingConfig
+) -> dict[str, Any]:
+    """Another question than the test score: the same weights on the pooled graph, with every edge. For shared models only."""
+    cohort = make_cohort(
+        graph, split, partition(graph, "random", 1, 0), [0], device=next(iter(weights.values())).device
+    )
+    prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
+    scores = score_clients(cohort, predict_shared(prepared, weights, config, "test"), "test")
+    metrics: dict[str, Any] = report(total(scores))["metrics"]
+    return metrics
