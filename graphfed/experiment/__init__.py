@@ -1,4 +1,4 @@
-"""Experiments: what to run (config), one run (run, train), several side by side (compare), and the folder they leave (folder).
+"""Experiments: one run, several side by side, and the folder they leave.
 
 config.py     options and settings, checked before anything happens
 run.py        one method on one partitioned graph

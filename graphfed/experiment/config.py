@@ -1,6 +1,6 @@
-"""What a run is asked to do: options (which method, on which data, dealt how) and settings (`--set key=value`).
+"""What a run is asked to do: options (which method, which data, dealt how) and settings (`--set key=value`).
 
-Everything that can be refused without loading data is refused here. Three kinds of settings share one mapping:
+Everything that can be refused without loading data is refused here. Three kinds of settings share a mapping:
 
     lr, rounds, mu, ...      of the method: its config dataclass has the names, types and ranges
     partition.beta, ...      of the partition; also partition_seed and split_seed (default: the seed)
@@ -38,8 +38,8 @@ DEFAULT_CLIENTS = 10
 
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
 OPTIONS = (
-    "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "placement", "device", "threads",
-    "data_dir", "out", "set",
+    "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "placement", "device",
+    "threads", "data_dir", "out", "set",
 )  # fmt: skip
 _SEEDS = ("partition_seed", "split_seed")
 #: Settings that are options of their own, so that a run has one place to say them.
@@ -48,7 +48,9 @@ _OPTION_SETTINGS = ("seed",)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunConfig:
-    """One run, every choice made and checked. `clients` is None only where the partition fixes it (one per vertex)."""
+    """One run, every choice made and checked.
+
+    clients: None only where the partition fixes it (one per vertex)."""
 
     method: Method
     training: TrainingConfig
@@ -93,13 +95,12 @@ class RunConfig:
         }
 
     def recipe(self) -> dict[str, Any]:
-        """The shared settings in which this run differs from the default recipe, so that no table hides it."""
-        default = TrainingConfig()
-        return {
-            field.name: getattr(self.training, field.name)
-            for field in dataclasses.fields(TrainingConfig)
-            if field.name != "seed" and getattr(self.training, field.name) != getattr(default, field.name)
-        }
+        """The settings in which this run differs from the default recipe, so that no table hides it.
+
+        The default of a shared setting is in `TrainingConfig`, of a method's own in the method's config."""
+        default = dataclasses.asdict(self.method.config()) | dataclasses.asdict(TrainingConfig())
+        chosen = dataclasses.asdict(self.training)
+        return {key: value for key, value in chosen.items() if key != "seed" and value != default[key]}
 
 
 def make_config(
@@ -120,11 +121,15 @@ def make_config(
 ) -> RunConfig:
     """Check every choice and fill in the defaults.
 
-    data: the name of a data set, a `Graph`, or a PyG `Data`. clients: default 10, or one per vertex where the partition says
-    so. rounds: default the method's. threads: default every core this process may use.
-    Raises InputError with the key, the bad value and what was expected; nothing has been written or loaded by then."""
+    data: the name of a data set, a `Graph`, or a PyG `Data`.
+    clients: default 10, or one per vertex where the partition says so.
+    rounds: default the method's. threads: default every core this process may use.
+
+    Raises InputError with the key, the bad value and what was expected; nothing was loaded or written."""
     if method is None:
-        raise InputError("no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')")
+        raise InputError(
+            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+        )
     chosen = get_method(_text("method", method))
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0)
@@ -176,20 +181,28 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         reason = " ".join(str(error).split())
         raise InputError(f"the config file {path} is not YAML: {reason}") from None
     if not isinstance(content, dict):
-        raise InputError(f"the config file {path} must be a mapping, as in 'method: fedavg' (found {content!r:.60})")
+        raise InputError(
+            f"the config file {path} must be a mapping, as in 'method: fedavg' (found {content!r:.60})"
+        )
     for key in content:
         if key not in known:
-            raise InputError(f"the config file {path} has an unknown key {key!r}; {did_you_mean(str(key), known)}")
+            raise InputError(
+                f"the config file {path} has an unknown key {key!r}; {did_you_mean(str(key), known)}"
+            )
     options = {key: value for key, value in content.items() if value is not None}
     settings = options.get("set", {})
     if not isinstance(settings, dict) or any(isinstance(value, dict | list) for value in settings.values()):
-        raise InputError(f"the config file {path}: 'set' must map names to single values, as in 'partition.beta: 1.0'")
+        raise InputError(
+            f"the config file {path}: 'set' must map names to single values, as in 'partition.beta: 1.0'"
+        )
     options["set"] = {str(key): value for key, value in settings.items()}
     return options
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["lr=0.1", "patience=none"]`` -> ``{"lr": 0.1, "patience": None}``. InputError for anything without a name or '='."""
+    """``["lr=0.1", "patience=none"]`` -> ``{"lr": 0.1, "patience": None}``.
+
+    Raises InputError for anything without a name or '='."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -214,7 +227,7 @@ def _parse(text: str) -> Any:
     return text
 
 
-# ---- settings -----------------------------------------------------------------------------------------------------------------
+# ---- settings ----------------------------------------------------------------------------------------------
 
 
 def _training_names(method: Method) -> list[str]:
@@ -237,20 +250,31 @@ def _training(
     rest: dict[str, Any] = {}
     for key, value in settings.items():
         if key in _OPTION_SETTINGS:
-            raise InputError(f"{key} is an option of its own, not a setting; give --{key} (in Python: {key}=...)")
+            raise InputError(
+                f"{key} is an option of its own, not a setting; give --{key} (in Python: {key}=...)"
+            )
         if key not in names and key not in others:
             raise InputError(f"{method.name} has no setting {key!r}; {did_you_mean(key, [*names, *others])}")
         (mine if key in names else rest)[key] = value
     if rounds is not None:
         if mine.get("rounds", rounds) != rounds:
-            raise InputError(f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one")
+            raise InputError(
+                f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one"
+            )
         mine["rounds"] = rounds
     for key, value in mine.items():
         # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
         if isinstance(value, bool) and not isinstance(_default(method, key), bool):
-            raise InputError(f"{key}={value} cannot be used: a number or a name was expected, not a truth value")
+            raise InputError(
+                f"{key}={value} cannot be used: a number or a name was expected, not a truth value"
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+    if not method.dropouts and mine.get("fraction", 1) != 1:
+        raise InputError(
+            f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
+            "leave it out"
+        )
     try:
         return method.config(**{**method.defaults, **mine, "seed": seed}), rest
     except ValidationError as error:
@@ -282,12 +306,14 @@ def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, A
             value = float(value)  # noqa: PLW2901
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             default = defaults[key.removeprefix(prefix)]
-            raise InputError(f"{key}={value!r} cannot be used: expected a value like the default, {default!r}")
+            raise InputError(
+                f"{key}={value!r} cannot be used: expected a value like the default, {default!r}"
+            )
         chosen[key.removeprefix(prefix)] = value
     return chosen
 
 
-# ---- options ------------------------------------------------------------------------------------------------------------------
+# ---- options -----------------------------------------------------------------------------------------------
 
 
 def _text(key: str, value: Any) -> str:
@@ -324,7 +350,8 @@ def _data(data: Any, method: Method) -> str | Graph:
         return from_pyg(data)
     if not isinstance(data, str):
         raise InputError(
-            f"data of type {type(data).__name__} cannot be used; give the name of a data set, a graphfed Graph or a PyG Data"
+            f"data of type {type(data).__name__} cannot be used; "
+            "give the name of a data set, a graphfed Graph or a PyG Data"
         )
     spec = _choose("data", "data set", data, DATASETS)
     if spec.task != method.task:
@@ -337,7 +364,9 @@ def _data(data: Any, method: Method) -> str | Graph:
 
 def _runtime(runtime: Any) -> Runtime:
     if _one_of("runtime", runtime, get_args(Runtime)) == "nvflare":
-        raise InputError("runtime 'nvflare' arrives with the deploy extra; use 'local' or 'processes' until then")
+        raise InputError(
+            "runtime 'nvflare' arrives with the deploy extra; use 'local' or 'processes' until then"
+        )
     chosen: Runtime = runtime
     return chosen
 
@@ -355,7 +384,8 @@ def _device(device: Any) -> str:
         index = torch.device(device).index or 0
         if index >= torch.cuda.device_count():
             raise InputError(
-                f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; use 'cpu'"
+                f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; "
+                "use 'cpu'"
             )
     return str(device)
 

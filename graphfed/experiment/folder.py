@@ -1,13 +1,14 @@
 """The folder of a run: whole or absent.
 
-    manifest.json        what was asked: config in full, command, versions, hashes, threads, device, start time
+    manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
     result.json          the result
     model.safetensors    the best weights (layout: `weight_arrays`)
     predictions.parquet  one row for each vertex a site owns
 
-The files are written to a folder beside the target, which is renamed at the end; so a folder that is there is complete.
+The files are written to a folder beside the target, which is renamed at the end: a folder that is there is
+complete.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ class Predictions:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: plain numbers, texts, lists and dictionaries; NaN and infinity become None."""
+    """`value` as JSON can hold it: plain numbers, texts, lists, dictionaries; NaN and infinity are None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
@@ -79,7 +80,7 @@ def default_folder(label: str) -> Path:
 
 
 def check_free(folder: Path) -> None:
-    """InputError unless `folder` can be made: it is absent or empty, and the folder above it can be written."""
+    """InputError unless `folder` can be made: absent or empty, and the folder above it can be written."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
         raise InputError(f"the output folder {folder} {what}; name a new one with --out, or remove it")
@@ -87,12 +88,14 @@ def check_free(folder: Path) -> None:
     while not above.exists():
         above = above.parent
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"the output folder {folder} cannot be made: {above} is not a folder you may write to")
+        raise InputError(
+            f"the output folder {folder} cannot be made: {above} is not a folder you may write to"
+        )
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder`, renamed to it at the end of the block; removed when the block fails.
+    """A temporary folder beside `folder`: renamed to it when the block ends, removed when the block fails.
 
     Raises InputError when `folder` is there and not empty, GraphfedError when the disk refuses."""
     check_free(folder)
@@ -137,8 +140,8 @@ def write_run(
 
 
 def write_predictions(path: Path, predictions: Predictions, graph: "Graph", split: "Split") -> None:
-    """Parquet columns: vertex, site, split (train, val, test or none), label (null where unknown), prediction, probability (of
-    the prediction) and probability_0 ... probability_{C-1}; sorted by vertex, then site."""
+    """Write parquet, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
+    label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -167,9 +170,9 @@ def write_predictions(path: Path, predictions: Predictions, graph: "Graph", spli
 def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
     """The weights that the hosts of one place hold, as flat named arrays: nested names are joined by dots.
 
-    A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids. First-layer weights
-    stored only where clients can differ (`SparseWeights`) are four arrays: name.values, name.pair_client, name.pair_feature
-    and name.num_clients. With clients one at a time they are [K, F, H] in full."""
+    A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
+    First-layer weights stored only where clients can differ (`SparseWeights`) are four arrays: values,
+    pair_client, pair_feature and num_clients after the name; with clients one at a time [K, F, H]."""
     from graphfed.federation import payload as pay
     from graphfed.nn.sparse import SparseWeights
 
@@ -179,7 +182,8 @@ def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
         if len(flat) > 1:
             each = [f[name] for f in flat]
             full = [
-                pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x for x in each
+                pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x
+                for x in each
             ]
             arrays[name] = np.concatenate([_array(x) for x in full])
         elif isinstance(leaf, SparseWeights):
@@ -212,6 +216,8 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}; is this the folder of a run?") from None
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}; is this the folder of a run?"
+        ) from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from None

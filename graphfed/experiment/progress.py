@@ -1,4 +1,4 @@
-"""What a person sees while a run works: a bar on a terminal, a line now and then where stderr is a file. Never on stdout."""
+"""What a person sees while a run works, on stderr: a bar on a terminal, else a line now and then."""
 
 import sys
 import time

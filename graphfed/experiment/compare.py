@@ -1,0 +1,399 @@
+"""Methods side by side over seeds: same data, same split, same partition per seed, or no table at all."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from graphfed.errors import InputError, did_you_mean
+from graphfed.experiment import folder as files
+from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names
+from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
+from graphfed.experiment.run import Inputs, Result, execute, load_inputs
+from graphfed.files import write_json
+from graphfed.methods.registry import ALIASES, METHODS, get_method
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["REFERENCES", "Comparison", "compare", "comparison_of"]
+
+#: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped.
+REFERENCES: dict[str, tuple[str, ...]] = {"classification": ("central", "isolated", "fedavg")}
+
+#: What a row may choose for itself; the rest is common to the table.
+_ROW_KEYS = (*(key for key in OPTIONS if key not in ("seed", "out", "set")), "settings", "label")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished table.
+
+    rows: one a method, as in comparison.json: label, method, seeds; test {metric: {mean, std, values}};
+    val and test_pooled alike; hashes {data, split, partition} with one entry for each seed; bytes and seconds
+    {mean, std, values}; rounds, best_round and folders for each seed; recipe (what differs from the default).
+    added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`).
+    std is the sample standard deviation (n - 1 in the denominator), 0.0 for a single seed."""
+
+    dataset: str
+    task: str
+    clients: int
+    partition: str
+    seeds: tuple[int, ...]
+    rows: tuple[dict[str, Any], ...]
+    added: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    folder: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object in comparison.json."""
+        content: dict[str, Any] = files.plain(
+            {
+                "dataset": self.dataset,
+                "task": self.task,
+                "clients": self.clients,
+                "partition": self.partition,
+                "seeds": self.seeds,
+                "references_added": self.added,
+                "references_missing": self.missing,
+                "rows": self.rows,
+            }
+        )
+        return content
+
+    def table(self) -> "Table":
+        """The rows for a screen (a rich table)."""
+        from rich.table import Table
+
+        seeds = ", ".join(str(seed) for seed in self.seeds)
+        table = Table(
+            title=f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}",
+            caption=self._caption(),
+            caption_justify="left",
+        )
+        table.add_column("method")
+        metrics = [m for m in self.rows[0]["test"] if m != "loss"]
+        for metric in metrics:
+            table.add_column(f"test {metric.replace('_', ' ')}", justify="right")
+        pooled = any(row["test_pooled"] for row in self.rows)
+        if pooled:
+            table.add_column("accuracy, pooled graph", justify="right")
+        for name in ("rounds", "bytes", "seconds"):
+            table.add_column(name, justify="right")
+        for row in self.rows:
+            cells = [_spread(row["test"].get(metric)) for metric in metrics]
+            if pooled:
+                cells.append(_spread(row["test_pooled"].get("accuracy")))
+            rounds = sorted(set(row["rounds"]))
+            cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
+            cells.append(human_bytes(row["bytes"]["mean"]))
+            cells.append(human_seconds(row["seconds"]["mean"]))
+            table.add_row(row["label"] + (" *" if row["recipe"] else ""), *cells)
+        return table
+
+    def _caption(self) -> str:
+        lines = ["mean ± sample standard deviation over seeds, in percent; bytes and seconds: mean of a run"]
+        if self.added:
+            lines.append(f"added for reference: {', '.join(self.added)}")
+        if self.missing:
+            lines.append(f"reference rows missing here: {', '.join(self.missing)}")
+        for row in self.rows:
+            if row["recipe"]:
+                lines.append(f"* {row['label']}: {_settings_text(row['recipe'])}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line of the table to be: its name and a checked config for each seed."""
+
+    label: str
+    configs: dict[int, RunConfig]
+
+
+def compare(
+    methods: Sequence[str | Mapping[str, Any]],
+    *,
+    seeds: Iterable[int] = (0, 1, 2),
+    out: str | Path | Literal[False] | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    command: str = "graphfed.compare",
+    **options: Any,
+) -> Comparison:
+    """Run every method with every seed on the same splits, and write the comparison's folder.
+
+    methods: names, or mappings for rows with choices of their own, as in
+    {"method": "fedgcn", "label": "one hop", "settings": {"hops": 1}}. The rows central, isolated and fedavg
+    are added where they are missing: no figure stands without them.
+    options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
+    settings, where a key goes to every row whose method has it, and ``"fedgcn.hops"`` to that method alone.
+    out: the folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder for
+    each run as it ends, and comparison.json at last.
+
+    Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
+    partitions."""
+    seeds = _seeds(seeds)
+    rows, added = _plan(methods, seeds, dict(settings or {}), options)
+    folder = _folder(out, rows)
+    inputs = _load(rows)
+    results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
+    total, number = len(rows) * len(seeds), 0
+    try:
+        for row in rows:
+            for seed, config in row.configs.items():
+                number += 1
+                place = None if folder is None else folder / f"{row.label}-seed{seed}"
+                with show_progress(f"[{number}/{total}] {row.label}, seed {seed}", progress) as on_event:
+                    results[row.label][seed] = execute(
+                        config, inputs[row.label, seed], folder=place, command=command, on_event=on_event
+                    )
+    except InputError:
+        # Refused input leaves nothing behind; after any other failure the finished runs stay, each whole.
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    comparison = _comparison(results, added=added, folder=folder)
+    if folder is not None:
+        write_json(folder / "comparison.json", comparison.to_json())
+    return comparison
+
+
+def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
+    """The table of finished runs: results, or their folders. Runs that differ in the seed alone share a row.
+
+    Raises InputError when runs of one seed had different data, splits or partitions (naming the two hashes),
+    when rows have different seeds, or when a run is there twice."""
+    finished = [r if isinstance(r, Result) else Result.read(r) for r in results]
+    if not finished:
+        raise InputError("there is nothing to compare; give at least one result or folder of a run")
+    recipes: dict[str, set[str]] = {}
+    for result in finished:
+        recipes.setdefault(result.method, set()).add(_recipe_key(result))
+    rows: dict[str, dict[int, Result]] = {}
+    for result in finished:
+        label = result.method
+        if len(recipes[label]) > 1:
+            label = f"{label} ({_settings_text(result.details.get('recipe', {})) or 'default recipe'})"
+        row = rows.setdefault(label, {})
+        if result.seed in row:
+            raise InputError(f"seed {result.seed} of {label} is there twice; give each run once")
+        row[result.seed] = result
+    seeds = {label: sorted(row) for label, row in rows.items()}
+    first = next(iter(seeds))
+    for label, those in seeds.items():
+        if those != seeds[first]:
+            raise InputError(
+                f"{label} has seeds {those} and {first} has seeds {seeds[first]}; "
+                "one table needs the same seeds in every row"
+            )
+    _check_hashes({label: {seed: r.hashes for seed, r in row.items()} for label, row in rows.items()})
+    references = REFERENCES.get(finished[0].task, ())
+    methods = {result.method for result in finished}
+    return _comparison(rows, missing=tuple(name for name in references if name not in methods))
+
+
+# ---- planning ----------------------------------------------------------------------------------------------
+
+
+def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    chosen = tuple(seeds)
+    if not chosen:
+        raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"seeds {', '.join(str(s) for s in chosen)}: a seed is there twice; give each once")
+    return chosen
+
+
+def _plan(
+    methods: Sequence[str | Mapping[str, Any]],
+    seeds: tuple[int, ...],
+    settings: dict[str, Any],
+    options: dict[str, Any],
+) -> tuple[list[_Row], tuple[str, ...]]:
+    """Every row with its checked configs, and the reference rows that were added."""
+    if isinstance(methods, str) or not methods:
+        raise InputError(f"methods={methods!r} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
+    asked = [_row_options(item) for item in methods]
+    names = [row["method"] for row in asked]
+    references = REFERENCES.get(get_method(names[0]).task, ())
+    added = tuple(name for name in references if name not in names)
+    asked += [{"method": name, "label": name, "settings": {}} for name in added]
+    shared = _shared_settings(settings, [row["method"] for row in asked], options)
+    rows: list[_Row] = []
+    for row in asked:
+        own = {key: value for key, value in row.items() if key not in ("label", "settings")}
+        merged = {**shared[row["method"]], **row["settings"]}
+        configs = {seed: make_config(**{**options, **own}, seed=seed, settings=merged) for seed in seeds}
+        if row["label"] in (r.label for r in rows):
+            raise InputError(f"two rows are called {row['label']!r}; give one of them another label")
+        rows.append(_Row(row["label"], configs))
+    return rows, added
+
+
+def _row_options(item: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A row as a mapping, with its method's proper name, a label and settings."""
+    row: dict[str, Any] = {"method": item} if isinstance(item, str) else dict(item)
+    for key in row:
+        if key not in _ROW_KEYS:
+            raise InputError(f"a row of a comparison has no {key!r}; {did_you_mean(str(key), _ROW_KEYS)}")
+    row["method"] = get_method(row.get("method", "")).name
+    row["settings"] = dict(row.get("settings", {}))
+    row["label"] = str(row.get("label", row["method"]))
+    if not row["label"] or "/" in row["label"] or row["label"].startswith("."):
+        raise InputError(f"the label {row['label']!r} cannot name a folder; use letters, digits, dashes")
+    return row
+
+
+def _shared_settings(
+    settings: dict[str, Any], methods: list[str], options: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The common settings by method: a key goes to the methods that have it, ``method.key`` to that one."""
+    data, partition = options.get("data", "digits"), options.get("partition", "label_dirichlet")
+    known = {m: setting_names(m, data if isinstance(data, str) else None, str(partition)) for m in methods}
+    shared: dict[str, dict[str, Any]] = {m: {} for m in known}
+    specific: dict[str, dict[str, Any]] = {m: {} for m in known}
+    for key, value in settings.items():
+        prefix, _, rest = key.partition(".")
+        if rest and (prefix in METHODS or prefix in ALIASES):
+            method = ALIASES.get(prefix, prefix)
+            if method not in known:
+                raise InputError(
+                    f"setting {key!r}: {method} is not in this comparison; add it or drop the setting"
+                )
+            specific[method][rest] = value
+            continue
+        # Methods that need every client, the references among them, take no fraction.
+        takers = [m for m in known if key in known[m] and (key != "fraction" or get_method(m).dropouts)]
+        if not takers:
+            every = sorted({name for names in known.values() for name in names})
+            raise InputError(
+                f"no method of this comparison has a setting {key!r}; {did_you_mean(key, every)}"
+            )
+        for m in takers:
+            shared[m][key] = value
+    return {m: shared[m] | specific[m] for m in known}
+
+
+def _folder(out: str | Path | Literal[False] | None, rows: list[_Row]) -> Path | None:
+    if out is False:
+        return None
+    first = next(iter(rows[0].configs.values()))
+    folder = files.default_folder(f"compare-{first.data_name}") if out is None else Path(out)
+    files.check_free(folder)
+    return folder
+
+
+def _load(rows: list[_Row]) -> dict[tuple[str, int], Inputs]:
+    """The inputs of every run, loaded once each; refused when rows of one seed differ."""
+    graphs: dict[Any, Any] = {}
+    made: dict[Any, Inputs] = {}
+    inputs: dict[tuple[str, int], Inputs] = {}
+    for row in rows:
+        for seed, config in row.configs.items():
+            key = _input_key(config)
+            if key not in made:
+                made[key] = load_inputs(config, graphs)
+            inputs[row.label, seed] = made[key]
+    _check_hashes({row.label: {seed: inputs[row.label, seed].hashes for seed in row.configs} for row in rows})
+    return inputs
+
+
+def _input_key(config: RunConfig) -> tuple[Any, ...]:
+    """What decides a run's inputs."""
+    return (
+        config.data if isinstance(config.data, str) else id(config.data),
+        tuple(config.data_options.items()),
+        config.data_dir,
+        config.clients,
+        config.partition,
+        tuple(config.partition_options.items()),
+        config.partition_seed,
+        config.split,
+        config.split_seed,
+    )
+
+
+def _check_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
+    """InputError unless all rows have the same hashes for each seed; table: label -> seed -> {what: hash}."""
+    first = next(iter(table))
+    for label, row in table.items():
+        for seed, hashes in row.items():
+            for what, here in hashes.items():
+                there = table[first][seed][what]
+                if here != there:
+                    raise InputError(
+                        f"{first} and {label} cannot share a table: with seed {seed} their {what} hashes "
+                        f"differ ({there[:12]} and {here[:12]}); run both with the same data, split and "
+                        "partition options"
+                    )
+
+
+# ---- the table ---------------------------------------------------------------------------------------------
+
+
+def _comparison(
+    results: Mapping[str, Mapping[int, Result]],
+    *,
+    added: tuple[str, ...] = (),
+    missing: tuple[str, ...] = (),
+    folder: Path | None = None,
+) -> Comparison:
+    first = next(iter(next(iter(results.values())).values()))
+    rows = tuple(_row(label, [row[seed] for seed in sorted(row)]) for label, row in results.items())
+    seeds = tuple(rows[0]["seeds"])
+    return Comparison(
+        first.dataset, first.task, first.clients, first.partition, seeds, rows, added, missing, folder
+    )
+
+
+def _row(label: str, results: list[Result]) -> dict[str, Any]:
+    pooled = [r.details.get("test_pooled") or {} for r in results]
+    return {
+        "label": label,
+        "method": results[0].method,
+        "seeds": [r.seed for r in results],
+        "test": _statistics([r.test for r in results]),
+        "val": _statistics([r.val for r in results]),
+        "test_pooled": _statistics(pooled),
+        "hashes": {what: [r.hashes[what] for r in results] for what in results[0].hashes},
+        "rounds": [r.rounds for r in results],
+        "best_round": [r.best_round for r in results],
+        "bytes": _statistic([r.bytes["total"] for r in results]),
+        "seconds": _statistic([r.seconds["total"] for r in results]),
+        "recipe": results[0].details.get("recipe", {}),
+        "folders": [None if r.folder is None else str(r.folder) for r in results],
+    }
+
+
+def _statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
+    """Over seeds, for each metric of the first one."""
+    return {name: _statistic([m.get(name) for m in metrics]) for name in metrics[0]}
+
+
+def _statistic(values: Sequence[float | None]) -> dict[str, Any]:
+    """mean and sample standard deviation (ddof 1; 0.0 for one value); both None where a value is missing."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return {"mean": None, "std": None, "values": list(values)}
+    std = float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
+    return {"mean": float(np.mean(known)), "std": std, "values": known}
+
+
+def _recipe_key(result: Result) -> str:
+    return json.dumps(result.details.get("recipe", {}), sort_keys=True)
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def _spread(statistic: Mapping[str, Any] | None) -> str:
+    """``81.2 ± 0.4`` in percent."""
+    if not statistic or statistic["mean"] is None:
+        return "-"
+    return f"{100 * statistic['mean']:.1f} ± {100 * statistic['std']:.1f}"

@@ -1,0 +1,381 @@
+"""One run: load, split, deal, train, score, write. `run` is the Python API; the command line calls it."""
+
+import dataclasses
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph, Split
+from graphfed.data.partition import Partition, from_assignment
+from graphfed.data.partition import partition as make_partition
+from graphfed.data.splits import make_split
+from graphfed.errors import GraphfedError, InputError
+from graphfed.experiment import folder as files
+from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.progress import show_progress
+
+if TYPE_CHECKING:
+    from graphfed.experiment.train import Event, Outcome
+    from graphfed.federation import Ledger
+    from graphfed.federation.cohort import Cohort
+
+__all__ = ["Inputs", "Result", "execute", "load_inputs", "run"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run found, under the names of result.json.
+
+    val, test: metrics at the best round, which is chosen on validation; over all vertices of all clients.
+    bytes: payload bytes of set-up and training. seconds: setup, train, total, per_round.
+    folder: where the files are, None when nothing was written."""
+
+    method: str
+    dataset: str
+    task: str
+    clients: int
+    partition: str
+    rounds: int
+    best_round: int
+    seed: int
+    runtime: str
+    val: dict[str, float | None]
+    test: dict[str, float | None]
+    seconds: dict[str, float]
+    bytes: dict[str, Any]
+    privacy: dict[str, Any]
+    peak_rss_mb: float
+    hashes: dict[str, str]
+    versions: dict[str, str]
+    details: dict[str, Any]
+    folder: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object in result.json: plain numbers, None where a number is not finite."""
+        content: dict[str, Any] = files.plain(
+            {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "folder"}
+        )
+        return content
+
+    @staticmethod
+    def read(folder: str | Path) -> "Result":
+        """The result in a run's folder; InputError when there is none."""
+        folder = Path(folder)
+        content = files.read_json(folder / "result.json")
+        names = [f.name for f in dataclasses.fields(Result) if f.name != "folder"]
+        missing = [name for name in names if not isinstance(content, dict) or name not in content]
+        if missing:
+            raise InputError(f"{folder / 'result.json'} is not the result of a run: it has no {missing[0]!r}")
+        return Result(**{name: content[name] for name in names}, folder=folder)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a run trains on: the graph, its split and how it is dealt over sites."""
+
+    graph: Graph
+    split: Split
+    partition: Partition
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """Two runs compare only where these three agree."""
+        return {"data": self.graph.hash, "split": self.split.hash, "partition": self.partition.hash}
+
+
+def run(
+    method: str,
+    *,
+    data: Any = "digits",
+    clients: int | None = None,
+    partition: str = "label_dirichlet",
+    rounds: int | None = None,
+    seed: int = 0,
+    split: str = "default",
+    runtime: str = "local",
+    placement: str = "stacked",
+    device: str = "cpu",
+    threads: int | None = None,
+    data_dir: str | Path | None = None,
+    out: str | Path | Literal[False] | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    command: str = "graphfed.run",
+    **more: Any,
+) -> Result:
+    """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
+
+    data: the name of a data set (`graphfed data list`), a `graphfed.data.graph.Graph` or a PyG `Data`.
+    clients: default 10 (one per vertex for the partition "ego"). rounds: default the method's own.
+    split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
+    runtime: "local", or "processes" (one process per site).
+    placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
+    threads: default every core.
+    out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
+    progress: show it on stderr. command: what to write down as the command.
+    settings and **more: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
+
+    Raises InputError, before anything is written, for a value that cannot be used."""
+    doubled = sorted(set(settings or {}) & set(more))
+    if doubled:
+        raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
+    config = make_config(
+        method,
+        data=data,
+        clients=clients,
+        partition=partition,
+        rounds=rounds,
+        seed=seed,
+        split=split,
+        runtime=runtime,
+        placement=placement,
+        device=device,
+        threads=threads,
+        data_dir=data_dir,
+        settings={**(settings or {}), **more},
+    )
+    name = f"{config.method.name}-{config.data_name}"
+    folder = None if out is False else files.default_folder(name) if out is None else Path(out)
+    if folder is not None:
+        files.check_free(folder)
+    inputs = load_inputs(config)
+    with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+
+
+def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> Inputs:
+    """Load the data, split it and deal it. `graphs` keeps what was loaded, for several runs on one data set.
+
+    Raises InputError for missing files, too many clients, a split the data set does not have, ..."""
+    graph = config.data
+    if isinstance(graph, str):
+        key = (graph, config.data_dir, tuple(config.data_options.items()))
+        graphs = {} if graphs is None else graphs
+        if key not in graphs:
+            loaded = load(graph, config.data_dir, **config.data_options)
+            assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
+            graphs[key] = loaded
+        graph = graphs[key]
+    if graph.x is None:
+        raise InputError(
+            f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
+        )
+    split = make_split(graph, config.split, config.split_seed)
+    for part in ("train", "val", "test"):
+        if not getattr(split, part).any():
+            raise InputError(
+                f"split {split.name!r} of {graph.name!r} has no {part} vertex; every part needs one: "
+                "use another split, as in 'random:0.5,0.25,0.25'"
+            )
+    dealt = make_partition(
+        graph, config.partition, config.clients, config.partition_seed, **config.partition_options
+    )
+    return Inputs(graph, split, dealt)
+
+
+def execute(
+    config: RunConfig,
+    inputs: Inputs,
+    *,
+    folder: Path | None,
+    command: str,
+    on_event: "Callable[[Event], None] | None" = None,
+) -> Result:
+    """Train and score on loaded inputs, then write the folder (None: write nothing)."""
+    import torch
+
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    with _threads(config.threads):
+        trained = (
+            _train_local(config, inputs, on_event) if config.runtime == "local" else _train_processes(config)
+        )
+        pooled = _pooled_score(config, inputs, trained.outcome)
+        openmp = torch.get_num_threads()
+    outcome = trained.outcome
+    details = {**outcome.details, "recipe": config.recipe(), "test_confusion": outcome.test_confusion}
+    if pooled is not None:
+        details["test_pooled"] = pooled
+    result = Result(
+        method=config.method.name,
+        dataset=inputs.graph.name,
+        task=config.method.task,
+        clients=inputs.partition.num_sites,
+        partition=config.partition,
+        rounds=outcome.rounds_run,
+        best_round=outcome.best_round,
+        seed=config.seed,
+        runtime=config.runtime,
+        val=files.plain(outcome.val),
+        test=files.plain(outcome.test),
+        seconds=files.plain(outcome.seconds),
+        bytes=files.plain(trained.ledger.totals()),
+        privacy=files.plain(trained.ledger.statement()),
+        peak_rss_mb=_peak_rss_mb(),
+        hashes=inputs.hashes,
+        versions=_versions(),
+        details=files.plain(details),
+        folder=folder,
+    )
+    if folder is not None:
+        manifest = {
+            "command": command,
+            "started": started,
+            "config": config.to_json(),
+            "seeds": {"run": config.seed, "partition": config.partition_seed, "split": config.split_seed},
+            "data": {
+                "name": inputs.graph.name,
+                "vertices": inputs.graph.num_nodes,
+                "edges": inputs.graph.num_edges,
+                "features": inputs.graph.num_features,
+                "classes": inputs.graph.num_classes,
+                "split": inputs.split.name,
+            },
+            "partition": {
+                "name": config.partition,
+                "options": inputs.partition.options,
+                "seed": config.partition_seed,
+                "sites": inputs.partition.num_sites,
+            },
+            "hashes": inputs.hashes,
+            "versions": result.versions,
+            "device": config.device,
+            "threads": {"torch": openmp, "asked": config.threads},
+        }
+        files.write_run(
+            folder,
+            manifest=manifest,
+            history=outcome.history,
+            ledger=trained.ledger.to_json(),
+            result=result.to_json(),
+            weights=trained.weights,
+            predictions=trained.predictions,
+            graph=inputs.graph,
+            split=inputs.split,
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What every runtime hands back."""
+
+    outcome: "Outcome"
+    ledger: "Ledger"
+    weights: dict[str, np.ndarray]
+    predictions: files.Predictions
+
+
+def _train_local(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None] | None") -> _Trained:
+    """All places in this process: the clients stacked in one cohort, or one after the other."""
+    from graphfed.experiment.train import train
+    from graphfed.federation import CLIENTS
+    from graphfed.federation.cohort import make_cohort
+    from graphfed.methods.base import Task
+    from graphfed.runtime.local import one_at_a_time, stacked
+
+    partition = _pooled_partition(inputs.graph) if config.method.pooled else inputs.partition
+    place = stacked if config.placement == "stacked" else one_at_a_time
+    fed = place(partition.num_sites, config.device)
+    cohorts = [
+        make_cohort(inputs.graph, inputs.split, partition, fed.hosts[host], device=config.device)
+        for host in fed.here
+    ]
+    task = Task(inputs.graph.num_features, inputs.graph.num_classes)
+    data = fed.locate(CLIENTS, "data", cohorts)
+    outcome = train(fed, config.method, data, task, config.training, on_event=on_event)
+    parts = [(cohort, *part) for cohort, part in zip(cohorts, outcome.predictions.parts, strict=True)]
+    return _Trained(
+        outcome,
+        fed.ledger,
+        files.weight_arrays(fed.local_parts(outcome.weights)),
+        _predictions(parts, partition, inputs.partition if config.method.pooled else None),
+    )
+
+
+def _train_processes(config: RunConfig) -> _Trained:
+    """One process per place: the seam for `graphfed.runtime.processes`."""
+    raise GraphfedError(f"runtime {config.runtime!r} is not wired yet; use 'local'")
+
+
+def _pooled_partition(graph: Graph) -> Partition:
+    """Everything at one client, for the methods that train centrally."""
+    return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))
+
+
+def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict[str, Any] | None:
+    """The shared model scored on the whole graph: another question than `test`, so it stands beside it.
+
+    None where there is no shared model, or where `test` asks this already."""
+    from graphfed.experiment.train import pooled_score
+
+    if config.method.personal or config.method.pooled:
+        return None
+    (weights,) = outcome.weights.parts
+    return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
+
+
+def _predictions(
+    parts: "list[tuple[Cohort, Any, Any]]", partition: Partition, owners: Partition | None
+) -> files.Predictions:
+    """Rows of cohorts -> vertices and sites. `owners`: names the sites where training was pooled."""
+    sites, ids, logits = [], [], []
+    for cohort, rows, part in parts:
+        row = rows.cpu().numpy()
+        sites.append(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]])
+        ids.append(cohort.id.cpu().numpy()[row])
+        logits.append(part.detach().cpu().numpy())
+    site, held_id = np.concatenate(sites), np.concatenate(ids)
+    width = int(partition.held_id.max(initial=0)) + 1
+    held = np.searchsorted(partition.held_site * width + partition.held_id, site * width + held_id)
+    vertex = partition.held_vertex[held]
+    if owners is not None:
+        site_of = np.full(int(owners.held_vertex.max(initial=0)) + 1, -1)
+        # Where a vertex has owned copies at several sites, the lowest site stands.
+        owned = np.flatnonzero(owners.held_owner)[::-1]
+        site_of[owners.held_vertex[owned]] = owners.held_site[owned]
+        site = site_of[vertex]
+    return files.Predictions(vertex, site, np.concatenate(logits))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Compute with `count` threads: set, never inherited, because a wrong setting is many times slower."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _peak_rss_mb() -> float:
+    """The largest resident memory this process has had, in MB of 10^6 bytes."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
+
+
+def _versions() -> dict[str, str]:
+    import scipy
+    import torch
+
+    from graphfed import __version__
+
+    return {
+        "graphfed": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
