@@ -35,21 +35,21 @@ class Event:
     phase: str
     round: int
     rounds: int
-    val: dict[str, float] | None
+    val: dict[str, float | None] | None
     bytes: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. weights: of the best round (at the server; at the clients for personal methods); predictions: at the
-    clients, (rows [n], logits [n, C]) of every owned vertex; confusion [C, C]: test vertices by (class, prediction)."""
+    """What a run gave. val, test and test_confusion [C, C] (class, prediction) are known where the server is, None elsewhere;
+    state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned vertex."""
 
     best_round: int
     rounds_run: int
-    val: dict[str, float]
-    test: dict[str, float]
-    test_confusion: list[list[int]]
+    val: dict[str, float | None] | None
+    test: dict[str, float | None] | None
+    test_confusion: list[list[int]] | None
     seconds: dict[str, float]
     history: list[dict[str, Any]]
     state: State
@@ -169,10 +169,11 @@ def plan(progress: Progress, number: int, num_clients: int, config: TrainingConf
     return {**decision, "best_round": progress.best_round}
 
 
-def report(sums: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Metrics for everyone: JSON has no NaN, so a missing value is None."""
-    metrics = {k: None if v != v else v for k, v in metrics_of(sums).items()}
-    return {"metrics": metrics, "confusion": sums["confusion"].tolist()}
+def metrics_here(sums: Located) -> dict[str, float | None] | None:
+    """The metrics where the server is in this process; None in a number's place where there was nothing to score."""
+    if not sums.parts:
+        return None
+    return {k: None if v != v else v for k, v in metrics_of(sums.parts[0]).items()}
 
 
 # ---- the run --------------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ def train(
     history: list[dict[str, Any]] = []
     began = time.perf_counter()
 
-    def tell(phase: str, number: int, val: dict[str, float] | None) -> None:
+    def tell(phase: str, number: int, val: dict[str, float | None] | None) -> None:
         if on_event is not None:
             crossed = fed.ledger.counted_bytes
             on_event(Event(phase, number, config.rounds, val, crossed, time.perf_counter() - began))
@@ -237,7 +238,7 @@ def train(
                 better, best_scores = fed.clients.run(better_clients, scores, best_scores, outputs=2)
                 chosen = fed.clients.run(choose_personal, better, state.weights, best.weights)
                 best = State({**state.values, "weights": chosen}, state.prepared)
-            val = metrics_of(sums.parts[0]) if sums.parts else None
+            val = metrics_here(sums)
         history.append(
             {
                 "round": number,
@@ -257,17 +258,17 @@ def train(
         with fed.phase("eval"):
             rows = fed.clients.run(rows_of_target, data, predictions, target)
             scores = fed.clients.run(score_clients, data, rows, target)
-            sums = fed.sum(fed.clients.run(total, scores), name=f"final_{target}_scores", grad=False)
-            results[target] = fed.control(report, sums)
+            results[target] = fed.sum(fed.clients.run(total, scores), name=f"final_{target}_scores", grad=False)
     done = time.perf_counter()
     rounds_run = number - 1
-    tell("done", rounds_run, results["val"]["metrics"])
+    final = {target: metrics_here(sums) for target, sums in results.items()}
+    tell("done", rounds_run, final["val"])
     return Outcome(
         best_round=decision["best_round"],
         rounds_run=rounds_run,
-        val=results["val"]["metrics"],
-        test=results["test"]["metrics"],
-        test_confusion=results["test"]["confusion"],
+        val=final["val"],
+        test=final["test"],
+        test_confusion=results["test"].parts[0]["confusion"].tolist() if results["test"].parts else None,
         seconds={
             "setup": ready - began,
             "train": trained - ready,
@@ -289,5 +290,4 @@ def pooled_score(
     )
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
     scores = score_clients(cohort, predict_shared(prepared, weights, config, "test"), "test")
-    metrics: dict[str, Any] = report(total(scores))["metrics"]
-    return metrics
+    return metrics_of(total(scores))

@@ -179,3 +179,40 @@ class Ledger:
                 for e in self.entries
             ],
         }
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Ledger":
+        """The ledger that `to_json` described."""
+        ledger = Ledger(content["num_clients"])
+        directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
+        for e in content["entries"]:
+            sent, received = (np.array(e[key], dtype=np.int64) for key in ("sent", "received"))
+            direction = directions[e["from"], e["to"]]
+            charge = Charge(
+                e["name"], direction, e["kind"], e["dtype"], e["shape"], e["protection"], e["messages"], sent, received
+            )
+            rounds = {int(k): v for k, v in e["rounds"].items()}
+            ledger._entries[e["phase"], e["name"], direction, e["protection"]] = Entry(
+                e["phase"], charge, sent, received, e["transfers"], e["messages"], e["bytes"], rounds
+            )
+        return ledger
+
+    def add_peers(self, other: "Ledger") -> None:
+        """Add what clients sent to each other as another process counted it: the server does not see those transfers."""
+        for key, theirs in other._entries.items():
+            if theirs.direction != PEER:
+                continue
+            mine = self._entries.get(key)
+            self._entries[key] = theirs if mine is None else _sum_entries(mine, theirs)
+
+
+def _sum_entries(a: Entry, b: Entry) -> Entry:
+    rounds = {r: a.rounds.get(r, 0) + b.rounds.get(r, 0) for r in sorted({*a.rounds, *b.rounds})}
+    return replace(
+        a,
+        sent=a.sent + b.sent,
+        received=a.received + b.received,
+        messages=a.messages + b.messages,
+        bytes=a.bytes + b.bytes,
+        rounds=rounds,
+    )
