@@ -1,11 +1,16 @@
 """The graph networks that every method can use: GCN, GAT and GraphSAGE, as functions of (weights, batch).
 
-Layers agree with PyG's GCNConv, GATConv and SAGEConv (tested in values and gradients). Weights are a flat dictionary,
-``layers.<l>.<name>``; a backbone knows how to draw them, which edges a layer sees, and how to run.
+Layers agree with PyG's GCNConv, GATConv and SAGEConv (tested in values and gradients). Weights are a flat
+dictionary, ``layers.<l>.<name>``; a backbone knows how to draw them, which edges a layer sees, and how to
+run.
+
+Shapes below are those of shared weights; per-client weights have a leading dimension K (see
+`graphfed.nn.layers`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,7 +18,7 @@ from torch.nn.functional import elu, leaky_relu
 
 from graphfed.nn.batch import Batch, Block, BlockMaker
 from graphfed.nn.layers import Dropout, add_bias, linear, per_row
-from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, entry_sums, row_softmax, spmm
 from graphfed.random import entry_words, fold, glorot
 
 __all__ = ["BACKBONES", "Backbone", "Weights", "gcn_block", "gcn_layer"]
@@ -25,8 +30,9 @@ Weights = dict[str, Tensor | SparseWeights]
 class Backbone:
     """A graph network.
 
-    init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C]; blocks(ids, degree, heads, layers)
-    makes the function that builds a layer's edges; forward(weights, batch, dropout) gives the targets' logits [N_L, C]."""
+    init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C], in the default
+    dtype on the CPU; blocks(ids, degree, heads, layers) makes the function that builds a layer's edges;
+    forward(weights, batch, dropout) gives the targets' logits [N_L, C]."""
 
     init: Callable[[int, list[int], int], dict[str, Tensor]]
     blocks: Callable[[Tensor, Tensor, int, int], BlockMaker]
@@ -35,7 +41,9 @@ class Backbone:
     input_weights: tuple[str, ...]
 
 
-def _drop(x: Tensor | SparseMatrix, batch: Batch, layer: int, dropout: Dropout | None) -> Tensor | SparseMatrix:
+def _drop(
+    x: Tensor | SparseMatrix, batch: Batch, layer: int, dropout: Dropout | None
+) -> Tensor | SparseMatrix:
     if dropout is None:
         return x
     if isinstance(x, SparseMatrix):
@@ -49,21 +57,22 @@ def _dense(weight: Tensor | SparseWeights) -> Tensor:
     return weight
 
 
-# ---- GCN (Kipf and Welling 2017) ------------------------------------------------------------------------------------------
+# ---- GCN (Kipf and Welling 2017)
 
 
 def gcn_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
     """layers.l.weight [F_l, F_{l+1}] (Glorot), layers.l.bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
-    for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), fan_in, fan_out)
         weights[f"layers.{layer}.bias"] = torch.zeros(fan_out)
     return weights
 
 
 def gcn_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """Edges weighted 1 / sqrt((d_i + 1)(d_j + 1)), self loops included. degree [N]: neighbours of every row."""
-    scale = (degree + 1).to(torch.get_default_dtype()).rsqrt()
+    """Edges weighted 1 / sqrt((d_i + 1)(d_j + 1)), self loops included. degree [N]: neighbours of every
+    row."""
+    scale = (degree + 1).double().rsqrt()
 
     def make(edges: Tensor, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int) -> Block:
         own = place[0][rows_out]
@@ -76,7 +85,7 @@ def gcn_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
 
 
 def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: int) -> Tensor:
-    """A (x W) + b; without a block, x W + b."""
+    """A (x W) + b [N_out, H] for x [N_in, F]; without a block, x W + b."""
     h = linear(x, weights[f"layers.{layer}.weight"], batch, layer)
     block = batch.blocks[layer]
     if block is not None:
@@ -85,6 +94,7 @@ def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: i
 
 
 def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
+    """Layers with ReLU and dropout on every layer's input; the targets' logits [N_L, C]."""
     h: Tensor | SparseMatrix = batch.x
     for layer in range(batch.layers):
         h = gcn_layer(_drop(h, batch, layer, dropout), weights, batch, layer)
@@ -94,13 +104,13 @@ def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tens
     return h
 
 
-# ---- GraphSAGE with the mean aggregator (Hamilton, Ying and Leskovec 2017) --------------------------------------------------
+# ---- GraphSAGE with the mean aggregator (Hamilton, Ying and Leskovec 2017)
 
 
 def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
     """layers.l.neighbour_weight and .root_weight [F_l, F_{l+1}] (Glorot), .bias [F_{l+1}] (zero)."""
     weights: dict[str, Tensor] = {}
-    for layer, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
         weights[f"layers.{layer}.neighbour_weight"] = glorot(fold(key, layer, "neighbour"), fan_in, fan_out)
         weights[f"layers.{layer}.root_weight"] = glorot(fold(key, layer, "root"), fan_in, fan_out)
         weights[f"layers.{layer}.bias"] = torch.zeros(fan_out)
@@ -109,7 +119,7 @@ def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 def sage_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
     """Edges weighted 1 / d_i: the mean over the neighbours, zero for a vertex without any."""
-    share = degree.clamp(min=1).to(torch.get_default_dtype()).reciprocal()
+    share = degree.clamp(min=1).double().reciprocal()
 
     def make(edges: Tensor, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int) -> Block:
         row, col = place[1][edges[1]], place[0][edges[0]]
@@ -120,24 +130,27 @@ def sage_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMak
 
 
 def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
+    """mean_j(x_j) W_neighbour + x_i W_root + b, then as GCN; the targets' logits [N_L, C]."""
     h: Tensor | SparseMatrix = batch.x
     for layer, block in enumerate(batch.blocks):
         assert block is not None
         h = _drop(h, batch, layer, dropout)
-        neighbours = spmm(block.adjacency, linear(h, weights[f"layers.{layer}.neighbour_weight"], batch, layer))
-        root = linear(h, weights[f"layers.{layer}.root_weight"], batch, layer)[block.own]
-        h = add_bias(neighbours + root, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+        neighbours = linear(h, weights[f"layers.{layer}.neighbour_weight"], batch, layer)
+        root = linear(h, weights[f"layers.{layer}.root_weight"], batch, layer)
+        h = spmm(block.adjacency, neighbours) + root.index_select(0, block.own)
+        h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
         if layer < batch.layers - 1:
             h = h.relu()
     assert isinstance(h, Tensor)
     return h
 
 
-# ---- GAT (Velickovic et al. 2018): `heads` heads of the hidden width, one head at the last layer ----------------------------
+# ---- GAT (Velickovic et al. 2018): `heads` heads of the hidden width, one head at the last layer
 
 
 def gat_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
-    """layers.l.weight [F_l, heads * H] (Glorot), .att_src and .att_dst [heads, H] (Glorot), .bias [heads * H] (zero)."""
+    """layers.l.weight [F_l, heads * H], .att_src and .att_dst [heads, H] (Glorot), .bias [heads * H]
+    (zero)."""
     weights: dict[str, Tensor] = {}
     last = len(widths) - 2
     for layer in range(last + 1):
@@ -152,70 +165,51 @@ def gat_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """The edges and a self loop for every row, unweighted, with the pattern of all heads."""
+    """The edges and a self loop for every row, once per head, with the words of the attention's dropout."""
 
     def make(edges: Tensor, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int) -> Block:
-        here = heads if layer < layers - 1 else 1
         own = place[0][rows_out]
         row = torch.cat([place[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
         col = torch.cat([place[0][edges[0]], own])
         ones = torch.ones(len(row), device=row.device)
-        shape = (len(rows_out), len(rows_in))
-        adjacency = SparseMatrix.from_coo(row, col, ones, shape)
-        row, col = adjacency.row, adjacency.indices.long()
-        head = torch.arange(here, device=row.device)
-        # float64 holds every index exactly, so the pattern's own values carry the (edge, head) numbers through the sort.
-        number = (torch.arange(len(row), device=row.device)[:, None] * here + head).double().flatten()
-        per_head = SparseMatrix.from_coo(
-            (row[:, None] * here + head).flatten(),
-            (col[:, None] * here + head).flatten(),
-            number,
-            (shape[0] * here, shape[1] * here),
-        )
-        words = entry_words(ids[rows_out][row], ids[rows_in][col])
-        return Block(adjacency, own, per_head, per_head.values.long(), words)
+        pattern = SparseMatrix.from_coo(row, col, ones, (len(rows_out), len(rows_in)))
+        words = entry_words(ids[rows_out][pattern.row], ids[rows_in][pattern.indices])
+        return Block(pattern.block_diagonal(heads if layer < layers - 1 else 1), own, words)
 
     return make
 
 
 def gat_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
+    """Layers with ELU, dropout on every layer's input and on the attention; the targets' logits [N_L, C]."""
     h: Tensor | SparseMatrix = batch.x
-    for layer, block in enumerate(batch.blocks):
-        assert block is not None
+    for layer in range(batch.layers):
         z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
-        attention = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
-        h = add_bias(
-            _attend(z, *attention, block, batch, layer, dropout), _dense(weights[f"layers.{layer}.bias"]), batch, layer
-        )
+        h = _attend(z, weights, batch, layer, dropout)
+        h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
         if layer < batch.layers - 1:
             h = elu(h)
     assert isinstance(h, Tensor)
     return h
 
 
-def _attend(
-    z: Tensor, att_src: Tensor, att_dst: Tensor, block: Block, batch: Batch, layer: int, dropout: Dropout | None
-) -> Tensor:
-    """sum_j alpha_ij z_j for every head: [N_in, heads * H] -> [N_out, heads * H]."""
-    heads, width = att_src.shape[-2:]
-    assert block.per_head is not None
-    assert block.head_order is not None
+def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Dropout | None) -> Tensor:
+    """sum_j alpha_ij z_j for every head: z [N_in, heads * H] -> [N_out, heads * H]."""
+    block = batch.blocks[layer]
+    assert block is not None
     assert block.words is not None
-    per_head = z.view(len(z), heads, width)
-    source = (per_head * per_row(att_src, batch, layer, 2)).sum(-1)  # [N_in, heads]
-    target = (per_head * per_row(att_dst, batch, layer, 2)).sum(-1)[block.own]  # [N_out, heads]
-    row, col = block.adjacency.row, block.adjacency.indices.long()
-    score = leaky_relu(source[col] + target[row], 0.2)  # [E, heads]
-    # Subtracting each row's largest score leaves the softmax as it is and keeps exp in range; it needs no gradient.
-    top = score.detach().new_full((block.adjacency.shape[0], heads), -torch.inf)
-    top = top.scatter_reduce(0, row[:, None].expand_as(score), score.detach(), "amax")
-    weight = (score - top[row]).exp()
-    total = spmm(block.per_head, z.new_ones(block.per_head.shape[1], 1), weight.flatten()[block.head_order])
-    alpha = weight / total.view(-1, heads)[row]
+    att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
+    heads, width = att_src.shape[-2:]
+    z = z.view(-1, heads, width)
+    source = (z * per_row(att_src, batch, layer, 2)).sum(-1).t()  # [heads, N_in]
+    target = (z * per_row(att_dst, batch, layer, 2)).sum(-1).t().index_select(1, block.own)  # [heads, N_out]
+    # The adjacency holds the heads along its diagonal, so vectors over its rows, columns and entries go head
+    # by head.
+    score = leaky_relu(entry_sums(block.adjacency, target.flatten(), source.flatten()), 0.2)  # [heads * E]
+    alpha = row_softmax(block.adjacency, score)
     if dropout is not None:
-        alpha = dropout.edges(alpha, block.words, layer)
-    out = spmm(block.per_head, per_head.reshape(-1, width), alpha.flatten()[block.head_order])
-    return out.view(-1, heads * width)
+        alpha = dropout.edges(alpha.view(heads, -1), block.words, layer).flatten()
+    out = spmm(block.adjacency, z.transpose(0, 1).reshape(-1, width), alpha)  # [heads * N_out, H]
+    return out.view(heads, -1, width).transpose(0, 1).flatten(1)
 
 
 BACKBONES: dict[str, Backbone] = {

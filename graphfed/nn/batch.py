@@ -1,12 +1,14 @@
 """What a forward pass needs of a cohort's graph, prepared once: the rows that matter, layer by layer.
 
-A graph network's output at some target rows depends only on their receptive field. `make_batch` keeps exactly those rows: layer
-l of L takes the rows N_l and gives the rows N_{l+1}, with N_L = the targets. Training on few labelled vertices, or a client
-whose cross edges are dropped, then costs what its field costs. Exact: every dropped row has no influence on the targets.
+A graph network's output at some target rows depends only on their receptive field. `make_batch` keeps exactly
+those rows: layer l of L takes the rows N_l and gives the rows N_{l+1}, with N_L = the targets. Training on
+few labelled vertices, or a client whose cross edges are dropped, then costs what its field costs. Exact:
+every dropped row has no influence on the targets.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,26 +19,25 @@ from graphfed.random import entry_words
 __all__ = ["Batch", "Block", "BlockMaker", "Tiles", "View", "make_batch", "make_tiles"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """One layer's edges between the rows in [N_in] and the rows out [N_out].
 
-    adjacency [N_out, N_in]: weighted as the backbone needs; own [N_out]: the row in that is each row out itself; for GAT,
-    per_head [N_out * heads, N_in * heads]: the pattern repeated for every head, head_order: which (edge, head) each of its
-    entries is, and words [E]: the attention's dropout words."""
+    adjacency [N_out, N_in]: weighted as the backbone needs; own [N_out]: the row in that is each row out
+    itself. For GAT, adjacency [heads * N_out, heads * N_in] is the pattern once per head along a diagonal,
+    and words [E] are the attention's dropout words, one for each entry of the pattern."""
 
     adjacency: SparseMatrix
     own: Tensor
-    per_head: SparseMatrix | None = None
-    head_order: Tensor | None = None
     words: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tiles:
-    """Rows grouped into T tiles of at most `size` rows of one client, for one batched product with per-client weights.
+    """Rows grouped into T tiles of at most `size` rows of one client, for one batched product.
 
-    slot [N]: each row's place in the padded [T * size] rows; client [T]: whose weights a tile meets (None: tile k is client k)."""
+    slot [N]: each row's place in the padded [T * size] rows; client [T]: whose weights a tile meets (None:
+    tile k is client k)."""
 
     slot: Tensor
     size: int
@@ -44,13 +45,14 @@ class Tiles:
     client: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """The input of a forward pass for the rows of one or more clients.
 
-    x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its dropout words, ids[l]
-    [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l = L: the targets), blocks[l] (None: the
-    layer only transforms its rows), tiles[l] and pairs for per-client weights; y [N_L] and weight [N_L] of the loss."""
+    x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its
+    dropout words, ids[l] [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l =
+    L: the targets), blocks[l] (None: the layer only transforms its rows), tiles[l] and pairs for per-client
+    weights; y [N_L] and weight [N_L] of the loss."""
 
     x: Tensor | SparseMatrix
     words: Tensor | None
@@ -65,19 +67,24 @@ class Batch:
 
     @property
     def layers(self) -> int:
+        """The number of layers, L."""
         return len(self.blocks)
 
 
+#: make(edges [2, E], rows_in [N_in], rows_out [N_out], place [2, N], layer): the block of the edges into
+#: rows_out, all three numbered as in the view; place[0] gives a row's number among rows_in, place[1] among
+#: rows_out (-1: absent).
 BlockMaker = Callable[[Tensor, Tensor, Tensor, Tensor, int], Block]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
-    """A graph as a method lets the clients see it: N rows sorted by client, and which edges each layer may use.
+    """A graph as a method lets the clients see it: N rows sorted by client, and which edges each layer may
+    use.
 
-    x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source, destination) rows without
-    self loops for layer l (the last entry serves all later layers); aggregated: x is already summed over each row's
-    neighbourhood, so the first layer only transforms it."""
+    x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source,
+    destination) rows without self loops for layer l (the last entry serves all later layers); aggregated: x
+    is already summed over each row's neighbourhood, so the first layer only transforms it."""
 
     x: Tensor | SparseMatrix
     ids: Tensor
@@ -117,14 +124,16 @@ def make_batch(
     per_client: bool = False,
     pairs: tuple[Tensor, Tensor] | None = None,
 ) -> Batch:
-    """Prepare a forward pass for the rows `targets` (ascending) of a view; `make_block` is the backbone's.
+    """Prepare a forward pass for the rows `targets` [n] (ascending) of a view; `make_block` is the
+    backbone's.
 
-    weight [n]: of each target in the loss; per_client: the weights will be one set per client, stored for `pairs` (default: the
-    (client, feature) pairs that occur in the rows that matter)."""
+    weight [n]: of each target in the loss (default 1); per_client: the weights will be one set per client,
+    stored for `pairs` (default: the (client, feature) pairs that occur in the rows that matter). Floats take
+    the dtype of x."""
     fields = receptive_fields(view, targets, layers)
     size, device = len(view.ids), targets.device
     blocks: list[Block | None] = []
-    for layer, (rows_in, rows_out) in enumerate(zip(fields, fields[1:], strict=False)):
+    for layer, (rows_in, rows_out) in enumerate(pairwise(fields)):
         edges = view.layer_edges(layer)
         if edges is None:
             blocks.append(None)
@@ -132,7 +141,8 @@ def make_batch(
         place = torch.full((2, size), -1, device=device)
         place[0, rows_in] = torch.arange(len(rows_in), device=device)
         place[1, rows_out] = torch.arange(len(rows_out), device=device)
-        blocks.append(make_block(edges[:, place[1, edges[1]] >= 0], rows_in, rows_out, place, layer))
+        block = make_block(edges[:, place[1, edges[1]] >= 0], rows_in, rows_out, place, layer)
+        blocks.append(replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype)))
     client = tuple(view.client[f] for f in fields)
     x, words = view.x, None
     if isinstance(x, SparseMatrix):
@@ -158,12 +168,13 @@ def make_batch(
         tiles=tuple(tiles),
         pairs=pairs,
         y=view.y[targets],
-        weight=torch.ones(len(targets), device=device) if weight is None else weight,
+        weight=torch.ones(len(targets), dtype=x.dtype, device=device) if weight is None else weight,
     )
 
 
 def make_tiles(client: Tensor, num_clients: int) -> Tiles:
-    """Group sorted rows by client into tiles; the size is the power of two (or the largest client) that wastes least."""
+    """Group rows sorted by client, client [N], into tiles of the power of two (or the largest client) that
+    wastes least."""
     counts = torch.bincount(client, minlength=num_clients)
     largest = max(int(counts.max()) if len(counts) else 1, 1)
     sizes = sorted({min(1 << b, largest) for b in range(largest.bit_length() + 1)})
@@ -176,5 +187,7 @@ def make_tiles(client: Tensor, num_clients: int) -> Tiles:
     first_row = counts.cumsum(0) - counts
     within = torch.arange(len(client), device=client.device) - first_row[client]
     slot = first_tile[client] * size + within
-    owner = None if size == largest else torch.repeat_interleave(torch.arange(num_clients, device=client.device), per_client)
+    owner = None
+    if size < largest:
+        owner = torch.repeat_interleave(torch.arange(num_clients, device=client.device), per_client)
     return Tiles(slot, size, int(per_client.sum()), owner)

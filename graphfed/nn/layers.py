@@ -10,40 +10,47 @@ from torch import Tensor
 
 from graphfed.nn.batch import Batch, Tiles
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
-from graphfed.random import bernoulli_entries, bernoulli_rows, fold
+from graphfed.random import bernoulli_entries, bernoulli_rows, fold, lane_probability
 
-__all__ = ["Dropout", "add_bias", "linear"]
+__all__ = ["Dropout", "add_bias", "linear", "per_row"]
 
 Weight = Tensor | SparseWeights
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Inverted dropout with keyed draws: the mask of a row depends on `key`, the layer and the row's stable id only."""
+    """Inverted dropout with keyed draws: the mask of a row depends on `key`, the layer and the row's stable
+    id only.
+
+    p in [0, 1): the share of entries that become zero; the others are divided by the share that is kept."""
 
     p: float
     key: int
 
     def entries(self, x: SparseMatrix, words: Tensor, layer: int) -> SparseMatrix:
-        """Dropout of a sparse matrix touches stored entries only: the others are zero and stay zero."""
+        """Dropout of a sparse matrix with entry words [E] touches stored entries only: zeros stay zero."""
         if self.p == 0:
             return x
         drop = bernoulli_entries(fold(self.key, layer), words, self.p)
-        return x.with_values(x.values * (~drop) / (1 - self.p))
+        return x.with_values(x.values * _inverted(drop, self.p, x.dtype))
 
     def rows(self, x: Tensor, ids: Tensor, layer: int) -> Tensor:
         """Dropout of dense rows [N, H] with ids [N]."""
         if self.p == 0:
             return x
-        keep = ~bernoulli_rows(fold(self.key, layer), ids, x.shape[1], self.p)
-        return x * (keep / (1 - self.p)).to(x.dtype)
+        drop = bernoulli_rows(fold(self.key, layer), ids, x.shape[1], self.p)
+        return x * _inverted(drop, lane_probability(self.p), x.dtype)
 
     def edges(self, alpha: Tensor, words: Tensor, layer: int) -> Tensor:
-        """Dropout of attention coefficients [E, heads] with edge words [E]."""
+        """Dropout of attention coefficients [heads, E] with edge words [E]."""
         if self.p == 0:
             return alpha
-        keep = ~bernoulli_rows(fold(self.key, "attention", layer), words, alpha.shape[1], self.p)
-        return alpha * (keep / (1 - self.p)).to(alpha.dtype)
+        drop = bernoulli_rows(fold(self.key, "attention", layer), words, alpha.shape[0], self.p).t()
+        return alpha * _inverted(drop, lane_probability(self.p), alpha.dtype)
+
+
+def _inverted(drop: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+    return (~drop).to(dtype).div_(1 - p)
 
 
 def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -> Tensor:
@@ -59,9 +66,9 @@ def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -
 
 def _tiled(x: Tensor, weight: Tensor, tiles: Tiles) -> Tensor:
     padded = x.new_zeros(tiles.count * tiles.size, x.shape[1]).index_copy(0, tiles.slot, x)
-    mine = weight if tiles.client is None else weight[tiles.client]
+    mine = weight if tiles.client is None else weight.index_select(0, tiles.client)
     product = torch.bmm(padded.view(tiles.count, tiles.size, -1), mine)
-    return product.flatten(0, 1)[tiles.slot]
+    return product.flatten(0, 1).index_select(0, tiles.slot)
 
 
 def add_bias(x: Tensor, bias: Tensor, batch: Batch, layer: int) -> Tensor:
@@ -70,7 +77,8 @@ def add_bias(x: Tensor, bias: Tensor, batch: Batch, layer: int) -> Tensor:
 
 
 def per_row(weight: Tensor, batch: Batch, layer: int, shared_dim: int) -> Tensor:
-    """A weight for the rows entering `layer`: shared ones broadcast, per-client ones ([K, ...]) are looked up, [N_l, ...]."""
+    """A weight for the rows entering `layer`: a shared one ([...] of `shared_dim` dimensions) broadcasts,
+    per-client ones ([K, ...]) are looked up, [N_l, ...]."""
     if weight.dim() == shared_dim:
         return weight
-    return weight[0] if batch.num_clients == 1 else weight[batch.client[layer]]
+    return weight[0] if batch.num_clients == 1 else weight.index_select(0, batch.client[layer])

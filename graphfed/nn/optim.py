@@ -1,9 +1,12 @@
-"""Optimisers as pure functions on dictionaries of weights, elementwise: on stacked weights they are one optimiser per client.
+"""Optimisers as pure functions on dictionaries of weights: elementwise, so on stacked weights they are one
+per client.
 
-They follow torch.optim.SGD and torch.optim.Adam (weight decay added to the gradient), tested against both. Adam counts its steps
-in tensors that broadcast against the weights, because a client that was absent has taken fewer.
+They follow torch.optim.SGD and torch.optim.Adam (weight decay added to the gradient), tested against both.
+Adam counts its steps in tensors that broadcast against the weights, because a client that was absent has
+taken fewer.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -20,7 +23,8 @@ Tensors = Mapping[str, Tensor]
 
 def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) -> dict[str, Tensor]:
     """w - lr (g + weight_decay w), without momentum."""
-    return {k: torch.add(w, torch.add(gradients[k], w, alpha=weight_decay), alpha=-lr) for k, w in weights.items()}
+    decayed = {k: torch.add(gradients[k], w, alpha=weight_decay) for k, w in weights.items()}
+    return {k: torch.add(w, decayed[k], alpha=-lr) for k, w in weights.items()}
 
 
 def adam_init(weights: Tensors) -> AdamState:
@@ -35,13 +39,15 @@ def adam_init(weights: Tensors) -> AdamState:
 def adam(
     weights: Tensors, gradients: Tensors, state: AdamState, lr: float, weight_decay: float
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """One step of Adam (Kingma and Ba 2015) with bias correction."""
+    """One step of Adam (Kingma and Ba 2015, Alg. 1) with bias correction."""
     new: dict[str, Tensor] = {}
     after: AdamState = {"first": {}, "second": {}, "steps": {}}
     for k, w in weights.items():
         g = torch.add(gradients[k], w, alpha=weight_decay)
-        m = after["first"][k] = BETA1 * state["first"][k] + (1 - BETA1) * g
-        v = after["second"][k] = BETA2 * state["second"][k] + (1 - BETA2) * g * g
         t = after["steps"][k] = state["steps"][k] + 1
-        new[k] = w - lr * (m / (1 - BETA1**t)) / ((v / (1 - BETA2**t)).sqrt() + EPSILON)
+        m = after["first"][k] = state["first"][k].lerp(g, 1 - BETA1)
+        v = after["second"][k] = (BETA2 * state["second"][k]).addcmul_(g, g, value=1 - BETA2)
+        # 1 - beta^t; written so that float32 keeps all its digits at small t.
+        first, second = (-torch.expm1(t * math.log(beta)) for beta in (BETA1, BETA2))
+        new[k] = torch.addcdiv(w, m * (-lr / first), (v / second).sqrt_().add_(EPSILON))
     return new, after

@@ -1,25 +1,47 @@
 """Sparse matrices with a static pattern, and the per-client weights that they multiply.
 
-Shape letters, here and in the whole package: N rows (vertices), E stored entries (edges), F features, H hidden width,
-C classes, K clients of a cohort, P (client, feature) pairs that occur.
+Shape letters, here and in the whole package: N rows (vertices), E stored entries (edges), F features, H
+hidden width, C classes, K clients of a cohort, P (client, feature) pairs that occur.
+
+The differentiable operations treat the pattern as fixed: `spmm` multiplies, `entry_sums` gives every stored
+entry a value from its row and its column, `row_softmax` normalises the entries of each row.
 """
 
+import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["SparseMatrix", "SparseWeights", "multiply", "pair_columns", "spmm"]
+__all__ = [
+    "SparseMatrix",
+    "SparseWeights",
+    "entry_sums",
+    "multiply",
+    "pair_columns",
+    "row_softmax",
+    "shift_columns",
+    "spmm",
+]
+
+with warnings.catch_warnings():
+    # torch announces once per process that CSR tensors are in beta; the first one is made here, in silence.
+    warnings.simplefilter("ignore", UserWarning)
+    torch.sparse_csr_tensor(
+        torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), torch.zeros(0)
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A CSR matrix [N, M] that knows its transpose's pattern, so that a product and its gradient are one CSR product each.
+    """A CSR matrix [N, M] that knows its transpose, so that a product and its gradient are one CSR product
+    each.
 
-    indptr [N+1] int32, indices [E] int32 (sorted in each row), values [E] float; t_indptr [M+1], t_indices [E] int32 and
-    t_order [E] int64 describe the transpose: its values are ``values[t_order]``."""
+    indptr [N+1] int32, indices [E] int32 (sorted in each row), values [E] float; t_indptr [M+1], t_indices
+    [E] int32 and t_order [E] int64 describe the transpose: its values t_values are ``values[t_order]``."""
 
     indptr: Tensor
     indices: Tensor
@@ -68,11 +90,11 @@ class SparseMatrix:
         row, col = dense.nonzero(as_tuple=True)
         return SparseMatrix.from_coo(row, col, dense[row, col], (dense.shape[0], dense.shape[1]))
 
-    @property
+    @cached_property
     def row(self) -> Tensor:
         """The row of each stored entry, [E] int64."""
-        counts = self.indptr.diff().long()
-        return torch.repeat_interleave(torch.arange(self.shape[0], device=counts.device), counts)
+        rows = torch.arange(self.shape[0], device=self.indptr.device)
+        return torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=len(self.indices))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,7 +102,29 @@ class SparseMatrix:
 
     def with_values(self, values: Tensor) -> "SparseMatrix":
         """The same pattern with other values [E]."""
-        return replace(self, values=values, t_values=values[self.t_order])
+        return replace(self, values=values, t_values=values.index_select(0, self.t_order))
+
+    def block_diagonal(self, copies: int) -> "SparseMatrix":
+        """The matrix `copies` times along a diagonal, [copies * N, copies * M]; entries copy by copy."""
+        (n, m), entries = self.shape, len(self.indices)
+        copy = torch.arange(copies, device=self.indices.device)[:, None]
+
+        def shifted(index: Tensor, step: int) -> Tensor:
+            return (index + copy * step).flatten().to(index.dtype)
+
+        def pointers(indptr: Tensor) -> Tensor:
+            return torch.cat([shifted(indptr[:-1], entries), indptr.new_tensor([copies * entries])])
+
+        return SparseMatrix(
+            indptr=pointers(self.indptr),
+            indices=shifted(self.indices, m),
+            values=self.values.repeat(copies),
+            shape=(copies * n, copies * m),
+            t_indptr=pointers(self.t_indptr),
+            t_indices=shifted(self.t_indices, n),
+            t_order=shifted(self.t_order, entries),
+            t_values=self.t_values.repeat(copies),
+        )
 
     def select_rows(self, rows: Tensor) -> "SparseMatrix":
         """The matrix of the given rows [n] int64, in that order."""
@@ -91,7 +135,9 @@ class SparseMatrix:
             new_row, self.indices[entry].long(), self.values[entry], (len(rows), self.shape[1])
         )
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "SparseMatrix":
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "SparseMatrix":
         """The matrix on another device or with values of another dtype."""
         moved = {k: getattr(self, k).to(device) for k in _TENSOR_FIELDS}
         for k in ("values", "t_values"):
@@ -119,34 +165,56 @@ def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
     return torch.arange(len(offset), device=starts.device) + offset
 
 
+def _csr(matrix: SparseMatrix, values: Tensor) -> Tensor:
+    return torch.sparse_csr_tensor(matrix.indptr, matrix.indices, values, matrix.shape)
+
+
+def _transposed_csr(matrix: SparseMatrix, t_values: Tensor) -> Tensor:
+    return torch.sparse_csr_tensor(matrix.t_indptr, matrix.t_indices, t_values, matrix.shape[::-1])
+
+
+def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
+    """The sum of each row's entries, [E] -> [N]."""
+    return _csr(matrix, values) @ values.new_ones(matrix.shape[1])
+
+
+def _column_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
+    """The sum of each column's entries, [E] -> [M]."""
+    t_values = values.index_select(0, matrix.t_order)
+    return _transposed_csr(matrix, t_values) @ values.new_ones(matrix.shape[0])
+
+
 class _SpMM(torch.autograd.Function):
     """values, dense -> CSR(values) @ dense, with gradients to both."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: SparseMatrix, values: Tensor, t_values: Tensor | None, dense: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, matrix: SparseMatrix, values: Tensor, t_values: Tensor | None, dense: Tensor
+    ) -> Tensor:
         ctx.matrix = matrix
         ctx.save_for_backward(values, t_values, dense if values.requires_grad else None)
-        return torch.sparse_csr_tensor(matrix.indptr, matrix.indices, values, matrix.shape) @ dense
+        return _csr(matrix, values) @ dense
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         matrix = ctx.matrix
         values, t_values, dense = ctx.saved_tensors
         grad = grad.contiguous()
         grad_values = grad_dense = None
         if ctx.needs_input_grad[1]:
-            grad_values = (grad[matrix.row] * dense[matrix.indices]).sum(-1)
+            # grad_values[e] = <grad[row(e)], dense[column(e)]>: a dense product sampled at the pattern.
+            sampled = torch.sparse.sampled_addmm(_csr(matrix, values), grad, dense.t(), beta=0.0)
+            grad_values = sampled.values()
         if ctx.needs_input_grad[3]:
-            t_values = values[matrix.t_order] if t_values is None else t_values
-            shape = (matrix.shape[1], matrix.shape[0])
-            grad_dense = torch.sparse_csr_tensor(matrix.t_indptr, matrix.t_indices, t_values, shape) @ grad
+            t_values = values.index_select(0, matrix.t_order) if t_values is None else t_values
+            grad_dense = _transposed_csr(matrix, t_values) @ grad
         return None, grad_values, None, grad_dense
 
 
 def spmm(matrix: SparseMatrix, dense: Tensor, values: Tensor | None = None) -> Tensor:
     """``matrix @ dense``: [N, M] by [M, H] -> [N, H], optionally with other `values` [E] on the same pattern.
 
-    Differentiable in `dense` and in `values`."""
+    Differentiable in `dense` and in `values`; the matrix's own values are constants."""
     if values is None:
         result: Tensor = _SpMM.apply(matrix, matrix.values, matrix.t_values, dense)  # type: ignore[no-untyped-call]
     else:
@@ -154,16 +222,62 @@ def spmm(matrix: SparseMatrix, dense: Tensor, values: Tensor | None = None) -> T
     return result
 
 
-@dataclass(frozen=True)
+class _EntrySums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, left: Tensor, right: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        return left.index_select(0, matrix.row).add_(right.index_select(0, matrix.indices))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grad = grad.contiguous()
+        return None, _row_sums(ctx.matrix, grad), _column_sums(ctx.matrix, grad)
+
+
+def entry_sums(matrix: SparseMatrix, left: Tensor, right: Tensor) -> Tensor:
+    """left[row] + right[column] at every stored entry: left [N], right [M] -> [E]. Differentiable in both."""
+    result: Tensor = _EntrySums.apply(matrix, left, right)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _RowSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: SparseMatrix, scores: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        # Subtracting each row's largest score leaves the softmax as it is and keeps exp in range.
+        top = torch.segment_reduce(scores, "max", offsets=matrix.indptr, unsafe=True)
+        weight = (scores - top.index_select(0, matrix.row)).exp_()
+        share = weight.div_(_row_sums(matrix, weight).index_select(0, matrix.row))
+        ctx.save_for_backward(share)
+        return share
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (share,) = ctx.saved_tensors
+        # d share_e / d score_f = share_e (1[e = f] - share_f) inside a row.
+        weighted = share * grad
+        mean = _row_sums(ctx.matrix, weighted)
+        return None, weighted.addcmul_(share, mean.index_select(0, ctx.matrix.row), value=-1)
+
+
+def row_softmax(matrix: SparseMatrix, scores: Tensor) -> Tensor:
+    """exp(score) over its row's sum of exp(score), for scores [E] at the stored entries -> [E].
+    Differentiable."""
+    result: Tensor = _RowSoftmax.apply(matrix, scores)  # type: ignore[no-untyped-call]
+    return result
+
+
+@dataclass(frozen=True, eq=False)
 class SparseWeights:
     """One weight matrix [F, H] per client, stored only where clients can differ.
 
-    A row of a client's first-layer weights whose feature never occurs in its training rows gets no data gradient, so it moves
-    alike at all clients (by weight decay alone): one *ghost* copy of all F rows stands for every such row. Exact as long as
-    those rows share one optimiser state; `pair_columns(..., every_pair=True)` stores full rows where they do not.
+    A row of a client's first-layer weights whose feature never occurs in its training rows gets no data
+    gradient, so it moves alike at all clients (by weight decay alone): one *ghost* copy of all F rows stands
+    for every such row. Exact as long as those rows share one optimiser state; `pair_columns(...,
+    every_pair=True)` stores full rows where they do not.
 
-    values [P + F, H]: row q < P belongs to client ``pair_client[q]`` and feature ``pair_feature[q]``; row P + f is the ghost of
-    feature f. The pairs are sorted by (client, feature)."""
+    values [P + F, H]: row q < P belongs to client ``pair_client[q]`` and feature ``pair_feature[q]``; row P +
+    f is the ghost of feature f. The pairs are sorted by (client, feature), without repetition."""
 
     values: Tensor
     pair_client: Tensor
@@ -171,11 +285,15 @@ class SparseWeights:
     num_clients: int
 
     @staticmethod
-    def expand(shared: Tensor, pair_client: Tensor, pair_feature: Tensor, num_clients: int) -> "SparseWeights":
+    def expand(
+        shared: Tensor, pair_client: Tensor, pair_feature: Tensor, num_clients: int
+    ) -> "SparseWeights":
         """Every client starts from the same weights `shared` [F, H]."""
-        return SparseWeights(torch.cat([shared[pair_feature], shared]), pair_client, pair_feature, num_clients)
+        values = torch.cat([shared.index_select(0, pair_feature), shared])
+        return SparseWeights(values, pair_client, pair_feature, num_clients)
 
     def with_values(self, values: Tensor) -> "SparseWeights":
+        """The same pairs with other values [P + F, H]."""
         return replace(self, values=values)
 
     @property
@@ -196,15 +314,14 @@ class SparseWeights:
         """sum_k weights[k] * W_k, [F, H]; weights [K]."""
         ghost = self.ghost
         weights = weights.to(self.values.dtype)
-        delta = (self.values[: len(self.pair_client)] - ghost[self.pair_feature]) * weights[self.pair_client, None]
+        delta = self.values[: len(self.pair_client)] - ghost.index_select(0, self.pair_feature)
+        delta = delta * weights[self.pair_client, None]
         return (ghost * weights.sum()).index_add_(0, self.pair_feature, delta)
 
     def part(self, k: int) -> Tensor:
         """Client k's weights in full, [F, H]."""
         mine = self.pair_client == k
-        return self.ghost.index_copy(
-            0, self.pair_feature[mine], self.values[: len(mine)][mine]
-        )
+        return self.ghost.index_copy(0, self.pair_feature[mine], self.values[: len(mine)][mine])
 
 
 def pair_columns(
@@ -221,11 +338,14 @@ def pair_columns(
     return codes // features, codes % features
 
 
-def shift_columns(matrix: SparseMatrix, client: Tensor, pair_client: Tensor, pair_feature: Tensor) -> SparseMatrix:
+def shift_columns(
+    matrix: SparseMatrix, client: Tensor, pair_client: Tensor, pair_feature: Tensor
+) -> SparseMatrix:
     """Renumber the columns of a stacked matrix [N, F] to rows of `SparseWeights.values`: [N, P + F].
 
-    An entry (row of client k, feature f) goes to its pair's column, or to the ghost column P + f where the pair is not
-    stored. One product with the result multiplies every client's rows by that client's weights."""
+    An entry (row of client k, feature f) goes to its pair's column, or to the ghost column P + f where the
+    pair is not stored. One product with the result multiplies every client's rows by that client's
+    weights."""
     features = matrix.shape[1]
     codes = pair_client * features + pair_feature
     wanted = client[matrix.row] * features + matrix.indices.long()
@@ -236,7 +356,8 @@ def shift_columns(matrix: SparseMatrix, client: Tensor, pair_client: Tensor, pai
 
 
 def multiply(left: SparseMatrix, right: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-    """left @ right [N, F]; sparse where `right` is. For set-up work: a sparse product is made on the CPU, by scipy."""
+    """left @ right [N, F]; sparse where `right` is. For set-up work: a sparse product is made on the CPU, by
+    scipy."""
     if isinstance(right, Tensor):
         return spmm(left, right)
     product = left.to_scipy() @ right.to_scipy()
