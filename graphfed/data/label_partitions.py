@@ -55,7 +55,8 @@ def _deal_proportions(
                 p = np.where(held < n / clients, p, 0.0)  # noqa: PLW2901
                 if not p.sum() > 0:
                     break  # a tiny beta put this class wholly on full clients: draw again
-                ends = (np.cumsum(p / p.sum())[:-1] * class_size[c]).astype(np.int64)
+                # A sum of shares a hair below 1 is 1: a client without a share must not get the last vertex.
+                ends = (np.cumsum(p / p.sum())[:-1] * class_size[c] + 1e-6).astype(np.int64)
                 counts[c] = np.diff(ends, prepend=0, append=class_size[c])
                 held += counts[c]
             else:

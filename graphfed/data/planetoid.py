@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.cache import cache_folder
+from graphfed.data.content import content_hash
 from graphfed.data.graph import Graph, Split, make_graph
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_bytes, write_tensors
@@ -81,9 +82,8 @@ class _Csr:
         return matrix
 
 
-# Everything the eight files name. What comes from numpy and scipy is only recorded while the pickle is read
-# and built
-# afterwards, from numbers that are checked: a pickle never hands numpy a state of its own making.
+# Everything the eight files name. What comes from numpy and scipy is only recorded while the pickle is read,
+# and built afterwards from checked numbers: a pickle never hands numpy a state of its own making.
 ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
@@ -118,7 +118,7 @@ def read_pickle(content: bytes, path: Path) -> Any:
 
 def folders(root: Path, folder: str) -> list[Path]:
     """Where below `root` the raw files of the data set may lie; `folder` is its PyG name, as "Cora"."""
-    names = (folder, f"{folder}_incomplete")
+    names = (folder, "PubMed_incomplete") if folder == "PubMed" else (folder,)
     return [root / above / name / "raw" for above in ("planetoid", ".") for name in names]
 
 
@@ -151,15 +151,13 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
         if _download(folder, download):
             place = download
         elif place is not None:
-            hint = (
-                ""
-                if structure_only
-                else "; structure_only=True loads the graph and its classes without features"
-            )
-            raise InputError(
+            message = (
                 f"data set {name!r} in {place} lacks {', '.join(lacking)}, and it could not be downloaded; "
-                f"get it from {SOURCE}{hint}"
+                f"get it from {SOURCE}"
             )
+            if not structure_only:
+                message += "; structure_only=True loads the graph and its classes without features"
+            raise InputError(message)
         else:
             looked = ", ".join(str(p) for root in roots for p in folders(root, folder))
             raise InputError(
@@ -178,9 +176,8 @@ def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: b
     path = cache_folder() / "planetoid" / f"{name}-{digest.hexdigest()[:24]}.safetensors"
     try:
         tensors, metadata = read_tensors(path)
-        graph = _from_tensors(name, tensors)
-        if graph.hash == metadata["hash"]:
-            return graph
+        if content_hash(tensors) == metadata["hash"]:
+            return _from_tensors(name, tensors)
     except Exception:  # absent, cut off or foreign: whatever is wrong with the copy, make it again
         pass
     raw = {file.removeprefix(f"ind.{name}."): (file, data) for file, data in content.items()}
@@ -192,7 +189,7 @@ def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: b
         ) from error
     graph = _from_tensors(name, tensors)
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
-        write_tensors(path, tensors, {"hash": graph.hash})
+        write_tensors(path, tensors, {"hash": content_hash(tensors)})
     return graph
 
 
@@ -217,8 +214,7 @@ def _convert(
 
     test_index = np.array(raw["test.index"][1].split(), dtype=np.int64)
     y, ty, ally, graph = (part(key) for key in ("y", "ty", "ally", "graph"))
-    # The test vertices come last. Where some of their numbers are in no file (CiteSeer), these are blank
-    # vertices.
+    # The test vertices come last. Where a number among theirs is in no file (CiteSeer), its vertex is blank.
     first, span = len(ally), int(test_index.max()) + 1 - len(ally)
     n = first + span
     sorted_index = np.sort(test_index)
@@ -245,6 +241,10 @@ def _convert(
     }
     if not structure_only:
         allx, tx = part("allx"), part("tx")
+        if allx.shape[0] != len(ally) or tx.shape[0] != len(ty):
+            raise ValueError(
+                f"features of {allx.shape[0]} + {tx.shape[0]} vertices for {len(ally)} + {len(ty)}"
+            )
         # Row r of the stack belongs to vertex place_of[r]; rows that are in no file stay empty.
         stack = sp.vstack((allx, tx)).tocoo()
         place_of = np.concatenate((np.arange(first), test_index))

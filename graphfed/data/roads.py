@@ -81,9 +81,8 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
 
 def _lay_out(rng: np.random.Generator, sensors: int) -> _Roads:
     """Roads in turn eastbound, northbound, westbound, southbound, on a grid around (0, 0)."""
-    count = max(
-        1, round(np.sqrt(sensors) / 2)
-    )  # as many kilometres across as along, at 60 sensors and at 1000
+    # Grows so that the network is about as wide as it is long, with 60 sensors and with 1000.
+    count = max(1, round(np.sqrt(sensors) / 2))
     road = np.arange(sensors) * count // sensors
     size = np.bincount(road, minlength=count)
     gap = SPACING_KM * rng.uniform(0.7, 1.3, size=sensors)

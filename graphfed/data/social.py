@@ -45,9 +45,10 @@ def make_social(
     y[:communities] = np.arange(communities)
     y.sort()
     edges = _edges(rng, y, communities, int(np.rint(num_nodes * average_degree / 2)), homophily)
-    x = None if structure_only else _features(rng, y, communities, features)
     # Vertex numbers must not give the community away.
     number = rng.permutation(num_nodes)
+    # Drawn last: without features the rest of the graph is the same.
+    x = None if structure_only else _features(rng, y, communities, features)
     shuffled = np.empty_like(y)
     shuffled[number] = y
     if x is not None:

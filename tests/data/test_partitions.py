@@ -2,7 +2,9 @@
 
 import dataclasses
 import sys
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,11 +116,11 @@ def test_sites_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_dire
 @every_case
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed, tmp_path_factory):
+def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed):
     p = deal(graph, name, clients, seed, options)
-    path = tmp_path_factory.mktemp("partitions") / "p.safetensors"
-    p.save(path)
-    again = Partition.load(path)
+    with tempfile.TemporaryDirectory() as folder:
+        p.save(Path(folder) / "p.safetensors")
+        again = Partition.load(Path(folder) / "p.safetensors")
     for field in dataclasses.fields(Partition):
         assert np.array_equal(getattr(again, field.name), getattr(p, field.name)), field.name
     assert again.hash == p.hash
@@ -191,7 +193,9 @@ class TestLabelDirichlet:
 
     def test_beta_1_is_skewed(self):
         graph = load("digits")
-        shares = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=1.0)) / np.bincount(graph.y)
+        shares = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=1.0)) / np.bincount(
+            graph.y
+        )
         # The standard deviation of a share is 0.09 for Dir(1, ..., 1) over 10 clients, 0.001 for 10000.
         assert shares.std() > 0.05
 
@@ -200,6 +204,13 @@ class TestLabelDirichlet:
     def test_every_client_holds_at_least_ten_vertices(self, beta, seed):
         p = partition(load("digits"), "label_dirichlet", 20, seed, beta=beta)
         assert np.bincount(p.held_site, minlength=20).min() >= 10
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_client_that_holds_its_share_gets_no_vertex_of_later_classes(self, seed):
+        graph = load("digits")
+        counts = self.counts(graph, partition(graph, "label_dirichlet", 10, seed, beta=0.5))
+        held_before = np.cumsum(counts, axis=1) - counts
+        assert (held_before[counts > 0] < 1797 / 10).all()
 
     def test_hsu_gives_clients_of_one_size_whatever_beta(self):
         graph = load("digits")
@@ -210,7 +221,7 @@ class TestLabelDirichlet:
     def test_hsu_draws_around_the_class_shares_and_small_beta_is_skewed(self):
         graph = load("digits")
         even = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=1e6, kind="hsu"))
-        # Draws without replacement vary less than binomial ones; 5.5 sigma, 100 counts: false alarm below 1e-5.
+        # Draws without replacement vary less than binomial ones; 5.5 sigma, 100 counts: false alarm 1e-5.
         share = np.bincount(graph.y) / 1797
         assert (abs(even - 180 * share) <= 5.5 * np.sqrt(180 * share * (1 - share)) + 1).all()
         skewed = self.counts(graph, partition(graph, "label_dirichlet", 10, 0, beta=0.1, kind="hsu"))
@@ -218,9 +229,13 @@ class TestLabelDirichlet:
 
     def test_too_many_clients_end_with_an_error_that_names_the_fix(self):
         graph = random_graph(100, 100, 3, 0)
-        with pytest.raises(InputError, match=r"the 100 vertices of 'drawn' to 11 clients.*at most 10 clients"):
+        with pytest.raises(
+            InputError, match=r"the 100 vertices of 'drawn' to 11 clients.*at most 10 clients"
+        ):
             partition(graph, "label_dirichlet", 11, 0)
-        with pytest.raises(InputError, match=r"no deal in 10000 .*fewer clients or a larger beta \(got 0.01\)"):
+        with pytest.raises(
+            InputError, match=r"no deal in 10000 .*fewer clients or a larger beta \(got 0.01\)"
+        ):
             partition(graph, "label_dirichlet", 9, 0, beta=0.01)
 
     @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf")])
@@ -266,7 +281,12 @@ class TestLabelSkew:
 
 class TestEdgesUniform:
     @law
-    @given(graph=graphs, clients=st.integers(2, 5), overlap=st.sampled_from([0.0, 0.25, 1.0]), seed=st.integers(0, 99))
+    @given(
+        graph=graphs,
+        clients=st.integers(2, 5),
+        overlap=st.sampled_from([0.0, 0.25, 1.0]),
+        seed=st.integers(0, 99),
+    )
     def test_every_edge_is_at_one_site_and_the_overlap_at_two(self, graph, clients, overlap, seed):
         p = partition(graph, "edges_uniform", clients, seed, overlap=overlap)
         copies = Counter(rows(p.edge_u, p.edge_v))
@@ -302,7 +322,7 @@ class TestEdgesUniform:
         graph = random_graph(60, 40, 2, 0)
         with pytest.raises(InputError, match="did you mean 'endpoints'"):
             partition(graph, "edges_uniform", 2, 0, vertices="endpoint")
-        with pytest.raises(InputError, match="overlap 1.5 .* from 0 to 1"):
+        with pytest.raises(InputError, match=r"overlap 1\.5 .* from 0 to 1"):
             partition(graph, "edges_uniform", 2, 0, overlap=1.5)
         with pytest.raises(InputError, match="needs a second client"):
             partition(graph, "edges_uniform", 1, 0, overlap=0.5)
@@ -310,7 +330,12 @@ class TestEdgesUniform:
 
 class TestOverlapping:
     @law
-    @given(graph=graphs, clients=st.integers(1, 5), mean=st.sampled_from([0.05, 0.4, 0.8, 1.0]), seed=st.integers(0, 99))
+    @given(
+        graph=graphs,
+        clients=st.integers(1, 5),
+        mean=st.sampled_from([0.05, 0.4, 0.8, 1.0]),
+        seed=st.integers(0, 99),
+    )
     def test_an_edge_is_internal_where_both_ends_are_and_else_goes_to_one_fixed_copy(
         self, graph, clients, mean, seed
     ):
@@ -336,6 +361,13 @@ class TestOverlapping:
         found = [(k, i, vertex[j]) for k, i, j in rows(p.cut_site, p.cut_id, p.cut_remote_id)]
         assert sorted(found) == sorted(cut)
 
+    def test_no_site_serves_all_the_copies(self):
+        p = partition(random_graph(400, 2000, 2, 0), "overlapping", 4, 0, mean=0.5, variance=0.0)
+        served = np.unique(np.stack((p.cut_remote_site, p.cut_remote_id)), axis=1)[0]
+        # Over 300 vertices are served, each by a random holder; 1/8 of 300 is 5 sigma below 1/4.
+        assert len(served) > 300
+        assert np.bincount(served, minlength=4).min() > len(served) / 8
+
     def test_site_sizes_follow_mean_and_variance_within_the_bounds(self):
         graph = random_graph(400, 10, 2, 0)
         exact = partition(graph, "overlapping", 5, 0, mean=0.8, variance=0.0)
@@ -347,7 +379,7 @@ class TestOverlapping:
 
     def test_bad_options_are_refused(self):
         graph = random_graph(60, 40, 2, 0)
-        with pytest.raises(InputError, match="mean 80 .* from 0.05 to 1"):
+        with pytest.raises(InputError, match=r"mean 80 .* from 0\.05 to 1"):
             partition(graph, "overlapping", 2, 0, mean=80)
         with pytest.raises(InputError, match="variance -1 "):
             partition(graph, "overlapping", 2, 0, variance=-1)
@@ -373,6 +405,13 @@ def test_louvain_leaves_no_site_empty_and_none_above_twice_the_mean(graph, clien
     sizes = np.bincount(partition(graph, "louvain", clients, seed).held_site, minlength=clients)
     assert sizes.min() >= 1
     assert sizes.max() <= 2 * graph.num_nodes / clients
+
+
+def test_louvain_cuts_a_large_community_along_its_structure():
+    number = np.random.default_rng(0).permutation(64)
+    path = make_graph("path", None, np.zeros(64, int), number[np.stack((np.arange(63), np.arange(1, 64)))])
+    # Pieces have at most 2 vertices; nearly all pairs are neighbours, of random pairs one in 32 would be.
+    assert len(partition(path, "louvain", 32, 0).edge_site) >= 20
 
 
 def test_metis_without_pymetis_says_how_to_install_it(monkeypatch):

@@ -26,7 +26,10 @@ def test_per_class_trains_on_the_same_number_of_each_class():
 
 def test_per_class_alone_means_20_500_1000():
     y = np.arange(2000) % 5
-    assert make_split(graph_of(y), "per_class", 3).hash == make_split(graph_of(y), "per_class:20,500,1000", 3).hash
+    assert (
+        make_split(graph_of(y), "per_class", 3).hash
+        == make_split(graph_of(y), "per_class:20,500,1000", 3).hash
+    )
 
 
 @settings(deadline=None, max_examples=50)
@@ -52,7 +55,11 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_another(spec):
 
 def test_random_fractions_are_of_the_vertices_of_known_class():
     split = make_split(graph_of(Y), "random:0.5,0.25,0.25", 0)
-    assert (split.train.sum(), split.val.sum(), split.test.sum()) == (65, 33, 32)  # of 130, ends rounded to even
+    assert (split.train.sum(), split.val.sum(), split.test.sum()) == (
+        65,
+        33,
+        32,
+    )  # of 130, ends rounded to even
     everything = make_split(graph_of(Y), "random:0.7,0.2,0.1", 0)
     assert (everything.train | everything.val | everything.test).sum() == 130
 
@@ -89,7 +96,7 @@ def test_impossible_splits_are_refused_with_the_fix(spec, message):
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
 def test_a_seed_that_is_no_natural_number_is_refused(seed):
-    with pytest.raises(InputError, match="seed .* at least 0"):
+    with pytest.raises(InputError, match=r"seed .* at least 0"):
         make_split(graph_of(Y), "random:0.5,0.2,0.2", seed)
 
 

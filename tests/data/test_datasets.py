@@ -1,0 +1,221 @@
+"""Claims about the data sets by name: what is in them, where they are looked for, what is refused."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from graphfed.data.datasets import DATASETS, available, load, search_folders
+from graphfed.data.digits import FILE
+from graphfed.data.graph import Graph, Sensors
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.files import read_tensors
+
+BUILT_IN = [name for name, spec in DATASETS.items() if spec.built_in]
+
+# name: vertices, undirected edges, features, classes, as the description of the real data states them
+STATED = {
+    "cora": (2708, 5278, 1433, 7),
+    "citeseer": (3327, 4552, 3703, 6),
+    "facebook": (22470, 170823, 4714, 4),
+    "dblp": (17716, 52867, 1639, 4),
+    "physics": (34493, 247962, 8415, 5),
+}
+STATED_STRUCTURE = {"pubmed": (19717, 44324, 3), "lastfm": (7624, 27806, 18)}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_the_real_graphs_have_the_stated_size(name, real_data):
+    graph = load(name, real_data)
+    assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == STATED[name]
+    assert sp.issparse(graph.x)
+    assert set(np.unique(graph.y)) == set(range(graph.num_classes))
+
+
+@pytest.mark.parametrize("name", STATED_STRUCTURE)
+def test_the_incomplete_graphs_have_the_stated_structure(name, real_data):
+    graph = load(name, real_data, structure_only=True)
+    assert (graph.num_nodes, graph.num_edges, graph.num_classes) == STATED_STRUCTURE[name]
+    assert graph.x is None
+
+
+@pytest.mark.parametrize(("name", "train"), [("cora", 140), ("citeseer", 120), ("pubmed", 60)])
+def test_the_public_splits_have_the_stated_size(name, train, real_data):
+    split = load(name, real_data, structure_only=True).split
+    assert (split.train.sum(), split.val.sum(), split.test.sum()) == (train, 500, 1000)
+
+
+def test_stated_details_of_the_npz_sets(real_data):
+    facebook, dblp, physics = (load(name, real_data) for name in ("facebook", "dblp", "physics"))
+    assert facebook.class_names == ("company", "government", "politician", "tvshow")
+    assert np.bincount(facebook.y).tolist() == [6495, 6880, 5768, 3327]
+    assert facebook.x.nnz == 314583
+    assert set(facebook.x.data) == {1.0}
+    assert len(np.unique(facebook.edges)) == 22470  # every vertex has an edge
+    assert np.bincount(dblp.y).tolist() == [7920, 5645, 1982, 2169]
+    assert dblp.x.nnz == 92192
+    assert physics.x.nnz == 1137311
+    lastfm = np.bincount(load("lastfm", real_data, structure_only=True).y)
+    assert (lastfm.min(), lastfm.max()) == (16, 1572)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("pubmed", r"ind\.pubmed\.allx"), ("lastfm", r"lastfm_asia_graph\.npz lacks the features")],
+)
+def test_asking_for_incomplete_features_names_the_file_that_lacks_them(name, file, real_data, monkeypatch):
+    monkeypatch.setattr("graphfed.data.planetoid._download", lambda *_: False)
+    with pytest.raises(InputError, match=f"{file}.*structure_only=True"):
+        load(name, real_data)
+
+
+@pytest.mark.parametrize("name", [*STATED, *STATED_STRUCTURE])
+def test_the_default_split_of_every_real_graph_can_be_made(name, real_data):
+    graph = load(name, real_data, structure_only=True)
+    split = make_split(graph, DATASETS[name].default_split, 0)
+    assert set(graph.y[split.train]) == set(range(graph.num_classes))
+
+
+def test_available_agrees_with_what_loads(real_data, monkeypatch):
+    monkeypatch.setattr("graphfed.data.planetoid._download", lambda *_: False)
+    rows = {row.name: row for row in available(real_data)}
+    assert list(rows) == list(DATASETS)
+    for name, row in rows.items():
+        if row.ready:
+            load(name, real_data)
+        else:
+            with pytest.raises(InputError):
+                load(name, real_data)
+    assert {name for name, row in rows.items() if not row.ready} == set(STATED_STRUCTURE)
+    assert rows["facebook"].place == real_data / "facebook" / "facebook.npz"
+
+
+class TestNpzFiles:
+    def write(self, folder: Path, name: str = "dblp/dblp.npz", **changes) -> Path:
+        arrays = {
+            "edges": np.array([[0, 1], [1, 0], [2, 1], [2, 2]], dtype=np.int32),
+            "labels": np.array([0, 1, 1], dtype=np.uint8),
+            "feat_indptr": np.array([0, 2, 2, 3]),
+            "feat_indices": np.array([0, 3, 1], dtype=np.int16),
+            "num_features": np.array(4),
+        } | changes
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **{key: array for key, array in arrays.items() if array is not None})
+        return path
+
+    def test_the_file_is_read_as_described(self, tmp_path):
+        self.write(tmp_path, label_names=np.array(["a", "b"]), feat_values=np.array([0.5, 2, 3]))
+        graph = load("dblp", tmp_path)
+        assert graph.x.toarray().tolist() == [[0.5, 0, 0, 2], [0, 0, 0, 0], [0, 3, 0, 0]]
+        assert graph.edges.T.tolist() == [[0, 1], [1, 2]]
+        assert graph.class_names == ("a", "b")
+
+    def test_without_values_every_listed_feature_is_1_and_the_file_may_lie_at_the_top(self, tmp_path):
+        self.write(tmp_path, "dblp.npz")
+        assert load("dblp", tmp_path).x.toarray().tolist() == [[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]
+
+    def test_the_data_folder_comes_before_graphfed_data(self, tmp_path, monkeypatch):
+        self.write(tmp_path / "first")
+        self.write(tmp_path / "second", labels=np.array([1, 0, 0]))
+        monkeypatch.setenv("GRAPHFED_DATA", str(tmp_path / "second"))
+        assert load("dblp", tmp_path / "first").y.tolist() == [0, 1, 1]
+        assert load("dblp").y.tolist() == [1, 0, 0]
+
+    def test_a_missing_file_names_every_place_and_the_source(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("GRAPHFED_DATA", str(tmp_path / "env"))
+        with pytest.raises(InputError) as caught:
+            load("dblp", tmp_path)
+        for folder in search_folders(tmp_path):
+            assert str(folder / "dblp" / "dblp.npz") in str(caught.value)
+        assert "EdisonLeeeee/GraphData" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"labels": None}, "array 'labels' cannot be read"),
+            ({"edges": None}, "array 'edges' cannot be read"),
+            ({"labels": np.array([0, {}, 1], dtype=object)}, "array 'labels' cannot be read"),
+            ({"feat_indptr": None}, "lacks the features of its 3 vertices"),
+            ({"feat_indices": np.array([0, 9, 1])}, "the features are damaged"),
+            ({"feat_indptr": np.array([0, 2, 3])}, "the features are damaged"),
+            ({"edges": np.array([[0, 5]])}, "there are 3 vertices"),
+        ],
+    )
+    def test_a_damaged_file_is_refused(self, tmp_path, changes, message):
+        self.write(tmp_path, **changes)
+        with pytest.raises(InputError, match=message):
+            load("dblp", tmp_path)
+
+    def test_a_file_that_is_no_npz_is_refused(self, tmp_path):
+        (tmp_path / "dblp.npz").write_bytes(b"not a zip archive")
+        with pytest.raises(InputError, match=r"dblp\.npz cannot be read"):
+            load("dblp", tmp_path)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_sets_load_without_files_and_the_same_each_time(name, monkeypatch):
+    monkeypatch.delenv("GRAPHFED_DATA", raising=False)
+    first = load(name)
+    assert isinstance(first, Sensors if DATASETS[name].task == "forecasting" else Graph)
+    assert first.hash == load(name).hash
+
+
+@pytest.mark.parametrize("name", [n for n in BUILT_IN if DATASETS[n].task == "classification"])
+def test_built_in_graphs_can_leave_their_features_out_and_have_a_default_split(name):
+    graph = load(name, structure_only=True)
+    assert graph.x is None
+    assert (graph.edges == load(name).edges).all()
+    assert make_split(graph, DATASETS[name].default_split, 0).test.sum() == 1000
+
+
+def test_the_shipped_digits_are_what_the_script_makes():
+    script = Path(__file__).parents[2] / "scripts" / "make_digits.py"
+    spec = importlib.util.spec_from_file_location("make_digits", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shipped, _ = read_tensors(FILE)
+    made = module.make_digits()
+    assert shipped.keys() == made.keys()
+    for key, array in made.items():
+        assert array.dtype == shipped[key].dtype
+        assert (array == shipped[key]).all()
+
+
+def test_digits_join_each_image_to_its_five_nearest():
+    graph = load("digits")
+    assert (graph.num_nodes, graph.num_features, graph.num_classes) == (1797, 64, 10)
+    assert (graph.x.min(), graph.x.max()) == (0.0, 1.0)
+    assert np.bincount(graph.edges.ravel()).min() >= 5
+    far = graph.x[0] - graph.x
+    nearest = np.argsort((far**2).sum(1), kind="stable")[1:6]
+    u, v = graph.edges
+    assert set(nearest) <= set(np.concatenate((v[u == 0], u[v == 0])))
+    # Images of one digit look alike, or a graph network could learn nothing here.
+    assert (graph.y[u] == graph.y[v]).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("coar", {}, "unknown data set 'coar'; did you mean 'cora'"),
+        ("social", {"num_node": 5}, "has no option 'num_node'; did you mean 'num_nodes'"),
+        ("digits", {"seed": 1}, "data set 'digits' has no option 'seed'; it has no options"),
+        ("cora", {"seed": 1}, "data set 'cora' has no option 'seed'"),
+        ("roads", {"structure_only": True}, "for forecasting"),
+        ("cora", {"data_dir": "/no/such/folder"}, "the data folder /no/such/folder does not exist"),
+    ],
+)
+def test_bad_requests_name_the_value_and_the_fix(name, arguments, message):
+    with pytest.raises(InputError, match=message):
+        load(name, **arguments)
+
+
+def test_every_set_says_where_it_comes_from():
+    for name, spec in DATASETS.items():
+        assert spec.title, name
+        assert spec.source, name
+        assert spec.citation or spec.source == "generated", name

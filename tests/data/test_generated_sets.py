@@ -1,0 +1,183 @@
+"""Claims about the generated sets: social and roads."""
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Sensors
+from graphfed.errors import InputError
+
+
+class TestSocial:
+    @pytest.mark.parametrize(("n", "degree"), [(2000, 10), (5000, 3.5), (50, 20), (1, 0), (3, 1)])
+    def test_there_are_exactly_as_many_edges_as_asked_for(self, n, degree):
+        graph = load("social", num_nodes=n, average_degree=degree, communities=min(n, 8))
+        assert graph.num_nodes == n
+        assert graph.num_edges == np.rint(n * degree / 2)
+
+    def test_degrees_have_a_heavy_tail(self):
+        degree = np.bincount(load("social", num_nodes=20_000).edges.ravel())
+        # A Poisson degree of mean 10 exceeds 40 with probability 1e-12; here one vertex in a hundred does.
+        assert 0.003 < (degree > 40).mean() < 0.03
+        assert degree.max() > 200
+
+    def test_edges_stay_inside_communities_more_the_higher_the_homophily(self):
+        inside = []
+        for homophily in (0.0, 0.5, 0.9):
+            graph = load("social", num_nodes=5000, homophily=homophily)
+            u, v = graph.edges
+            inside.append((graph.y[u] == graph.y[v]).mean())
+        # Without homophily: the chance that two ends agree, the sum of squared shares of all edge ends.
+        share = np.bincount(graph.y) / 5000
+        assert abs(inside[0] - (share**2).sum()) < 0.05
+        assert abs(inside[1] - (0.5 + 0.5 * (share**2).sum())) < 0.05
+        assert inside[2] > 0.88
+
+    def test_features_are_binary_sparse_and_every_vertex_has_one(self):
+        graph = load("social")
+        assert sp.issparse(graph.x)
+        assert graph.x.shape == (2000, 128)
+        assert set(graph.x.data) == {1.0}
+        assert graph.x.getnnz(axis=1).min() >= 1
+
+    def test_features_tell_the_community_and_neighbours_features_tell_more(self):
+        graph = load("social")
+        n = graph.num_nodes
+        u, v = graph.edges
+        adjacency = sp.coo_matrix((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])), shape=(n, n)).tocsr()
+        train = np.arange(n) < n // 2
+
+        def accuracy(x: sp.csr_matrix) -> float:
+            """Of naive Bayes over feature counts, trained on the first half (numbers are shuffled)."""
+            member = np.eye(8)[graph.y[train]].T
+            rate = np.log(member @ x[train].toarray() + 1.0)
+            rate -= np.log(np.exp(rate).sum(1, keepdims=True))
+            guess = (x[~train] @ rate.T + np.log(member.sum(1))).argmax(1)
+            return (guess == graph.y[~train]).mean()
+
+        alone, together = accuracy(graph.x), accuracy(adjacency @ graph.x + graph.x)
+        assert alone > 2 * np.bincount(graph.y).max() / n
+        assert together > alone + 0.1
+
+    def test_vertex_numbers_do_not_tell_the_community(self):
+        y = load("social", num_nodes=10_000).y
+        # Under random numbering the correlation of class and number is about N(0, 1/10000): 5.5 of it, 4e-8.
+        assert abs(np.corrcoef(np.arange(10_000), y)[0, 1]) < 0.055
+
+    def test_every_community_has_a_vertex_even_when_there_are_as_many(self):
+        assert sorted(load("social", num_nodes=8, average_degree=1).y) == list(range(8))
+
+    def test_another_seed_is_another_graph(self):
+        assert load("social", seed=1).hash != load("social", seed=2).hash
+
+    def test_the_default_graph_stays_what_it_was(self):
+        # Copied from the program's output: proves only that nothing moved, on this machine or another.
+        assert load("social").hash == "dfd0a0f20d4a9776dfd3feddc6b0e4897bfb9f8e1d5522fbb80353853a37ad2b"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_nodes": 0}, "num_nodes=0 must be a whole number of at least 1"),
+            ({"num_nodes": 2.5}, "num_nodes=2.5"),
+            ({"features": -1}, "features=-1"),
+            ({"communities": 9, "num_nodes": 8}, "9 communities need at least as many num_nodes"),
+            ({"average_degree": -1.0}, "average_degree=-1 "),
+            ({"num_nodes": 11, "average_degree": 6.0}, r"half of the other vertices \(5 for num_nodes=11\)"),
+            ({"homophily": 2.0}, "homophily=2 "),
+            ({"seed": -1}, "seed -1"),
+            (
+                {"num_nodes": 200, "homophily": 1.0, "average_degree": 60.0},
+                "could not be drawn.*smaller average_degree",
+            ),
+        ],
+    )
+    def test_impossible_options_are_refused(self, options, message):
+        with pytest.raises(InputError, match=message):
+            load("social", **options)
+
+
+@functools.cache
+def roads() -> Sensors:
+    return load("roads")
+
+
+@functools.cache
+def speeds() -> np.ndarray:
+    """[T, S], NaN where missing."""
+    return np.where(roads().speed == 0, np.nan, roads().speed)
+
+
+class TestRoads:
+    def test_four_weeks_of_sixty_sensors_every_five_minutes(self):
+        assert roads().speed.shape == (28 * 288, 60)
+        assert roads().speed.dtype == np.float32
+        assert (roads().start, roads().step_minutes) == ("2024-01-01T00:00:00", 5)
+        assert roads().position.shape == (60, 2)
+        assert load("roads", sensors=17, weeks=1).speed.shape == (7 * 288, 17)
+
+    def test_readings_are_plausible_speeds_or_missing(self):
+        assert np.nanmin(speeds()) >= 3
+        assert np.nanmax(speeds()) <= 80
+        assert 0.005 < np.isnan(speeds()).mean() < 0.03
+
+    def test_working_days_are_slow_at_the_peaks_and_free_at_night_and_weekends_are_free(self):
+        hour = np.arange(28 * 288) % 288 / 12
+        working = np.arange(28 * 288) // 288 % 7 < 5
+
+        def mean(hours, days):
+            return np.nanmean(speeds()[(hour >= hours[0]) & (hour < hours[1]) & days])
+
+        night = mean((1, 4), working)
+        for peak in ((7, 9), (16.5, 18.5)):
+            assert mean(peak, working) < night - 8
+            assert mean(peak, ~working) > night - 4
+
+    def test_congestion_travels_upstream(self):
+        # Sensors are numbered in the direction of travel; a wave needs 2 steps from s to s - 4 (3.2 km).
+        # So what changes at s changes two steps later at s - 4; two steps earlier it is hardly related.
+        apart, lag = 4, 2
+        moved = roads().position[apart:] - roads().position[:-apart]
+        same_road = (abs(moved).min(1) == 0) & (abs(moved).max(1) < 6)
+        filled = np.where(np.isnan(speeds()), np.nanmean(speeds(), axis=0), speeds())
+        change = np.diff(filled, axis=0)
+        z = (change - change.mean(0)) / change.std(0)
+        upstream, downstream = z[:, :-apart][:, same_road], z[:, apart:][:, same_road]
+        later = (upstream[lag:] * downstream[:-lag]).mean()
+        earlier = (upstream[:-lag] * downstream[lag:]).mean()
+        assert later > 0.1
+        assert later > 2 * earlier
+
+    def test_the_adjacency_is_a_directed_thresholded_kernel(self):
+        w = roads().adjacency.toarray()
+        assert (w.diagonal() == 1).all()
+        assert ((w == 0) | ((w >= 0.1) & (w <= 1))).all()
+        assert (w != w.T).any()
+        assert 2 < (w > 0).sum() / 60 < 12  # neighbours a sensor
+
+    def test_roads_are_joined_where_they_cross(self):
+        count, _ = sp.csgraph.connected_components(roads().adjacency, directed=False)
+        assert count == 1
+
+    @pytest.mark.parametrize("sensors", [1, 2, 3, 40, 207])
+    def test_any_number_of_sensors_gives_finite_data(self, sensors):
+        network = load("roads", sensors=sensors, weeks=1)
+        assert np.isfinite(network.speed).all()
+        assert np.isfinite(network.position).all()
+        assert (network.adjacency.diagonal() == 1).all()
+
+    def test_another_seed_is_another_network(self):
+        a, b = load("roads", weeks=1, seed=1), load("roads", weeks=1, seed=2)
+        assert a.hash != b.hash
+        assert (a.position != b.position).any()
+
+    def test_the_default_readings_stay_what_they_were(self):
+        # Copied from the program's output: proves only that nothing moved, on this machine or another.
+        assert roads().hash == "fb7304f6c37f72ccb85a229a07d6c4f297109a45f915bf0118be579806739d6a"
+
+    @pytest.mark.parametrize("options", [{"sensors": 0}, {"weeks": 0}, {"sensors": 2.5}, {"weeks": True}])
+    def test_impossible_options_are_refused(self, options):
+        with pytest.raises(InputError, match="must be a whole number of at least 1"):
+            load("roads", **options)
