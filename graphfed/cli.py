@@ -37,6 +37,15 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at the data sets that can be named with --data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+
+def _whole(text: str) -> int:
+    """A whole number, or a complaint that repeats what was typed."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -44,39 +53,49 @@ Config = Annotated[
         "What is given on the command line wins."
     ),
 ]
-Data = Annotated[str | None, typer.Option(help="Data set; see 'graphfed data list'.  [default: digits]")]
+Data = Annotated[str | None, typer.Option(help="Data set; see 'graphfed data list' (default: digits).")]
 Clients = Annotated[
-    int | None, typer.Option(help="Number of sites.  [default: 10; one per vertex for the partition 'ego']")
+    int | None,
+    typer.Option(
+        parser=_whole,
+        metavar="K",
+        help="Number of sites (default: 10; one per vertex for the partition 'ego').",
+    ),
 ]
 Partition = Annotated[
     str | None,
     typer.Option(
         help="How the graph is dealt: label_dirichlet, label_skew, random, edges_uniform, louvain, metis, "
-        "overlapping, ego.  [default: label_dirichlet with partition.beta=10000, which is even]"
+        "overlapping, ego (default: label_dirichlet with partition.beta=10000, which is even)."
     ),
 ]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds.  [default: 100]")]
+Rounds = Annotated[
+    int | None, typer.Option(parser=_whole, metavar="R", help="Communication rounds (default: 100).")
+]
 Split = Annotated[
     str | None,
     typer.Option(
-        help="default, public, per_class:20,500,1000 or random:0.5,0.25,0.25.  "
-        "[default: public where the data set has one, else per_class]"
+        help="default, public, per_class:20,500,1000 or random:0.5,0.25,0.25 "
+        "(default: public where the data set has one, else per_class)."
     ),
 ]
 Runtime = Annotated[
     str | None,
-    typer.Option(help="local: all in this process; processes: one process per site.  [default: local]"),
+    typer.Option(help="local: all in this process; processes: one process per site (default: local)."),
 ]
 Placement = Annotated[
     str | None,
     typer.Option(
         help="In the local runtime: stacked computes all clients together, one-at-a-time one after the other "
-        "(slow; names the client, the stage and the inputs when something fails).  [default: stacked]"
+        "(slow, for debugging: a failure names the client, the stage and the inputs) (default: stacked)."
     ),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0.  [default: cpu]")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0 (default: cpu).")]
 Threads = Annotated[
-    int | None, typer.Option(help="Threads to compute with.  [default: every core of this process]")
+    int | None,
+    typer.Option(
+        parser=_whole, metavar="N", help="Threads to compute with (default: every core of this process)."
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -88,9 +107,9 @@ Settings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="A setting, as often as needed: lr, weight_decay, hidden, layers, dropout, backbone, "
-        "local_steps, fraction, optimizer, patience, ... and the method's own ('graphfed methods'); partition.beta, "
-        "partition.alpha, ...; partition_seed and split_seed (default: the seed); data.num_nodes, ... of a "
-        "generated data set.",
+        "local_steps, fraction, optimizer, patience, ... and the method's own ('graphfed methods'); "
+        "partition.beta, partition.alpha, ...; partition_seed, split_seed (default: the seed); "
+        "data.num_nodes, ... of a generated data set.",
     ),
 ]
 Json = Annotated[
@@ -116,7 +135,10 @@ def run(
     partition: Partition = None,
     rounds: Rounds = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of weights, draws, partition and split.  [default: 0]")
+        int | None,
+        typer.Option(
+            parser=_whole, metavar="S", help="Seed of weights, draws, partition and split (default: 0)."
+        ),
     ] = None,
     split: Split = None,
     runtime: Runtime = None,
@@ -125,7 +147,7 @@ def run(
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write, new or empty.  [default: runs/METHOD-DATA-TIME]")
+        Path | None, typer.Option(help="Folder to write, new or empty (default: runs/METHOD-DATA-TIME).")
     ] = None,
     settings: Settings = None,
     as_json: Json = False,
@@ -133,8 +155,7 @@ def run(
 ) -> None:
     """Train one method on one graph dealt over sites, and say what it cost and what left each site.
 
-    The folder gets manifest.json, metrics.jsonl, ledger.json, result.json, model.safetensors and
-    predictions.parquet.
+    The folder gets the result, metrics of every round, the ledger of what crossed, the model and predictions.
 
     Example:  graphfed run fedgcn --data cora --clients 10 --set hops=1
     """
@@ -184,7 +205,7 @@ def compare(
     clients: Clients = None,
     partition: Partition = None,
     rounds: Rounds = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.  [default: 0,1,2]")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0,1,2).")] = None,
     split: Split = None,
     runtime: Runtime = None,
     placement: Placement = None,
@@ -192,7 +213,7 @@ def compare(
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write, new or empty.  [default: runs/compare-DATA-TIME]")
+        Path | None, typer.Option(help="Folder to write, new or empty (default: runs/compare-DATA-TIME).")
     ] = None,
     settings: Settings = None,
     as_json: Json = False,
@@ -298,14 +319,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
         )
     except (typer.Abort, KeyboardInterrupt):
-        _say("interrupted; a folder that is there is complete, nothing else was kept")
-        return 130
+        # Versions of typer differ: some return 130 themselves.
+        code = 130
     except GraphfedError as error:
         _say(f"error: {' '.join(str(error).split())}")
         return error.exit_code
     except _UsageError as error:
-        _say(f"error: {' '.join(error.format_message().split())} (see graphfed --help)")
+        # Empty where help was printed because nothing was asked.
+        message = " ".join(error.format_message().split())
+        if message:
+            _say(f"error: {message} (see graphfed --help)")
         return 2
+    if code == 130:
+        _say("interrupted; the folders of finished runs are whole, nothing else was kept")
     return code if isinstance(code, int) else 0
 
 

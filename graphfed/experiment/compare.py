@@ -216,8 +216,10 @@ def _plan(
     options: dict[str, Any],
 ) -> tuple[list[_Row], tuple[str, ...]]:
     """Every row with its checked configs, and the reference rows that were added."""
-    if isinstance(methods, str) or not methods:
+    if isinstance(methods, str):
         raise InputError(f"methods={methods!r} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
+    if not methods:
+        raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
     asked = [_row_options(item) for item in methods]
     names = [row["method"] for row in asked]
     references = REFERENCES.get(get_method(names[0]).task, ())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from graphfed.data.datasets import DATASETS
+from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.graph import Graph
 from graphfed.data.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean
@@ -35,6 +35,8 @@ Placement = Literal["stacked", "one-at-a-time"]
 Runtime = Literal["local", "processes", "nvflare"]
 
 DEFAULT_CLIENTS = 10
+#: Every process loads torch, about 200 MB.
+MAX_PROCESSES = 64
 
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
 OPTIONS = (
@@ -134,12 +136,22 @@ def make_config(
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0)
     graph = _data(data, chosen)
+    if data_dir is not None:
+        search_folders(data_dir)  # refuses a folder that is not there
     spec = _choose("partition", "partition", partition, PARTITIONS)
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     training, rest = _training(chosen, settings, rounds, seed, _other_names(partition, data_defaults))
     sites = None if clients is None else _integer("clients", clients, 1)
     if sites is None and not spec.one_client_per_vertex:
         sites = DEFAULT_CLIENTS
+    kind = _runtime(runtime)
+    if kind == "processes" and device != "cpu":
+        raise InputError(f"runtime 'processes' computes on the CPU, not on {device!r}; use runtime 'local'")
+    if kind == "processes" and not chosen.pooled and not 1 <= (sites or 0) <= MAX_PROCESSES:
+        raise InputError(
+            f"runtime 'processes' starts one process per client, at most {MAX_PROCESSES}; "
+            "use fewer clients, or runtime 'local'"
+        )
     return RunConfig(
         method=chosen,
         training=training,
@@ -153,7 +165,7 @@ def make_config(
         split=_text("split", split),
         split_seed=_integer("split_seed", rest.get("split_seed", seed), 0),
         seed=seed,
-        runtime=_runtime(runtime),
+        runtime=kind,
         placement=_one_of("placement", placement, get_args(Placement)),
         device=_device(device),
         threads=_threads(threads),

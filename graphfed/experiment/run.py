@@ -3,7 +3,7 @@
 import dataclasses
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
 from graphfed.data.splits import make_split
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
 from graphfed.experiment.progress import show_progress
@@ -190,15 +190,10 @@ def execute(
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Result:
     """Train and score on loaded inputs, then write the folder (None: write nothing)."""
-    import torch
-
     started = datetime.now(UTC).isoformat(timespec="seconds")
     with _threads(config.threads):
-        trained = (
-            _train_local(config, inputs, on_event) if config.runtime == "local" else _train_processes(config)
-        )
+        trained = _train(config, inputs, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
-        openmp = torch.get_num_threads()
     outcome = trained.outcome
     details = {**outcome.details, "recipe": config.recipe(), "test_confusion": outcome.test_confusion}
     if pooled is not None:
@@ -247,7 +242,9 @@ def execute(
             "hashes": inputs.hashes,
             "versions": result.versions,
             "device": config.device,
-            "threads": {"torch": openmp, "asked": config.threads},
+            # Processes of sites compute with one thread each.
+            "threads": config.threads if config.runtime == "local" else 1,
+            "placement": config.placement if config.runtime == "local" else None,
         }
         files.write_run(
             folder,
@@ -273,36 +270,44 @@ class _Trained:
     predictions: files.Predictions
 
 
-def _train_local(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None] | None") -> _Trained:
-    """All places in this process: the clients stacked in one cohort, or one after the other."""
-    from graphfed.experiment.train import train
+def _train(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None] | None") -> _Trained:
+    """Deal the cohorts and train: all places in this process, or one process each."""
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
     from graphfed.methods.base import Task
-    from graphfed.runtime.local import one_at_a_time, stacked
 
-    partition = _pooled_partition(inputs.graph) if config.method.pooled else inputs.partition
-    place = stacked if config.placement == "stacked" else one_at_a_time
-    fed = place(partition.num_sites, config.device)
-    cohorts = [
-        make_cohort(inputs.graph, inputs.split, partition, fed.hosts[host], device=config.device)
-        for host in fed.here
-    ]
+    method = config.method
+    partition = _pooled_partition(inputs.graph) if method.pooled else inputs.partition
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
-    data = fed.locate(CLIENTS, "data", cohorts)
-    outcome = train(fed, config.method, data, task, config.training, on_event=on_event)
-    parts = [(cohort, *part) for cohort, part in zip(cohorts, outcome.predictions.parts, strict=True)]
+
+    def cohort(clients: Sequence[int]) -> "Cohort":
+        return make_cohort(inputs.graph, inputs.split, partition, clients, device=config.device)
+
+    if config.runtime == "processes":
+        from graphfed.experiment.sites import train_in_processes
+        from graphfed.methods.registry import METHODS
+
+        cohorts = [cohort([k]) for k in range(partition.num_sites)]
+        module = METHODS[method.name]
+        outcome, ledger = train_in_processes(
+            method, module, cohorts, task, config.training, on_event=on_event
+        )
+    else:
+        from graphfed.experiment.train import train
+        from graphfed.runtime.local import one_at_a_time, stacked
+
+        place = stacked if config.placement == "stacked" else one_at_a_time
+        fed = place(partition.num_sites, config.device)
+        cohorts = [cohort(fed.hosts[host]) for host in fed.here]
+        data = fed.locate(CLIENTS, "data", cohorts)
+        outcome, ledger = train(fed, method, data, task, config.training, on_event=on_event), fed.ledger
+    parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
     return _Trained(
         outcome,
-        fed.ledger,
-        files.weight_arrays(fed.local_parts(outcome.weights)),
-        _predictions(parts, partition, inputs.partition if config.method.pooled else None),
+        ledger,
+        files.weight_arrays(outcome.weights.parts),
+        _predictions(parts, partition, inputs.partition if method.pooled else None),
     )
-
-
-def _train_processes(config: RunConfig) -> _Trained:
-    """One process per place: the seam for `graphfed.runtime.processes`."""
-    raise GraphfedError(f"runtime {config.runtime!r} is not wired yet; use 'local'")
 
 
 def _pooled_partition(graph: Graph) -> Partition:
@@ -359,11 +364,12 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _peak_rss_mb() -> float:
-    """The largest resident memory this process has had, in MB of 10^6 bytes."""
+    """The largest resident memory that this process or one of its sites' has had, in MB of 10^6 bytes."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return round(max(peaks) * unit / 1e6, 1)
 
 
 def _versions() -> dict[str, str]:

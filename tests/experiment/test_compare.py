@@ -1,0 +1,222 @@
+"""Methods side by side: same splits or no table, the reference rows always, honest statistics."""
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphfed
+from graphfed.errors import InputError
+from graphfed.experiment.compare import REFERENCES, Comparison, compare, comparison_of
+from graphfed.experiment.run import Result
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """fedprox beside the references, two seeds."""
+    folder = tmp_path_factory.mktemp("compared") / "table"
+    return compare(["fedprox"], clients=3, rounds=2, seeds=(0, 1), settings={"mu": 0.1}, out=folder)
+
+
+def shown(comparison: Comparison) -> str:
+    """The table as a wide terminal shows it."""
+    from rich.console import Console
+
+    screen = Console(file=io.StringIO(), width=200)
+    screen.print(comparison.table())
+    return screen.file.getvalue()
+
+
+def test_the_reference_rows_are_added_and_said_to_be(table: Comparison) -> None:
+    assert [row["label"] for row in table.rows] == ["fedprox", *REFERENCES["classification"]]
+    assert table.added == ("central", "isolated", "fedavg")
+    assert "added for reference: central, isolated, fedavg" in shown(table)
+
+
+def test_references_that_were_asked_for_are_not_added_again() -> None:
+    asked = compare(["local", "central", "fedavg"], clients=2, rounds=1, seeds=(0,), out=False)
+    assert [row["method"] for row in asked.rows] == ["isolated", "central", "fedavg"]
+    assert asked.added == ()
+
+
+def test_mean_and_sample_deviation_are_those_of_the_values(table: Comparison) -> None:
+    for row in table.rows:
+        for metric in ("accuracy", "macro_f1", "loss"):
+            told = row["test"][metric]
+            assert len(told["values"]) == 2
+            assert told["mean"] == pytest.approx(sum(told["values"]) / 2)
+            # Two values: the sample deviation is their distance over sqrt(2).
+            assert told["std"] == pytest.approx(abs(told["values"][0] - told["values"][1]) / np.sqrt(2))
+
+
+def test_one_seed_has_deviation_zero() -> None:
+    one = compare(["fedavg"], clients=2, rounds=1, seeds=[4], out=False)
+    assert {row["test"]["accuracy"]["std"] for row in one.rows} == {0.0}
+
+
+def test_every_row_has_the_same_hashes_for_each_seed_and_seeds_differ(table: Comparison) -> None:
+    first = table.rows[0]["hashes"]
+    assert all(row["hashes"] == first for row in table.rows)
+    assert len(set(first["data"])) == 1
+    assert len(set(first["split"])) == len(set(first["partition"])) == 2
+
+
+def test_a_row_is_what_the_single_runs_give(table: Comparison) -> None:
+    alone = graphfed.run("fedprox", clients=3, rounds=2, seed=1, mu=0.1, out=False)
+    row = table.rows[0]
+    assert row["test"]["accuracy"]["values"][1] == alone.test["accuracy"]
+    assert row["recipe"] == alone.details["recipe"] == {"rounds": 2, "mu": 0.1}
+    assert row["bytes"]["values"][1] == alone.bytes["total"]
+
+
+def test_the_folder_has_a_whole_run_for_each_row_and_seed_and_the_table(table: Comparison) -> None:
+    assert table.folder is not None
+    names = {p.name for p in table.folder.iterdir()}
+    assert names == {"comparison.json"} | {f"{row['label']}-seed{s}" for row in table.rows for s in (0, 1)}
+    content = json.loads((table.folder / "comparison.json").read_text())
+    assert content == table.to_json()
+    for row in content["rows"]:
+        assert set(row) >= {"method", "seeds", "test", "hashes", "bytes", "seconds"}
+        assert row["seeds"] == [0, 1]
+
+
+def test_the_table_on_screen_shows_every_row_its_spread_and_its_cost(table: Comparison) -> None:
+    text = shown(table)
+    for row in table.rows:
+        accuracy = row["test"]["accuracy"]
+        assert row["label"] in text
+        assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}" in text
+    for column in ("bytes", "seconds", "rounds", "macro f1"):
+        assert column in text
+    assert "* fedprox: rounds=2, mu=0.1" in text
+
+
+def test_a_setting_goes_to_the_methods_that_have_it() -> None:
+    mixed = compare(
+        [{"method": "fedgcn", "label": "one hop", "settings": {"hops": 1}}, "fedgcn"],
+        clients=2,
+        rounds=1,
+        seeds=(0,),
+        settings={"fedavg.lr": 0.1, "fraction": 1.0, "dropout": 0.2},
+        out=False,
+    )
+    recipes = {row["label"]: row["recipe"] for row in mixed.rows}
+    assert recipes["one hop"] == {"rounds": 1, "dropout": 0.2, "hops": 1}
+    assert recipes["fedgcn"] == {"rounds": 1, "dropout": 0.2}
+    assert recipes["fedavg"] == {"rounds": 1, "dropout": 0.2, "lr": 0.1}
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "told"),
+    [
+        ([], {}, "no method was named"),
+        ("fedavg", {}, "give a list"),
+        (["fedavgg"], {}, "did you mean 'fedavg'"),
+        (["local", "isolated"], {}, "two rows are called 'isolated'"),
+        ([{"method": "fedavg", "lable": "x"}], {}, "did you mean 'label'"),
+        ([{"method": "fedavg", "label": "../x"}], {}, "cannot name a folder"),
+        (["fedavg"], {"seeds": ()}, "no seed"),
+        (["fedavg"], {"seeds": (1, 1)}, "twice"),
+        (["fedavg"], {"seeds": (-1,)}, "seed=-1"),
+        (["fedavg"], {"settings": {"mu": 1}}, "no method of this comparison has a setting 'mu'"),
+        (["fedavg"], {"settings": {"fedprox.mu": 1}}, "fedprox is not in this comparison"),
+        (["fedavg"], {"settings": {"fedavg.mu": 1}}, "fedavg has no setting 'mu'"),
+        (["fedavg"], {"clients": 5000}, "5000 clients cannot share"),
+        (["fedavg", {"method": "fedgcn", "clients": 4}], {"clients": 3}, "partition hashes differ"),
+        (["fedavg", {"method": "fedgcn", "partition": "random"}], {}, "partition hashes differ"),
+        (["fedavg", {"method": "fedgcn", "split": "random:0.5,0.2,0.3"}], {}, "split hashes differ"),
+        (
+            ["fedavg", {"method": "fedgcn", "data": "social", "split": "random:0.5,0.2,0.3"}],
+            {"split": "random:0.5,0.2,0.3"},
+            "data hashes differ",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_before_anything_runs(
+    methods: Any, options: dict[str, Any], told: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphfed.experiment.compare.execute", None)
+    with pytest.raises(InputError) as refusal:
+        compare(methods, **{"rounds": 1, **options})
+    assert told in str(refusal.value)
+    assert list(own_folder.iterdir()) == []
+
+
+def test_input_refused_while_running_leaves_nothing_and_a_crash_leaves_the_finished_runs(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphfed.experiment import compare as module
+
+    real = module.execute
+    for failure in (InputError, RuntimeError):
+        calls: list[int] = []
+
+        def second_fails(*args: Any, failure: Any = failure, calls: Any = calls, **kwargs: Any) -> Result:
+            calls.append(1)
+            if len(calls) == 2:
+                raise failure("stop")
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(module, "execute", second_fails)
+        with pytest.raises(failure):
+            compare(["fedavg"], clients=2, rounds=1, seeds=(0, 1), out=own_folder / "table")
+        left = [p.name for p in own_folder.rglob("result.json")]
+        assert len(left) == (0 if failure is InputError else 1)
+    assert not (own_folder / "table" / "comparison.json").exists()
+
+
+# ---- finished runs ----
+
+
+def test_finished_runs_make_the_same_table_as_compare(table: Comparison) -> None:
+    assert table.folder is not None
+    again = comparison_of(sorted(p for p in table.folder.iterdir() if p.is_dir()))
+    assert {row["label"]: row for row in again.rows} == {row["label"]: row for row in table.rows}
+    assert again.missing == ()
+
+
+def test_runs_with_different_partitions_are_refused_and_both_hashes_named(finished: Result) -> None:
+    other = dataclasses.replace(
+        finished, method="fedgcn", hashes={**finished.hashes, "partition": "0123456789abcdef"}
+    )
+    with pytest.raises(InputError) as refusal:
+        comparison_of([finished, other])
+    assert finished.hashes["partition"][:12] in str(refusal.value)
+    assert "0123456789ab" in str(refusal.value)
+
+
+def test_a_table_of_finished_runs_says_which_references_it_lacks(finished: Result) -> None:
+    few = comparison_of([finished])
+    assert few.missing == ("central", "isolated")
+    assert "reference rows missing here: central, isolated" in shown(few)
+
+
+def test_runs_of_one_method_with_other_settings_get_rows_of_their_own(finished: Result) -> None:
+    other = dataclasses.replace(finished, details={**finished.details, "recipe": {"lr": 0.1}})
+    rows = comparison_of([finished, other]).rows
+    assert [row["label"] for row in rows] == ["fedavg (rounds=3)", "fedavg (lr=0.1)"]
+
+
+def test_rows_with_other_seeds_and_runs_given_twice_are_refused(finished: Result) -> None:
+    other = dataclasses.replace(finished, method="fedgcn", seed=7)
+    with pytest.raises(InputError, match="the same seeds in every row"):
+        comparison_of([finished, other])
+    with pytest.raises(InputError, match="is there twice"):
+        comparison_of([finished, finished])
+    with pytest.raises(InputError, match="nothing to compare"):
+        comparison_of([])
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"result\.json cannot be read"):
+        comparison_of([tmp_path])
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(InputError, match="is not the result of a run"):
+        comparison_of([tmp_path])

@@ -1,0 +1,177 @@
+"""What is refused, and what the defaults are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphfed.data.graph import make_graph
+from graphfed.errors import InputError
+from graphfed.experiment.config import make_config, parse_settings, read_config
+from graphfed.methods.registry import METHODS
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"method": "fedavgg"}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
+        ({"method": None}, "no method was named"),
+        ({"method": 3}, "method=3"),
+        ({"data": "coraa"}, "unknown data set 'coraa'; did you mean 'cora'"),
+        ({"data": "roads"}, "fedavg is for classification, but data set 'roads' is for forecasting"),
+        ({"data": 7}, "data of type int"),
+        ({"partition": "radnom"}, "unknown partition 'radnom'; did you mean 'random'"),
+        ({"clients": 0}, "clients=0 cannot be used: expected a whole number of at least 1"),
+        ({"clients": 2.5}, "clients=2.5"),
+        ({"clients": True}, "clients=True"),
+        ({"rounds": 0}, "rounds=0 cannot be used"),
+        ({"rounds": True}, "rounds=True"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": "one"}, "seed='one'"),
+        ({"split": None}, "split=None"),
+        ({"runtime": "lcal"}, "unknown runtime 'lcal'; did you mean 'local'"),
+        ({"runtime": "nvflare"}, "arrives with the deploy extra"),
+        ({"placement": "stackd"}, "unknown placement 'stackd'; did you mean 'stacked'"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
+        ({"threads": 0}, "threads=0"),
+        ({"settings": {"lr": -1}}, "lr=-1 cannot be used: input should be greater than 0 (default 0.5)"),
+        ({"settings": {"lr": "fast"}}, "lr='fast'"),
+        ({"settings": {"lr": float("nan")}}, "lr=nan"),
+        ({"settings": {"weight_decay": float("inf")}}, "weight_decay=inf"),
+        ({"settings": {"hidden": 2.5}}, "hidden=2.5"),
+        ({"settings": {"hidden": True}}, "hidden=True"),
+        (
+            {"settings": {"backbone": "gnc"}},
+            "backbone='gnc' cannot be used: input should be 'gcn', 'gat' or 'sage'",
+        ),
+        ({"settings": {"lrr": 1}}, "fedavg has no setting 'lrr'; did you mean 'lr'"),
+        ({"settings": {"mu": 1}}, "fedavg has no setting 'mu'"),
+        ({"settings": {"seed": 1}}, "seed is an option of its own"),
+        ({"settings": {"partition.betta": 1}}, "did you mean 'partition.beta'"),
+        ({"settings": {"partition.alpha": 1}}, "fedavg has no setting 'partition.alpha'"),
+        ({"settings": {"partition.beta": "even"}}, "partition.beta='even'"),
+        ({"settings": {"partition_seed": -1}}, "partition_seed=-1"),
+        ({"settings": {"split_seed": 0.5}}, "split_seed=0.5"),
+        ({"settings": {"data.num_nodes": 10}}, "fedavg has no setting 'data.num_nodes'"),
+        ({"data": "social", "settings": {"data.num_nodes": "many"}}, "data.num_nodes='many'"),
+        ({"rounds": 3, "settings": {"rounds": 4}}, "rounds is given twice"),
+        ({"method": "central", "settings": {"fraction": 0.5}}, "central needs every client"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        make_config(**{"method": "fedavg", **options})
+    assert told in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
+    config = make_config(method)
+    assert (config.data, config.clients, config.partition) == ("digits", 10, "label_dirichlet")
+    assert (config.seed, config.partition_seed, config.split_seed, config.training.seed) == (0, 0, 0, 0)
+    assert config.threads >= 1
+
+
+def test_an_alias_is_the_method_it_stands_for() -> None:
+    assert make_config("local").method is make_config("isolated").method
+
+
+def test_seeds_of_partition_and_split_follow_the_seed_unless_they_are_set() -> None:
+    follows = make_config("fedavg", seed=5)
+    fixed = make_config("fedavg", seed=5, settings={"partition_seed": 1})
+    assert (follows.partition_seed, follows.split_seed) == (5, 5)
+    assert (fixed.partition_seed, fixed.split_seed, fixed.training.seed) == (1, 5, 5)
+
+
+def test_a_whole_number_does_for_a_partition_option_that_is_a_fraction() -> None:
+    beta = make_config("fedavg", settings={"partition.beta": 1}).partition_options["beta"]
+    assert isinstance(beta, float)
+
+
+def test_one_client_per_vertex_needs_no_number_of_clients() -> None:
+    assert make_config("fedavg", partition="ego").clients is None
+
+
+def test_the_recipe_lists_exactly_what_differs_from_the_default_recipe() -> None:
+    assert make_config("fedavg", seed=3).recipe() == {}
+    assert make_config("fedavg", rounds=100).recipe() == {}
+    assert make_config("fedavg", rounds=7, settings={"lr": 0.1}).recipe() == {"rounds": 7, "lr": 0.1}
+    assert make_config("fedprox", settings={"mu": 0.3}).recipe() == {"mu": 0.3}
+
+
+def test_a_pyg_graph_is_taken_as_data() -> None:
+    torch_geometric = pytest.importorskip("torch_geometric.data")
+    import torch
+
+    data = torch_geometric.Data(
+        x=torch.eye(3), y=torch.tensor([0, 1, 1]), edge_index=torch.tensor([[0, 1], [1, 2]])
+    )
+    assert make_config("fedavg", data=data).data_name == "custom"
+
+
+def test_a_graph_is_used_as_it_is() -> None:
+    graph = make_graph("mine", np.eye(3, dtype=np.float32), np.array([0, 1, 1]), np.array([[0, 1], [1, 2]]))
+    assert make_config("fedavg", data=graph).data is graph
+
+
+# ---- texts -------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_read_as_numbers_none_or_text() -> None:
+    pairs = ["lr=1e-2", "hidden=32", "patience=none", "backbone=gat", "partition.kind = hsu", "a=b=c"]
+    assert parse_settings(pairs) == {
+        "lr": 0.01,
+        "hidden": 32,
+        "patience": None,
+        "backbone": "gat",
+        "partition.kind": "hsu",
+        "a": "b=c",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "told"), [(["lr"], "key=value"), (["=1"], "key=value"), (["a=1", "a=2"], "twice")]
+)
+def test_a_setting_without_name_or_value_or_given_twice_is_refused(pairs: list[str], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        parse_settings(pairs)
+
+
+def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("method: fedavg\nclients: 3\nrounds: null\nset:\n  lr: 0.1\n  partition.beta: 1.0\n")
+    assert read_config(path) == {
+        "method": "fedavg",
+        "clients": 3,
+        "set": {"lr": 0.1, "partition.beta": 1.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"clinets: 3\n", "unknown key 'clinets'; did you mean 'clients'"),
+        (b"- fedavg\n", "must be a mapping"),
+        (b"", "must be a mapping"),
+        (b"a: [1\n", "is not YAML"),
+        (b"a: \xff\n", "is not YAML"),
+        (b"set: 3\n", "'set' must map names to single values"),
+        (b"set: {partition: {beta: 1}}\n", "'set' must map names to single values"),
+    ],
+)
+def test_a_config_file_that_cannot_be_used_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as refusal:
+        read_config(path)
+    assert told in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_config_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml cannot be read"):
+        read_config(tmp_path / "none.yaml")

@@ -1,0 +1,258 @@
+"""The command line as a person or a script meets it: exit codes, streams, and what is left on disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.methods.registry import METHODS
+
+RUN = ["run", "fedavg", "--clients", "3", "--rounds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test works in a folder of its own, so that "nothing was written" can be checked."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    """For a process of its own: finds this package wherever it is installed from."""
+    return {**os.environ, "PYTHONPATH": str(Path(graphfed.__file__).parents[1])}
+
+
+# ---- run ----
+
+
+def test_json_is_the_last_line_of_stdout_and_progress_goes_to_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*RUN, "--out", "here", "--json"]) == 0
+    told = capsys.readouterr()
+    result = json.loads(told.out.splitlines()[-1])
+    assert result == json.loads(Path("here/result.json").read_text())
+    assert "round 2/2" in told.err
+
+
+def test_without_json_the_test_score_and_the_folder_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--no-progress"]) == 0
+    told = capsys.readouterr()
+    (folder,) = Path("runs").iterdir()
+    result = json.loads((folder / "result.json").read_text())
+    assert f"accuracy {result['test']['accuracy']:.4g}" in told.out
+    assert f"files: {folder}" in told.out
+    assert told.err == ""
+
+
+def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text("method: fedgcn\nclients: 3\nrounds: 5\nset: {lr: 0.1, hops: 1}\n")
+    assert main(["run", "--config", "run.yaml", "--rounds", "1", "--set", "hops=0", "--out", "here"]) == 0
+    config = json.loads(Path("here/manifest.json").read_text())["config"]
+    assert (config["method"], config["clients"]) == ("fedgcn", 3)
+    training = config["training"]
+    assert (training["rounds"], training["lr"], training["hops"]) == (1, 0.1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("run fedavgg", "did you mean 'fedavg'"),
+        ("run", "no method was named"),
+        ("run fedavg --data coraa", "did you mean 'cora'"),
+        ("run fedavg --partition radnom", "did you mean 'random'"),
+        ("run fedavg --clinets 3", "--clients"),
+        ("run fedavg --clients 5000", "5000 clients cannot share 'digits'"),
+        ("run fedavg --clients many", "'many' is not a whole number"),
+        ("run fedavg --rounds 0", "rounds=0"),
+        ("run fedavg --set lr=-1", "lr=-1"),
+        ("run fedavg --set lrr=1", "did you mean 'lr'"),
+        ("run fedavg --set lr", "key=value"),
+        ("run fedavg --set partition.betta=1", "did you mean 'partition.beta'"),
+        ("run fedavg --split publc", "did you mean 'public'"),
+        ("run fedavg --runtime nvflare", "deploy extra"),
+        ("run fedavg --device cuda:99", "cuda:99"),
+        ("run fedavg --config none.yaml", "none.yaml cannot be read"),
+        ("run fedavg --data-dir none", "none does not exist"),
+        ("run fedavg fedgcn", "fedgcn"),
+        ("rnu fedavg", "rnu"),
+        ("compare", "no method was named"),
+        ("compare fedavg --seeds 0,x", "'0,x' cannot be read"),
+        ("compare fedavg --seeds 0,0", "twice"),
+        ("compare fedavg --set mu=1", "no method of this comparison has a setting 'mu'"),
+        ("data list --data-dir none", "none does not exist"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_exit_2_and_nothing_written(
+    arguments: str, told: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    (line,) = streams.err.splitlines()
+    assert line.startswith("error: ")
+    assert told in line
+    assert list(own_folder.iterdir()) == []
+
+
+def test_missing_public_files_say_where_they_were_looked_for(
+    monkeypatch: pytest.MonkeyPatch, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GRAPHFED_DATA", raising=False)
+    (own_folder / "data").mkdir()
+    assert main(["run", "fedavg", "--data", "facebook", "--data-dir", "data"]) == 2
+    assert "data" in capsys.readouterr().err
+    assert [p.name for p in own_folder.iterdir()] == ["data"]
+
+
+def test_a_full_folder_is_refused_and_left_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("here").mkdir()
+    Path("here/precious").write_text("x")
+    assert main([*RUN, "--out", "here"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert [p.name for p in Path("here").iterdir()] == ["precious"]
+
+
+def test_a_failure_of_the_program_is_exit_1_and_its_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from graphfed.errors import GraphfedError
+
+    def fail(*_: object, **__: object) -> None:
+        raise GraphfedError("client 3 failed")
+
+    monkeypatch.setattr("graphfed.experiment.run.run", fail)
+    assert main(RUN) == 1
+    assert capsys.readouterr().err == "error: client 3 failed\n"
+
+
+def test_interrupting_a_run_exits_130_says_so_and_leaves_no_folder(own_folder: Path) -> None:
+    command = [sys.executable, "-m", "graphfed.cli", "run", "fedavg", "--rounds", "1000000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        # The first line of progress says that training goes on.
+        first = process.stderr.readline()
+        while "round" not in first and process.poll() is None:
+            first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 130
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    assert list(own_folder.iterdir()) == []
+
+
+# ---- compare ----
+
+
+def test_compare_prints_a_table_and_writes_the_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "central", "local", "fedavg", "fedgcn", "--clients", "3", "--rounds", "2"]
+    assert main([*arguments, "--seeds", "0,1", "--out", "table", "--no-progress"]) == 0
+    out = capsys.readouterr().out
+    content = json.loads(Path("table/comparison.json").read_text())
+    assert [row["method"] for row in content["rows"]] == ["central", "isolated", "fedavg", "fedgcn"]
+    for row in content["rows"]:
+        assert row["method"] in out
+    assert "files: table" in out
+
+
+def test_compare_says_which_rows_it_added(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "fedavg", "--clients", "2", "--rounds", "1", "--seeds", "3", "--json"]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert "added for reference: central, isolated" in told.err
+    content = json.loads(told.out.splitlines()[-1])
+    assert content["references_added"] == ["central", "isolated"]
+    assert len(content["rows"]) == 3
+
+
+def test_config_files_are_rows_and_different_partitions_are_refused(
+    capsys: pytest.CaptureFixture[str], own_folder: Path
+) -> None:
+    Path("one.yaml").write_text("method: fedavg\nclients: 3\nrounds: 1\n")
+    Path("two.yaml").write_text("method: fedgcn\nclients: 4\nrounds: 1\n")
+    assert main(["compare", "--config", "one.yaml", "--config", "two.yaml", "--seeds", "0"]) == 2
+    assert "partition hashes differ" in capsys.readouterr().err
+    assert {p.name for p in own_folder.iterdir()} == {"one.yaml", "two.yaml"}
+
+
+def test_a_config_file_without_a_method_holds_the_options_of_all_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("all.yaml").write_text("clients: 2\nrounds: 1\nseeds: [5]\nset: {dropout: 0.1}\n")
+    Path("hop.yaml").write_text("method: fedgcn\nlabel: one hop\nclients: 2\nrounds: 1\nset: {hops: 1}\n")
+    assert main(["compare", "fedgcn", "--config", "all.yaml", "--config", "hop.yaml", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = {row["label"]: row for row in content["rows"]}
+    assert set(rows) == {"fedgcn", "one hop", "central", "isolated", "fedavg"}
+    assert rows["one hop"]["recipe"] == {"rounds": 1, "dropout": 0.1, "hops": 1}
+    assert rows["fedgcn"]["seeds"] == [5]
+    assert content["clients"] == 2
+
+
+# ---- the rest ----
+
+
+def test_methods_lists_every_method_of_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in METHODS)
+    assert "isolated, local" in out
+
+
+def test_data_list_names_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    from graphfed.data.datasets import DATASETS
+
+    assert main(["data", "list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in DATASETS)
+    assert "built in" in out
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["run", "--help"], ["compare", "--help"], ["data", "--help"]]
+)
+def test_help_is_printed_and_exits_0(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"graphfed {graphfed.__version__}\n"
+
+
+def test_help_imports_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys; from graphfed.cli import main; main(['run', '--help']); "
+        "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=True)
+
+
+def test_a_run_imports_no_library_that_it_does_not_need() -> None:
+    code = (
+        "import sys; from graphfed.cli import main; "
+        f"main({RUN!r}); "
+        "heavy = {'torch_geometric', 'sklearn', 'networkx', 'matplotlib', 'pandas'} & set(sys.modules); "
+        "sys.exit(', '.join(heavy) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_contract_s_command_on_real_data_prints_one_object(
+    real_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "fedavg", "--data", "cora", "--clients", "10", "--rounds", "3", "--json"]
+    assert main([*command, "--data-dir", str(real_data)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["dataset"], result["clients"]) == ("cora", 10)
