@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+# The tests' tensors are tiny: a second thread costs more than it brings, and on a busy machine its spinning costs minutes.
+torch.set_num_threads(1)
+
 REAL_DATA_REASON = "real data absent: set GRAPHFED_DATA to a folder in the layout of graphfed's data documentation"
 
 
