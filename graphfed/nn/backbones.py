@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
 from graphfed.nn.batch import Batch, Block, BlockMaker
-from graphfed.nn.layers import Dropout, add_bias, linear, per_row
+from graphfed.nn.layers import Dropout, add_bias, linear
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, entry_sums, row_softmax, spmm
 from graphfed.random import entry_words, fold, glorot
 
@@ -199,17 +199,25 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
     assert block.words is not None
     att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
     heads, width = att_src.shape[-2:]
-    z = z.view(-1, heads, width)
-    source = (z * per_row(att_src, batch, layer, 2)).sum(-1).t()  # [heads, N_in]
-    target = (z * per_row(att_dst, batch, layer, 2)).sum(-1).t().index_select(1, block.own)  # [heads, N_out]
+    scores = linear(z, torch.cat([_per_head(att_src), _per_head(att_dst)], -1), batch, layer)
+    source, target = scores.t().split(heads)  # [heads, N_in]
+    target = target.index_select(1, block.own)  # [heads, N_out]
     # The adjacency holds the heads along its diagonal, so vectors over its rows, columns and entries go head
     # by head.
     score = leaky_relu(entry_sums(block.adjacency, target.flatten(), source.flatten()), 0.2)  # [heads * E]
     alpha = row_softmax(block.adjacency, score)
     if dropout is not None:
         alpha = dropout.edges(alpha.view(heads, -1), block.words, layer).flatten()
-    out = spmm(block.adjacency, z.transpose(0, 1).reshape(-1, width), alpha)  # [heads * N_out, H]
+    by_head = z.view(-1, heads, width).transpose(0, 1).reshape(-1, width)  # [heads * N_in, H]
+    out = spmm(block.adjacency, by_head, alpha)  # [heads * N_out, H]
     return out.view(heads, -1, width).transpose(0, 1).flatten(1)
+
+
+def _per_head(att: Tensor) -> Tensor:
+    """Attention vectors [heads, H] as a matrix [heads * H, heads] that scores every head: its blocks lie on
+    the diagonal."""
+    eye = torch.eye(att.shape[-2], dtype=att.dtype, device=att.device)
+    return (att[..., None] * eye[:, None]).flatten(-3, -2)
 
 
 BACKBONES: dict[str, Backbone] = {

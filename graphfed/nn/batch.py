@@ -155,9 +155,7 @@ def make_batch(
         x = x[fields[0]]
     tiles: list[Tiles | None] = [None] * layers
     if per_client and view.num_clients > 1:
-        first_dense = 1 if isinstance(x, SparseMatrix) else 0
-        for layer in range(first_dense, layers):
-            tiles[layer] = make_tiles(client[layer], view.num_clients)
+        tiles = [make_tiles(rows, view.num_clients) for rows in client[:-1]]
     return Batch(
         x=x,
         words=words,

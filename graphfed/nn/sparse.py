@@ -165,23 +165,24 @@ def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
     return torch.arange(len(offset), device=starts.device) + offset
 
 
-def _csr(matrix: SparseMatrix, values: Tensor) -> Tensor:
-    return torch.sparse_csr_tensor(matrix.indptr, matrix.indices, values, matrix.shape)
-
-
-def _transposed_csr(matrix: SparseMatrix, t_values: Tensor) -> Tensor:
-    return torch.sparse_csr_tensor(matrix.t_indptr, matrix.t_indices, t_values, matrix.shape[::-1])
+def _product(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -> Tensor:
+    """The CSR matrix of the three tensors times dense [M, H] or [M]; not differentiable."""
+    rows = len(indptr) - 1
+    csr = torch.sparse_csr_tensor(indptr, indices, values, (rows, len(dense)))
+    # With beta = 0 the empty result is never read; `csr @ dense` would first fill it with zeros.
+    out = dense.new_empty(rows, *dense.shape[1:])
+    return (torch.addmv if dense.dim() == 1 else torch.addmm)(out, csr, dense, beta=0, out=out)
 
 
 def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
     """The sum of each row's entries, [E] -> [N]."""
-    return _csr(matrix, values) @ values.new_ones(matrix.shape[1])
+    return _product(matrix.indptr, matrix.indices, values, values.new_ones(matrix.shape[1]))
 
 
 def _column_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
     """The sum of each column's entries, [E] -> [M]."""
     t_values = values.index_select(0, matrix.t_order)
-    return _transposed_csr(matrix, t_values) @ values.new_ones(matrix.shape[0])
+    return _product(matrix.t_indptr, matrix.t_indices, t_values, values.new_ones(matrix.shape[0]))
 
 
 class _SpMM(torch.autograd.Function):
@@ -193,7 +194,7 @@ class _SpMM(torch.autograd.Function):
     ) -> Tensor:
         ctx.matrix = matrix
         ctx.save_for_backward(values, t_values, dense if values.requires_grad else None)
-        return _csr(matrix, values) @ dense
+        return _product(matrix.indptr, matrix.indices, values, dense)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -203,11 +204,11 @@ class _SpMM(torch.autograd.Function):
         grad_values = grad_dense = None
         if ctx.needs_input_grad[1]:
             # grad_values[e] = <grad[row(e)], dense[column(e)]>: a dense product sampled at the pattern.
-            sampled = torch.sparse.sampled_addmm(_csr(matrix, values), grad, dense.t(), beta=0.0)
-            grad_values = sampled.values()
+            pattern = torch.sparse_csr_tensor(matrix.indptr, matrix.indices, values, matrix.shape)
+            grad_values = torch.sparse.sampled_addmm(pattern, grad, dense.t(), beta=0.0).values()
         if ctx.needs_input_grad[3]:
             t_values = values.index_select(0, matrix.t_order) if t_values is None else t_values
-            grad_dense = _transposed_csr(matrix, t_values) @ grad
+            grad_dense = _product(matrix.t_indptr, matrix.t_indices, t_values, grad)
         return None, grad_values, None, grad_dense
 
 
@@ -327,11 +328,14 @@ class SparseWeights:
 def pair_columns(
     matrix: SparseMatrix, client: Tensor, num_clients: int, *, every_pair: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The (client, feature) pairs that occur in the rows of a stacked matrix, sorted: two [P] int64 tensors.
+    """The (client, feature) pairs whose weights are to be stored, sorted: two [P] int64 tensors.
 
-    `client` [N] is the client of each row. `every_pair` lists all K * F pairs."""
+    They are the pairs that occur in the rows of a stacked matrix, whose clients are `client` [N]; all K * F
+    of them if `every_pair`; and none where there is one client only, whose weights the ghost rows are."""
     features = matrix.shape[1]
-    if every_pair:
+    if num_clients == 1:
+        codes = client.new_empty(0)
+    elif every_pair:
         codes = torch.arange(num_clients * features, device=client.device)
     else:
         codes = torch.unique(client[matrix.row] * features + matrix.indices.long())
