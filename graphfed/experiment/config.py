@@ -9,6 +9,7 @@ Everything that can be refused without loading data is refused here. Three kinds
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -24,6 +25,7 @@ __all__ = [
     "DEFAULT_CLIENTS",
     "OPTIONS",
     "RunConfig",
+    "default_threads",
     "make_config",
     "parse_settings",
     "read_config",
@@ -168,7 +170,7 @@ def make_config(
         runtime=kind,
         placement=_one_of("placement", placement, get_args(Placement)),
         device=_device(device),
-        threads=_threads(threads),
+        threads=default_threads() if threads is None else _integer("threads", threads, 1),
     )
 
 
@@ -402,9 +404,6 @@ def _device(device: Any) -> str:
     return str(device)
 
 
-def _threads(threads: int | None) -> int:
-    import os
-
-    if threads is not None:
-        return _integer("threads", threads, 1)
+def default_threads() -> int:
+    """Every core this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,7 +19,9 @@ from graphfed.experiment.run import Result
 def table(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     """fedprox beside the references, two seeds."""
     folder = tmp_path_factory.mktemp("compared") / "table"
-    return compare(["fedprox"], clients=3, rounds=2, seeds=(0, 1), settings={"mu": 0.1}, out=folder)
+    return compare(
+        ["fedprox"], clients=3, rounds=2, seeds=(0, 1), settings={"mu": 0.1}, threads=1, out=folder
+    )
 
 
 def shown(comparison: Comparison) -> str:

@@ -23,6 +23,12 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads that wait for each other crawl where other programs keep the cores busy."""
+    monkeypatch.setattr("graphfed.experiment.config.default_threads", lambda: 1)
+
+
 def environment() -> dict[str, str]:
     """For a process of its own: finds this package wherever it is installed from."""
     return {**os.environ, "PYTHONPATH": str(Path(graphfed.__file__).parents[1])}
@@ -133,7 +139,7 @@ def test_a_failure_of_the_program_is_exit_1_and_its_message(
 
 
 def test_interrupting_a_run_exits_130_says_so_and_leaves_no_folder(own_folder: Path) -> None:
-    command = [sys.executable, "-m", "graphfed.cli", "run", "fedavg", "--rounds", "1000000"]
+    command = [sys.executable, "-m", "graphfed.cli", "run", "fedavg", "--rounds", "1000000", "--threads", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stderr is not None
         # The first line of progress says that training goes on.
@@ -239,7 +245,7 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
 def test_a_run_imports_no_library_that_it_does_not_need() -> None:
     code = (
         "import sys; from graphfed.cli import main; "
-        f"main({RUN!r}); "
+        f"main({[*RUN, '--threads', '1']!r}); "
         "heavy = {'torch_geometric', 'sklearn', 'networkx', 'matplotlib', 'pandas'} & set(sys.modules); "
         "sys.exit(', '.join(heavy) or 0)"
     )
