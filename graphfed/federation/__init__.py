@@ -1,7 +1,20 @@
 """Places, located values, transfers, the tape and the ledger: what a method is written in."""
 
-from graphfed.federation.core import Federation
+from graphfed.federation.core import Federation, StageError, as_leaves
 from graphfed.federation.ledger import Ledger
+from graphfed.federation.link import Link
 from graphfed.federation.values import CLIENTS, SERVER, Located
+from graphfed.federation.wrap import Cast, Wrapper
 
-__all__ = ["CLIENTS", "SERVER", "Federation", "Ledger", "Located"]
+__all__ = [
+    "CLIENTS",
+    "SERVER",
+    "Cast",
+    "Federation",
+    "Ledger",
+    "Link",
+    "Located",
+    "StageError",
+    "Wrapper",
+    "as_leaves",
+]

@@ -1,7 +1,8 @@
-"""A cohort: the clients one host holds, stacked in flat tensors with a client index, as PyG's Batch does for graphs.
+"""A cohort: the clients one host holds, stacked in flat tensors with a client index, as PyG's Batch does for
+graphs.
 
-One client is a cohort of size one; all clients of a run can be one cohort. Functions run at the clients are written for a
-cohort and never loop over its clients.
+One client is a cohort of size one; all clients of a run can be one cohort. Functions run at the clients are
+written for a cohort and never loop over its clients.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from graphfed.data.graph import Graph, Split
 from graphfed.data.tables import Partition
+from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix
 
@@ -25,10 +27,10 @@ __all__ = ["Cohort", "load_cohort", "make_cohort", "save_cohort"]
 class Cohort:
     """The rows of K clients, sorted by (client, id).
 
-    clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each row; x [N, F];
-    y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self loops, inside a client;
-    cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients' vertices; owned, train, val, test [N] bool:
-    a vertex is trained on and scored where it is owned."""
+    clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each
+    row; x [N, F]; y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self
+    loops, inside a client; cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients'
+    vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned."""
 
     clients: tuple[int, ...]
     client: Tensor
@@ -82,7 +84,14 @@ def make_cohort(
     *,
     device: torch.device | str = "cpu",
 ) -> Cohort:
-    """Stack the given clients (ascending ids) of a partitioned graph. Features take torch's default dtype."""
+    """Stack the given clients (ascending ids) of a partitioned graph. Features take torch's default dtype.
+
+    Raises InputError for clients that are not sites of the partition, ascending, each once."""
+    if list(clients) != sorted({*clients} & {*range(partition.num_sites)}):
+        raise InputError(
+            f"clients must be some of the partition's sites 0..{partition.num_sites - 1}, ascending, each "
+            f"once; got {list(clients)[:10]}"
+        )
     wanted = np.full(partition.num_sites, -1)
     wanted[list(clients)] = np.arange(len(clients))
     mine = wanted[partition.held_site] >= 0
@@ -92,7 +101,8 @@ def make_cohort(
     codes = client * width + ids
 
     def row_of(site: np.ndarray, held_id: np.ndarray) -> np.ndarray:
-        return np.searchsorted(codes, wanted[site] * width + held_id)
+        rows: np.ndarray = np.searchsorted(codes, wanted[site] * width + held_id)
+        return rows
 
     inside = wanted[partition.edge_site] >= 0
     site = partition.edge_site[inside]
@@ -103,10 +113,14 @@ def make_cohort(
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
     x: Tensor | SparseMatrix | None = None
-    if sp.issparse(graph.x):
-        x = SparseMatrix.from_scipy(graph.x[vertex]).to(device)  # type: ignore[index]
-    elif graph.x is not None:
-        x = tensor(graph.x[vertex]).to(torch.get_default_dtype())  # type: ignore[index]
+    if graph.x is not None:
+        mine_x = graph.x[vertex]
+        sparse = sp.issparse(mine_x)
+        x = (
+            SparseMatrix.from_scipy(mine_x).to(device)
+            if sparse
+            else tensor(mine_x).to(torch.get_default_dtype())
+        )
     return Cohort(
         clients=tuple(int(k) for k in clients),
         client=tensor(client),
@@ -125,7 +139,19 @@ def make_cohort(
     )
 
 
-_PLAIN = ("client", "id", "y", "edge_index", "cut_row", "cut_client", "cut_id", "owned", "train", "val", "test")
+_PLAIN = (
+    "client",
+    "id",
+    "y",
+    "edge_index",
+    "cut_row",
+    "cut_client",
+    "cut_id",
+    "owned",
+    "train",
+    "val",
+    "test",
+)
 
 
 def save_cohort(cohort: Cohort, path: Path) -> None:
@@ -146,8 +172,14 @@ def save_cohort(cohort: Cohort, path: Path) -> None:
 
 
 def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
-    """Read what `save_cohort` wrote."""
-    arrays, _ = read_tensors(path)
+    """Read what `save_cohort` wrote. Raises InputError for any other file."""
+    try:
+        arrays, _ = read_tensors(path)
+    except Exception as error:
+        raise InputError(f"{path} is not a cohort file: {error}") from error
+    missing = {*_PLAIN, "clients", "num_classes"} - {*arrays}
+    if missing:
+        raise InputError(f"{path} is not a cohort file: it lacks {', '.join(sorted(missing))}")
     t = {name: torch.from_numpy(value).to(device) for name, value in arrays.items()}
     x: Tensor | SparseMatrix | None = t.get("x")
     if "x_values" in t:

@@ -1,15 +1,17 @@
 """The federation: run functions at places, move values between them by named transfers.
 
-The same calls serve every placement. A `Federation` knows the hosts of the whole run (a host is a group of clients stacked in
-one cohort), which of them are in this process, and, where some are not, the link to the others. Every transfer is a set of
-messages between hosts and the server (`_move`): handed over in one process, sent as bytes across a link; recorded on the tape
-and charged to the ledger either way. What a transfer computes at its ends (sums, maxima, reordering) is plain autograd.
+The same calls serve every placement. A `Federation` knows the hosts of the whole run (a host is a group of
+clients stacked in one cohort), which of them are in this process, and, where some are not, the link to the
+others. Every transfer is a set of messages between hosts and the server (`_move`): handed over in one
+process, sent as bytes across a link; recorded on the tape and charged to the ledger either way. What a
+transfer computes at its ends (sums, maxima, reordering) is plain autograd.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +19,31 @@ from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError, PlaceError
 from graphfed.federation import payload as pay
-from graphfed.federation import wire
-from graphfed.federation.ledger import DOWN, PEER, UP, Charge, Ledger
-from graphfed.federation.route import PeerIds, PeerRoute, Route, RouteTable, RowIds
-from graphfed.federation.tape import SERVER_END, Pair, Pending, Record, Tape
-from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located, check_arguments, check_function
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.federation.ledger import Charge, Flow, Ledger
+from graphfed.federation.link import SERVER_END, Link, Message, Pair, deliver
+from graphfed.federation.route import (
+    PeerIds,
+    PeerRoute,
+    Route,
+    check_wants,
+    find_rows,
+    make_table,
+    row_counts,
+    traffic,
+)
+from graphfed.federation.tape import Pending, Record, Tape
+from graphfed.federation.values import (
+    ABSENT,
+    CLIENTS,
+    SERVER,
+    Located,
+    OfTheProgram,
+    check_arguments,
+    check_function,
+)
+from graphfed.federation.wire import WireError
+from graphfed.federation.wrap import Wrapper
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 
@@ -31,20 +52,43 @@ class StageError(GraphfedError):
     """A function run at a place failed: the message says where, in which stage, with what inputs."""
 
 
-class Link(Protocol):
-    """Messages between processes. A message is found by its key, so the order of arrival does not matter."""
-
-    def send(self, to: int, key: str, message: bytes) -> None: ...
-
-    def recv(self, sender: int, key: str) -> bytes: ...
-
-
 def as_leaves(tree: Any) -> Any:
-    """The payload's floating tensors as leaves that collect a gradient (run this at the place that owns the weights)."""
-    return pay.tree_map(lambda x: x.detach().requires_grad_() if x.is_floating_point() else x, tree)
+    """The payload's floating tensors as leaves that collect a gradient (run this at the place that owns the
+    weights)."""
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, SparseWeights):
+            return x.with_values(x.values.detach().requires_grad_())
+        return x.detach().requires_grad_() if x.is_floating_point() else x
+
+    return pay.tree_map(leaf, tree)
 
 
-class _Place:
+@dataclass(frozen=True)
+class _Transfer:
+    """One payload transfer: its name, its kind and flow on the ledger, and the caller's options.
+
+    leading: the first dimension of the payload counts the units of the flow."""
+
+    name: str
+    kind: str
+    flow: Flow
+    protection: str
+    grad: bool
+    wrap: Wrapper | None = None
+    leading: bool = True
+
+    def charge(self, payload: Any) -> Charge:
+        """What the payload of one message says of all: they differ in the number of units only."""
+        protection = self.protection
+        if self.wrap is not None and self.wrap.protection is not None:
+            protection = self.wrap.protection
+        shape = pay.describe(payload, leading=self.leading)
+        size = pay.unit_bytes(payload, leading=self.leading)
+        return Charge(self.name, self.kind, pay.dtype_of(payload), shape, protection, self.flow, size)
+
+
+class _Place(OfTheProgram):
     """Where functions run: ``fed.clients`` or ``fed.server``."""
 
     def __init__(self, fed: "Federation", name: str) -> None:
@@ -53,9 +97,10 @@ class _Place:
     def run(self, fn: Callable[..., Any], *arguments: Any, outputs: int = 1) -> Any:
         """Run `fn` at this place; its result stays here (`outputs` > 1: a tuple of that many located values).
 
-        Located arguments must live here; `fn` gets their content. A function run at the clients gets a whole cohort and never
-        loops over clients. Raises PlaceError for a value from elsewhere or a function that carries data of its own, StageError
-        with place, stage and inputs when `fn` fails."""
+        Located arguments must live here; `fn` gets their content and never writes into it. A function run at
+        the clients gets a whole cohort and never loops over clients. Raises PlaceError for a value from
+        elsewhere or a function that carries data of its own, StageError with place, stage and inputs when
+        `fn` fails."""
         fed, stage = self._fed, getattr(fn, "__name__", repr(fn))
         check_function(fn)
         check_arguments(self.name, stage, arguments)
@@ -71,22 +116,31 @@ class _Place:
                 continue
             inputs = [a.parts[position] if isinstance(a, Located) else a for a in arguments]
             try:
-                results.append(fn(*inputs))
+                result = fn(*inputs)
+                if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
+                    raise TypeError(f"returned {_tell(result)} where a tuple of {outputs} is expected")
             except (InputError, PlaceError):
                 raise
             except Exception as error:
                 raise StageError(fed._failure(end, stage, inputs, error)) from error
+            results.append(result)
         members = fed.roster if at_clients else None
         if outputs == 1:
             return Located(self.name, stage, tuple(results), members)
-        return tuple(Located(self.name, f"{stage}[{i}]", tuple(r[i] for r in results), members) for i in range(outputs))
+        return tuple(
+            Located(self.name, f"{stage}[{i}]", tuple(r[i] for r in results), members) for i in range(outputs)
+        )
 
 
-class Federation:
+class Federation(OfTheProgram):
     """One run of K clients and a server, seen from one process.
 
-    hosts: for every host of the run the ids of its clients, ascending over all hosts; here: the hosts in this process;
-    server_here: whether the server is; link: how to reach the others (None when everything is here)."""
+    hosts: for every host of the run the ids of its clients, ascending over all hosts; here: the hosts in this
+    process; server_here: whether the server is; link: how to reach the others (None when everything is here).
+
+    The payload transfers share these options: `name` is the transfer's name on the ledger, `protection` its
+    class there; ``grad=False`` sends no gradient back; `wrap` goes around the payload (see `wrap.Wrapper`). A
+    payload is a tensor, or tensors in dictionaries and tuples."""
 
     def __init__(
         self,
@@ -99,41 +153,67 @@ class Federation:
     ) -> None:
         self.hosts = [tuple(h) for h in hosts]
         flat = [k for h in self.hosts for k in h]
-        if flat != list(range(len(flat))):
-            raise ValueError(f"hosts must hold the clients 0..K-1 in order, got {self.hosts}")
+        if not flat or flat != list(range(len(flat))) or not all(self.hosts):
+            raise ValueError(
+                f"hosts must hold the clients 0..K-1 in order, at least one each; got {self.hosts}"
+            )
         self.here = list(range(len(self.hosts))) if here is None else list(here)
+        if self.here != sorted({*self.here} & {*range(len(self.hosts))}):
+            raise ValueError(
+                f"here must name some of the {len(self.hosts)} hosts, ascending; got {self.here}"
+            )
+        if link is None and (len(self.here) < len(self.hosts) or not server_here):
+            raise ValueError("some places are not in this process: pass the link to them")
         self.server_ends = [SERVER_END] if server_here else []
         self.link, self.device = link, torch.device(device)
         self.num_clients = len(flat)
         self.ledger = Ledger(self.num_clients)
         self.clients, self.server = _Place(self, CLIENTS), _Place(self, SERVER)
-        # The clients whose traffic this process sees: its own, and everybody's at the server.
-        self._seen = np.full(self.num_clients, server_here)
+        self._held = np.zeros(self.num_clients, dtype=bool)
         for h in self.here:
-            self._seen[list(self.hosts[h])] = True
+            self._held[list(self.hosts[h])] = True
+        # The clients whose traffic with the server this process sees: its own, and everybody's at the server.
+        self._seen = self._held | server_here
+        self._everyone_flow = Flow.up(self._seen, self._seen)
         self._tape: Tape | None = None
         self._sequence = 0
         self.set_roster(np.ones(self.num_clients, dtype=bool))
 
-    # ---- who takes part, where it stands ----------------------------------------------------------------------------------
+    # ---- who takes part, where it stands -------------------------------------------------------------------
 
     def set_roster(self, present: np.ndarray) -> None:
-        """Who takes part from now on: [K] bool, the same at every place (it came by `control`)."""
+        """Who takes part from now on: [K] bool, the same at every place (it came by `control`).
+
+        Raises InputError when nobody does."""
+        present = np.array(present)
+        if present.shape != (self.num_clients,) or present.dtype != bool:
+            raise ValueError(
+                f"a roster is {self.num_clients} booleans; got {present.dtype} of shape {present.shape}"
+            )
+        if not present.any():
+            raise InputError("no client takes part in the round; use a larger fraction of clients")
+        present.setflags(write=False)
         self.roster = present
-        self._active = [bool(present[list(h)].any()) for h in self.hosts]
+        self._active = [bool(present[h[0] : h[-1] + 1].any()) for h in self.hosts]
         self._everyone = bool(present.all())
-        self._counted = present & self._seen
-        self._messages = int(self._counted.sum())
+        active = [h for h, taking_part in enumerate(self._active) if taking_part]
+        self._up: list[Pair] = [(h, SERVER_END) for h in active]
+        self._down: list[Pair] = [(SERVER_END, h) for h in active]
+        # One unit for every client that takes part, upwards; its `back` is the way down.
+        self._flow = Flow.up(present & self._seen, present & self._seen)
 
     def present(self) -> Located:
         """At the clients: which of a cohort's clients take part, [K_h] bool."""
-        parts = tuple(torch.from_numpy(self.roster[list(self.hosts[h])]).to(self.device) for h in self.here)
+        parts = tuple(torch.tensor(self.roster[list(self.hosts[h])], device=self.device) for h in self.here)
         return Located(CLIENTS, "present", parts)
 
     def keep_absent(self, new: Located, old: Located) -> Located:
-        """`new` where a host has a client that takes part, `old` where it has none: state that absent clients keep."""
+        """`new` where a host has a client that takes part, `old` where it has none: state that absent clients
+        keep."""
+        check_arguments(CLIENTS, "keep_absent", (new, old))
         parts = tuple(o if n is ABSENT else n for n, o in zip(new.parts, old.parts, strict=True))
-        return Located(new.place, new.name, parts, old.members)
+        members = None if new.members is None or old.members is None else new.members | old.members
+        return Located(CLIENTS, new.name, parts, members)
 
     @contextmanager
     def phase(self, name: str, round: int | None = None) -> Iterator[None]:
@@ -144,11 +224,18 @@ class Federation:
             yield
 
     def locate(self, place: str, name: str, parts: Sequence[Any]) -> Located:
-        """A value that a place has of its own before anything crosses: one part for each host of the place in this process."""
+        """A value that a place has of its own before anything crosses: one part for each host of the place in
+        this process."""
+        ends = self.here if place == CLIENTS else self.server_ends
+        if place not in (CLIENTS, SERVER) or len(parts) != len(ends):
+            raise PlaceError(
+                f"{name!r} at {place}: got {len(parts)} parts for the {len(ends)} hosts of this process"
+            )
         return Located(place, name, tuple(parts))
 
     def local_parts(self, value: Located) -> tuple[Any, ...]:
-        """What this process holds of a value: for run folders, runtimes and tests. A method's program never looks."""
+        """What this process holds of a value: for run folders, runtimes and tests. A method's program never
+        looks."""
         return tuple(p for p in value.parts if p is not ABSENT)
 
     def _check_members(self, value: Located, stage: str) -> None:
@@ -158,359 +245,529 @@ class Federation:
         missing = np.flatnonzero(self.roster & ~members)
         if len(missing):
             raise PlaceError(
-                f"{stage}: {value.name!r} is missing at client {missing[0]} ({len(missing)} in all), which took no part when it "
-                "was made; make it again with this roster"
+                f"{stage}: {value.name!r} is missing at client {missing[0]} ({len(missing)} in all), "
+                "which took no part when it was made; make it again with this roster"
             )
 
     def _failure(self, end: int, stage: str, inputs: Sequence[Any], error: Exception) -> str:
-        hosted = self.hosts[end] if end != SERVER_END else ()
-        where = "server" if end == SERVER_END else f"client {hosted[0]}" if len(hosted) == 1 else f"clients {hosted[0]}..{hosted[-1]} (stacked)"  # fmt: skip
         told = ", ".join(_tell(x) for x in inputs)
         return (
-            f"{where} failed in {stage!r} (phase {self.ledger.phase}, round {self.ledger.round}): "
+            f"{self._name(end)} failed in {stage!r} (phase {self.ledger.phase}, round {self.ledger.round}): "
             f"{type(error).__name__}: {error}; inputs: {told}"
         )
 
-    # ---- control ----------------------------------------------------------------------------------------------------------
+    def _name(self, end: int) -> str:
+        if end == SERVER_END:
+            return "server"
+        first, last = self.hosts[end][0], self.hosts[end][-1]
+        return f"client {first}" if first == last else f"clients {first}..{last} (stacked)"
+
+    # ---- control -------------------------------------------------------------------------------------------
 
     def control(self, fn: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-        """Decide at the server, tell every place: `fn` returns plain JSON values and everyone gets the same dictionary.
+        """Decide at the server, tell every place: `fn` returns plain JSON values and everyone gets the same
+        dictionary.
 
-        The only way for a program to branch on a value (design decision 6). Reaches absent clients too: they must know."""
-        decision = self.server.run(fn, *arguments)
-        texts = [json.dumps(d, allow_nan=False) for d in decision.parts]
+        The only way for a program to branch on a value (design decision 6). Reaches absent clients too: they
+        must know. Raises StageError when `fn` returns anything but JSON."""
+        decision = self.server.run(_as_json, fn, *arguments)
         pairs = [(SERVER_END, h) for h in range(len(self.hosts))]
+        messages = {p: Message(text) for text in decision.parts for p in pairs}
+        got = self._deliver(messages, pairs, self._next_key("control"))
+        text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
+        if not isinstance(text, str):
+            raise WireError("a control message is not text")
         with self.ledger.in_phase("control"):
-            got = self._send(dict.fromkeys(pairs, texts[0]) if texts else {}, pairs, "control")
-            text: str = texts[0] if texts else next(iter(got.values()))[0]
-            size = len(text.encode())
-            zeros = np.zeros(self.num_clients, dtype=np.int64)
-            self.ledger.charge(Charge("control", DOWN, "control", "json", [], "public", int(self._seen.sum()), zeros, size * self._seen))  # fmt: skip
+            flow, size = self._everyone_flow.back, len(text.encode())
+            self.ledger.charge(Charge("control", "control", "json", [], "public", flow, size))
         result: dict[str, Any] = json.loads(text)
         return result
 
-    # ---- routes -----------------------------------------------------------------------------------------------------------
+    # ---- routes --------------------------------------------------------------------------------------------
 
     def route(self, ids: Located, *, name: str, protection: str = "clear") -> Route:
         """Agree which rows travel between the clients and the server: `ids` is a `RowIds` at the clients.
 
-        A metered set-up transfer of 8 bytes an id: the server then knows who holds which ids, and nothing more."""
+        A metered set-up transfer of 8 bytes an id: the server then knows who holds which ids, and nothing
+        more."""
         self._expect(ids, CLIENTS, name)
         self._all_present(name)
-        counts = {h: _counts(r.client, len(self.hosts[h])) for h, r in zip(self.here, ids.parts, strict=True)}
-        pairs = self._pairs_up()
-        got = self._send({(h, SERVER_END): (r.ids, torch.from_numpy(counts[h])) for h, r in zip(self.here, ids.parts, strict=True)}, pairs, name)  # fmt: skip
-        table = None
-        if self.server_ends:
-            counts = {h: got[h, SERVER_END][0][1].cpu().numpy() for h, _ in pairs}
-            unique, index = torch.unique(torch.cat([got[p][0][0] for p in pairs]), return_inverse=True)
-            every = torch.from_numpy(np.concatenate([counts[h] for h in range(len(self.hosts))]))
-            client = torch.repeat_interleave(torch.arange(self.num_clients), every).to(unique.device)
-            table = RouteTable(unique, index, client)
+        mine = dict(zip(self.here, ids.parts, strict=True))
+        counts = {h: row_counts(r, len(self.hosts[h]), name) for h, r in mine.items()}
+        messages = {(h, SERVER_END): Message((r.ids, torch.from_numpy(counts[h]))) for h, r in mine.items()}
+        got = self._deliver(messages, self._up, self._next_key(name))
         rows = np.zeros(self.num_clients, dtype=np.int64)
         for h, c in counts.items():
             rows[list(self.hosts[h])] = c
-        self.ledger.charge(self._charge_rows(name, UP, rows, 8, kind="ids", dtype="int64", shape=[], protection=protection))
-        return Route(name, {h: int(c.sum()) for h, c in counts.items()}, rows, table)
+        table = None
+        if self.server_ends:
+            arrived = [_pair_of_tensors(got[p].payload, name) for p in self._up]
+            table, rows = make_table(arrived, [len(h) for h in self.hosts], name)
+            counts = {h: rows[list(clients)] for h, clients in enumerate(self.hosts)}
+        flow = Flow.up(rows, self._seen)
+        self.ledger.charge(Charge(name, "ids", "int64", [], protection, flow, 8))
+        return Route(name, {h: int(c.sum()) for h, c in counts.items()}, flow, table)
 
     def table(self, route: Route) -> Located:
         """What the server knows of a route: a `RouteTable`, located at the server."""
         return Located(SERVER, f"{route.name} table", (route.table,) * len(self.server_ends))
 
     def peer_route(self, wants: Located, *, name: str, protection: str = "clear") -> PeerRoute:
-        """Agree which rows travel between clients: `wants` is a `PeerIds` at the clients. Every client sends the ids it wants
-        to their owners (8 bytes an id, client to client). InputError when an owner has no such row."""
+        """Agree which rows travel between clients: `wants` is a `PeerIds` at the clients.
+
+        Every client sends the ids it wants to their owners: 8 bytes an id, client to client (who asks and who
+        is asked is the envelope). InputError when an owner has no such row."""
         self._expect(wants, CLIENTS, name)
         self._all_present(name)
         mine: dict[int, PeerIds] = dict(zip(self.here, wants.parts, strict=True))
-        host_of = np.repeat(np.arange(len(self.hosts)), [len(h) for h in self.hosts])
+        hosts = range(len(self.hosts))
+        host_of = torch.from_numpy(np.repeat(np.arange(len(self.hosts)), [len(h) for h in self.hosts]))
         place: dict[Pair, Tensor] = {}
-        asks: dict[Pair, Any] = {}
-        sent, received = (np.zeros(self.num_clients, dtype=np.int64) for _ in range(2))
-        every = [(a, b) for a in range(len(self.hosts)) for b in range(len(self.hosts)) if a in mine or b in mine]
+        asks: dict[Pair, Message] = {}
         for b, want in mine.items():
-            owner = torch.from_numpy(host_of).to(want.site.device)[want.site]
-            received[list(self.hosts[b])] = _counts(want.client, len(self.hosts[b]))
-            for a in range(len(self.hosts)):
+            check_wants(want, self.hosts[b], self.num_clients, name)
+            owner = host_of.to(want.site.device)[want.site]
+            asker = want.client + self.hosts[b][0]
+            for a in hosts:
                 place[a, b] = (owner == a).nonzero()[:, 0]
-                asks[b, a] = (want.site[place[a, b]], want.ids[place[a, b]])
-        got = self._send(asks, [(b, a) for a, b in every], name)
-        send: dict[Pair, Tensor] = {}
-        for a, held in mine.items():
-            for b in range(len(self.hosts)):
-                site, ids = got[b, a][0]
-                client = site - self.hosts[a][0]
-                send[a, b] = _find_rows(held, client, ids, name)
-                sent[list(self.hosts[a])] += _counts(client, len(self.hosts[a]))
-        route = PeerRoute(name, tuple(every), send, place, {b: len(w.ids) for b, w in mine.items()}, sent, received)
-        if self.server_ends and self.link is not None:
-            route = PeerRoute(name, (), {}, {}, {}, sent, received)
+                asks[b, a] = Message(tuple(column[place[a, b]] for column in (want.site, want.ids, asker)))
         # Ids travel from who wants to who owns: the other way round from the rows that answer.
-        self.ledger.charge(self._peer_charge(route, 8, kind="ids", dtype="int64", shape=[], protection=protection, back=True))
+        pairs = [(b, a) for a in hosts for b in hosts if a in mine or b in mine]
+        got = self._deliver(asks, pairs, self._next_key(name))
+        send: dict[Pair, Tensor] = {}
+        senders, receivers = [], []
+        for a, held in mine.items():
+            for b in hosts:
+                site, ids, asker = got[b, a].payload
+                rows = find_rows(held, self.hosts[a], site, ids, name)
+                if len(rows):
+                    send[a, b] = rows
+                    senders.append(site)
+                    receivers.append(asker)
+        for b, want in mine.items():
+            elsewhere = torch.cat(
+                [p for (a, to), p in place.items() if to == b and a not in mine] or [want.ids[:0]]
+            )
+            senders.append(want.site[elsewhere])
+            receivers.append(want.client[elsewhere] + self.hosts[b][0])
+        links = (
+            traffic(torch.cat(senders), torch.cat(receivers), self.num_clients)
+            if mine
+            else np.zeros((0, 3), int)
+        )
+        order = {b: _order([place[a, b] for a in hosts]) for b in mine}
+        with_rows = [p for p in ((a, b) for b, a in pairs) if p in send or len(place.get(p, ()))]
+        route = PeerRoute(name, tuple(with_rows), send, order, Flow.peer(links, self._held))
+        if mine:
+            self.ledger.charge(Charge(name, "ids", "int64", [], protection, route.flow.back, 8))
         return route
 
-    # ---- transfers --------------------------------------------------------------------------------------------------------
+    # ---- transfers -----------------------------------------------------------------------------------------
 
-    def upload(self, x: Located, route: Route, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
-        """Clients to server: a row of `x` for every id of the route, [M_h, ...] at each host -> [M, ...] in client order."""
-        rows = self._rows_up(x, route, name, "rows", protection, grad)
-        return Located(SERVER, name, rows)
+    def upload(
+        self,
+        x: Located,
+        route: Route,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
+        """Clients to server: a row of `x` for every id of the route, [M_h, ...] at each host -> [M, ...] in
+        client order."""
+        return Located(
+            SERVER, name, self._rows_up(x, route, _Transfer(name, "rows", route.flow, protection, grad, wrap))
+        )
 
-    def gather(self, x: Located, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
-        """Clients to server: every client's own value, [K_h, ...] at each host -> [K, ...] in client order."""
+    def gather(
+        self,
+        x: Located,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
+        """Clients to server: every client's own value, [K_h, ...] at each host -> [K, ...] in client
+        order."""
         self._expect(x, CLIENTS, name)
         self._all_present(name)
-        pairs = self._pairs_up()
-        got = self._move(name, self._from_hosts(x), pairs, UP, grad, lambda t: self._charge_parts(t, name, UP, "gather", protection, True))  # fmt: skip
-        return Located(SERVER, name, (torch.cat([got[p] for p in pairs]),) if self.server_ends else ())
+        for h, part in zip(self.here, x.parts, strict=True):
+            _check_rows(part, len(self.hosts[h]), f"transfer {name!r}: {x.name!r}", "its clients are")
+        got = self._move(
+            _Transfer(name, "gather", self._flow, protection, grad, wrap), self._from_hosts(x), self._up
+        )
+        if not self.server_ends:
+            return Located(SERVER, name, ())
+        for h, end in self._up:
+            _check_rows(
+                got[h, end], len(self.hosts[h]), f"transfer {name!r}: from {self._name(h)}", "its clients are"
+            )
+        return Located(SERVER, name, (pay.concat_rows([got[p] for p in self._up]),))
 
-    def download(self, x: Located, route: Route, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
-        """Server to clients: row u of `x` [U, ...] to every client whose route names id u -> [M_h, ...] at each host."""
+    def download(
+        self,
+        x: Located,
+        route: Route,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
+        """Server to clients: row u of `x` [U, ...] to every client whose route names id u -> [M_h, ...] at
+        each host."""
         self._expect(x, SERVER, name)
         self._all_present(name)
-        pairs = self._pairs_down()
         messages: dict[Pair, Any] = {}
         for value in x.parts:
             assert route.table is not None
+            _check_rows(
+                value,
+                len(route.table.ids),
+                f"transfer {name!r}: {x.name!r}",
+                f"the ids of route {route.name!r} are",
+            )
             rows = pay.take_rows(value, route.table.index)
-            sizes = [route.sizes[h] for _, h in pairs]
-            messages = dict(zip(pairs, pay.split_rows(rows, sizes), strict=True))
-        got = self._move(name, messages, pairs, DOWN, grad, lambda t: self._charge_row_payload(t, route, name, DOWN, "rows", protection))  # fmt: skip
+            messages = dict(
+                zip(self._down, pay.split_rows(rows, [route.sizes[h] for _, h in self._down]), strict=True)
+            )
+        got = self._move(
+            _Transfer(name, "rows", route.flow.back, protection, grad, wrap), messages, self._down
+        )
+        for h in self.here:
+            _check_rows(
+                got[SERVER_END, h],
+                route.sizes[h],
+                f"transfer {name!r}: from the server",
+                f"route {route.name!r} names",
+            )
         return Located(CLIENTS, name, tuple(got[SERVER_END, h] for h in self.here), self.roster)
 
-    def broadcast(self, x: Located, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
-        """Server to clients: the same payload at every client that takes part. Its gradient is the sum over the clients."""
+    def broadcast(
+        self,
+        x: Located,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
+        """Server to clients: the same payload at every client that takes part. Its gradient is the sum over
+        the clients, so it comes back as sums of hosts: a wrapper around gradients is refused."""
         self._expect(x, SERVER, name)
-        pairs = self._pairs_down()
-        messages = dict.fromkeys(pairs, x.parts[0]) if x.parts else {}
-        got = self._move(name, messages, pairs, DOWN, grad, lambda t: self._charge_parts(t, name, DOWN, "broadcast", protection, False))  # fmt: skip
+        if wrap is not None and wrap.gradients:
+            raise PlaceError(
+                f"transfer {name!r}: the gradient of a broadcast is summed over a cohort before it crosses: "
+                "it cannot be wrapped client by client; use a wrapper that leaves gradients as they are"
+            )
+        messages = dict.fromkeys(self._down, x.parts[0]) if x.parts else {}
+        got = self._move(
+            _Transfer(name, "broadcast", self._flow.back, protection, grad, wrap, leading=False),
+            messages,
+            self._down,
+        )
         return Located(CLIENTS, name, tuple(got.get((SERVER_END, h), ABSENT) for h in self.here), self.roster)
 
     def sum(
-        self, x: Located, route: Route | None = None, *, name: str, protection: str = "clear", grad: bool = True
+        self,
+        x: Located,
+        route: Route | None = None,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
     ) -> Located:
-        """Clients to server, added up. With a route: rows of the same id are added, [U, ...] in the order of its table.
+        """Clients to server, added up. With a route: rows of the same id are added, [U, ...] in its table's
+        order.
 
-        Without a route `x` is each host's total over its clients that take part (a single client's own value where it is alone),
-        of one shape everywhere; the ledger counts a part for every client. In the clear the server sees each part."""
+        Without a route `x` is each host's total over its clients that take part (a single client's own value
+        where it is alone), of one shape everywhere; the ledger counts a part for every client. A wrapper
+        needs a route: a stacked cohort has no parts to wrap, only their total. In the clear the server sees
+        each part."""
         if route is not None:
-            rows = self._rows_up(x, route, name, "sum", protection, grad)
-            assert route.table is not None or not rows
-            return Located(SERVER, name, tuple(pay.add_rows(r, route.table.index, len(route.table.ids)) for r in rows))  # type: ignore[union-attr]
+            rows = self._rows_up(x, route, _Transfer(name, "sum", route.flow, protection, grad, wrap))
+            return Located(SERVER, name, tuple(pay.add_rows(r, *_groups(route)) for r in rows))
+        if wrap is not None:
+            raise PlaceError(
+                f"transfer {name!r}: a sum without a route takes no wrapper, because a stacked "
+                "cohort holds the total of its clients and not their parts; use average or gather"
+            )
         self._expect(x, CLIENTS, name)
-        pairs = self._pairs_up()
-        messages = self._from_hosts(x)
-        got = self._move(name, messages, pairs, UP, grad, lambda t: self._charge_parts(t, name, UP, "sum", protection, False))
-        if not self.server_ends:
-            return Located(SERVER, name, ())
-        parts = [got[p] for p in pairs]
-        total = parts[0]
-        for part in parts[1:]:
-            total = pay.add(total, part)
-        return Located(SERVER, name, (total,))
+        got = self._move(
+            _Transfer(name, "sum", self._flow, protection, grad, leading=False), self._from_hosts(x), self._up
+        )
+        return Located(
+            SERVER, name, self._total([got[p] for p in self._up], name) if self.server_ends else ()
+        )
 
-    def max(self, x: Located, route: Route, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
+    def max(
+        self,
+        x: Located,
+        route: Route,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
         """Clients to server: the elementwise maximum of the rows [M_h, H] of the same id -> [U, H].
 
         The gradient goes to the row that won; of equal rows the one of the client with the lowest id."""
-        rows = self._rows_up(x, route, name, "max", protection, grad)
-        assert route.table is not None or not rows
-        return Located(SERVER, name, tuple(pay.max_rows(r, route.table.index, len(route.table.ids)) for r in rows))  # type: ignore[union-attr]
+        rows = self._rows_up(x, route, _Transfer(name, "max", route.flow, protection, grad, wrap))
+        return Located(SERVER, name, tuple(pay.max_rows(r, *_groups(route)) for r in rows))
 
     def average(
-        self, x: Located, weights: Located, *, name: str, protection: str = "clear", grad: bool = True
+        self,
+        x: Located,
+        weights: Located,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
     ) -> Located:
-        """Clients to server: the weighted mean sum_k p_k x_k (methods.md 6.1), p_k = weights_k / sum over the roster.
+        """Clients to server: the weighted mean sum_k p_k x_k (methods.md 6.1), p_k = weights_k / sum over the
+        roster.
 
-        `x` holds per-client values ([K_h, ...] tensors or `SparseWeights`); `weights` [K] at the server. A client of weight 0
-        does not count; if all that take part have weight 0 that is an InputError. In the clear the server sees each part."""
+        `x` holds per-client values ([K_h, ...] tensors or `SparseWeights`); `weights` [K] at the server,
+        constants. A client of weight 0 does not count; if all that take part have weight 0 that is an
+        InputError. In the clear the server sees each part. Across a link or under a wrapper sparse weights
+        are stored in full, client by client."""
         self._expect(x, CLIENTS, name)
         self._expect(weights, SERVER, name)
-        pairs = self._pairs_up()
         messages = self._from_hosts(x)
-        if self.link is not None:  # each present client's own value crosses, in full
-            messages = {
-                (h, end): pay.stack([pay.part_of(m, i) for i in self._present_in(h)]) for (h, end), m in messages.items()
-            }
-        got = self._move(name, messages, pairs, UP, grad, lambda t: self._charge_parts(t, name, UP, "average", protection, True))
+        # In one process a cohort's values stay as they are stored; else each present client's own crosses.
+        own = self.link is not None or wrap is not None
+        if own:
+            messages = {(h, end): pay.parts(m, self._present_in(h)) for (h, end), m in messages.items()}
+        got = self._move(_Transfer(name, "average", self._flow, protection, grad, wrap), messages, self._up)
         if not self.server_ends:
             return Located(SERVER, name, ())
         share = self._shares(weights.parts[0], name)
-        total: Any = None
-        for h, end in pairs:
-            members = self._present_in(h) if self.link is not None else range(len(self.hosts[h]))
-            mine = share if len(self.hosts) == 1 else share[[self.hosts[h][i] for i in members]]
-            term = pay.weighted_sum(got[h, end], mine)
-            total = term if total is None else pay.add(total, term)
-        return Located(SERVER, name, (total,))
+        terms = []
+        for h, end in self._up:
+            mine = share[self.hosts[h][0] : self.hosts[h][-1] + 1]
+            if own:
+                mine = mine[self._present_in(h).numpy()]
+            for leaf in pay.leaves(got[h, end]):
+                if not isinstance(leaf, SparseWeights):
+                    _check_rows(
+                        leaf, len(mine), f"transfer {name!r}: from {self._name(h)}", "its clients are"
+                    )
+            terms.append(pay.weighted_sum(got[h, end], mine))
+        return Located(SERVER, name, self._total(terms, name))
 
-    def exchange(self, x: Located, route: PeerRoute, *, name: str, protection: str = "clear", grad: bool = True) -> Located:
-        """Client to client: the rows of `x` [N_h, ...] that others want -> [M_h, ...] in the order of each one's wants."""
+    def exchange(
+        self,
+        x: Located,
+        route: PeerRoute,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
+        """Client to client: the rows of `x` [N_h, ...] that others want -> [M_h, ...] in the order of each
+        one's wants."""
         self._expect(x, CLIENTS, name)
         self._all_present(name)
         mine = dict(zip(self.here, x.parts, strict=True))
-        messages = {(a, b): mine[a][rows] for (a, b), rows in route.send.items()}
-
-        def charge(tree: Tensor) -> Charge:
-            return self._peer_charge(route, pay.row_bytes(tree), kind="rows", dtype=pay.dtype_of(tree), shape=list(tree.shape[1:]), protection=protection, name=name)  # fmt: skip
-
-        got = self._move(name, messages, route.pairs, PEER, grad, charge)
+        messages = {(a, b): pay.take_rows(mine[a], rows) for (a, b), rows in route.send.items()}
+        got = self._move(_Transfer(name, "rows", route.flow, protection, grad, wrap), messages, route.pairs)
         received = []
         for b in self.here:
-            senders = [a for a, to in route.pairs if to == b]
-            order = torch.cat([route.place[a, b] for a in senders])
-            rows = torch.cat([got[a, b] for a in senders])
-            received.append(rows[torch.argsort(order)])
+            parts = [got[p] for p in route.pairs if p[1] == b]
+            rows = pay.concat_rows(parts) if parts else pay.take_rows(pay.detach(mine[b]), torch.arange(0))
+            order = route.order[b]
+            wanted = rows.shape[0] if order is None else len(order)
+            _check_rows(rows, wanted, f"transfer {name!r}: from other clients", f"route {route.name!r} names")
+            received.append(rows if order is None else pay.take_rows(rows, order))
         return Located(CLIENTS, name, tuple(received), self.roster)
 
-    # ---- the tape ---------------------------------------------------------------------------------------------------------
+    # ---- the tape ------------------------------------------------------------------------------------------
 
     @contextmanager
     def tape(self) -> Iterator[None]:
-        """Record the transfers of this block, for `backward`."""
+        """Record the transfers of this block, for one `backward`. After the block what was received is
+        constant."""
         if self._tape is not None:
             raise PlaceError("fed.tape() is already recording; close it before opening another")
         self._tape = Tape()
         try:
             yield
         finally:
+            self._tape.close()
             self._tape = None
 
     def backward(self, loss: Located) -> None:
-        """Send the gradient of the sum of `loss` (a scalar at every host of its place) back across the recorded transfers.
+        """Send the gradient of the sum of `loss` (a scalar at every host of its place) back across the
+        recorded transfers, once per tape.
 
-        Afterwards the leaves (`as_leaves`) hold their gradients; read them with `gradients`."""
-        if self._tape is None:
-            raise PlaceError("fed.backward(loss) outside fed.tape(): no transfer was recorded; compute the loss inside the block")
-        records, self._tape.records = self._tape.records, []
+        Afterwards the leaves (`as_leaves`) hold their gradients; read them with `gradients`. A transfer whose
+        sender wanted a gradient (its tensor requires one) is answered with exactly one, zeros where it was
+        not used; like autograd itself this is decided for a whole tensor, so a function must not make it
+        depend on the data."""
+        tape = self._tape
+        if tape is None:
+            raise PlaceError(
+                "fed.backward(loss) outside fed.tape(): no transfer was recorded; compute the loss inside"
+            )
+        if tape.spent:
+            raise PlaceError(
+                "fed.backward(loss) ran already on this tape; add the losses up, or open another fed.tape()"
+            )
+        tape.spent = True
         pending = Pending()
         ends = self.here if loss.place == CLIENTS else self.server_ends
         for end, part in zip(ends, loss.parts, strict=True):
             if part is not ABSENT:
                 pending.add(end, part, torch.ones_like(part))
-        for record in reversed(records):
+        for record in reversed(tape.records):
             for end in dict.fromkeys(to for _, to in record.received):
                 pending.flush(end)
-            answers = {
-                (to, source): tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
-                for (source, to), tensors in record.received.items()
-            }
+            answers = {(to, source): _answer(ts, record.wrap) for (source, to), ts in record.received.items()}
             back = [(to, source) for source, to in record.pairs]
-            got = self._send(answers, back, f"{record.name}/grad")
-            answered = np.zeros(self.num_clients, dtype=bool)
-            for source, to in record.pairs:
-                for end in (source, to):
-                    if end != SERVER_END:
-                        answered[list(self.hosts[end])] = True
-            self.ledger.charge(record.charge.reversed(answered))
-            for pair, tensors in record.sent.items():
-                for tensor, gradient in zip(tensors, got[pair[1], pair[0]][0], strict=True):
-                    pending.add(pair[0], tensor, gradient)
+            got = self._deliver(answers, back, f"{record.key}/grad")
+            for charge in record.answers:
+                self.ledger.charge(charge)
+            for (source, to), tensors in record.sent.items():
+                gradients = got[to, source].payload
+                for tensor, gradient in zip(tensors, _gradients_for(tensors, gradients, record), strict=True):
+                    pending.add(source, tensor, gradient)
         pending.flush_all()
 
     def gradients(self, weights: Located) -> Located:
-        """The gradients of leaf weights after `backward`, at the place of the weights (a cohort's: summed over its clients)."""
+        """The gradients of leaf weights after `backward`, at the place of the weights (a cohort's: summed
+        over its clients). As in PyTorch they add up while the same leaves are used in several passes."""
         parts = tuple(p if p is ABSENT else pay.tree_map(_gradient, p) for p in weights.parts)
         return Located(weights.place, f"gradient of {weights.name}", parts, weights.members)
 
-    # ---- messages ---------------------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------
+
+    def _next_key(self, name: str) -> str:
+        """The key of a transfer's messages: alike in every process, because all run the same program."""
+        self._sequence += 1
+        return f"{self.ledger.round}/{self._sequence}/{name}"
+
+    def _deliver(
+        self, messages: Mapping[Pair, Message], pairs: Sequence[Pair], key: str
+    ) -> dict[Pair, Message]:
+        ends = (*self.here, *self.server_ends)
+        return deliver(messages, pairs, key, link=self.link, ends=ends, device=self.device)
 
     def _move(
-        self,
-        name: str,
-        messages: Mapping[Pair, Any],
-        pairs: Sequence[Pair],
-        direction: str,
-        grad: bool,
-        charge_of: Callable[[Any], Charge],
+        self, transfer: _Transfer, payloads: Mapping[Pair, Any], pairs: Sequence[Pair]
     ) -> dict[Pair, Any]:
-        """Deliver payloads: `messages` has those sent from here, the result those received here. Records and charges."""
-        recording = grad and self._tape is not None
-        wants = {p: recording and any(t.requires_grad for t in pay.tensors_in(m)) for p, m in messages.items()}
-        got = self._send({p: pay.detach(m) for p, m in messages.items()}, pairs, name, wants)
-        received = {p: payload for p, (payload, _) in got.items()}
-        wants.update({p: wanted for p, (_, wanted) in got.items()})
-        sample = next(iter(received.values() if received else messages.values()), None)
-        if sample is not None:
-            charge = charge_of(sample)
-            self.ledger.charge(charge)
-            taped = tuple(p for p in pairs if wants.get(p))
-            if taped:
-                for p in taped:
-                    for t in pay.tensors_in(received.get(p, ())):
+        """Deliver payloads: `payloads` has those sent from here, the result those received here. Records and
+        charges."""
+        name, wrap = transfer.name, transfer.wrap
+        key, recording = self._next_key(name), transfer.grad and self._tape is not None
+        if wrap is not None:
+            payloads = {p: pay.densify(x) for p, x in payloads.items()}
+        outgoing = {p: _pack(x, recording, wrap, name) for p, x in payloads.items()}
+        arrived = self._deliver(outgoing, pairs, key)
+        received = {p: _unpack(m, wrap) for p, m in arrived.items()}
+        crossing = arrived or outgoing
+        if not crossing:  # nothing of this transfer is seen from here
+            return received
+        charge = transfer.charge(next(iter(crossing.values())).payload)
+        self.ledger.charge(charge)
+        if recording:
+            asked = {p: m.grad for p, m in (*outgoing.items(), *arrived.items()) if any(m.grad)}
+            if asked:
+                # A gradient weighs what its tensor weighs: as it crossed, if gradients are wrapped too.
+                like = pay.floating_leaves(next(iter((received or payloads).values())))
+                if wrap is not None and wrap.gradients:
+                    like = _wrapped_leaves(next(iter(crossing.values())))
+                answers = self._gradient_charges(transfer, charge, like, asked, pairs)
+                taped = _tensors_asked(payloads, asked, key), _tensors_asked(received, asked, key)
+                for tensors in taped[1].values():
+                    for t in tensors:
                         t.requires_grad_()
                 assert self._tape is not None
-                self._tape.records.append(
-                    Record(
-                        name,
-                        taped,
-                        {p: pay.tensors_in(messages[p]) for p in taped if p in messages},
-                        {p: pay.tensors_in(received[p]) for p in taped if p in received},
-                        charge,
-                    )
-                )
+                self._tape.records.append(Record(key, tuple(asked), *taped, answers, wrap))
         return received
 
-    def _send(
-        self, messages: Mapping[Pair, Any], pairs: Sequence[Pair], name: str, wants: Mapping[Pair, bool] | None = None
-    ) -> dict[Pair, tuple[Any, bool]]:
-        """The bare delivery: (payload, its sender wants a gradient) of every pair whose destination is here."""
-        if self.link is None:
-            return {p: (messages[p], bool(wants and wants[p])) for p in pairs}
-        self._sequence += 1
-        ends = {*self.here, *self.server_ends}
-        for p in pairs:
-            if p[0] in ends and p[1] not in ends:
-                key = f"{self._sequence}/{self.ledger.round}/{name}/{p[0]}>{p[1]}"
-                self.link.send(p[1], key, wire.encode(messages[p], grad=bool(wants and wants[p])))
-        got: dict[Pair, tuple[Any, bool]] = {}
-        for p in pairs:
-            if p[1] not in ends:
-                continue
-            if p[0] in ends:
-                got[p] = (messages[p], bool(wants and wants[p]))
-            else:
-                key = f"{self._sequence}/{self.ledger.round}/{name}/{p[0]}>{p[1]}"
-                payload, header = wire.decode(self.link.recv(p[0], key))
-                moved = pay.tree_map(lambda x: x.to(self.device) if isinstance(x, Tensor | SparseMatrix) else x, payload)
-                got[p] = (moved, bool(header["grad"]))
-        return got
+    def _gradient_charges(
+        self,
+        transfer: _Transfer,
+        charge: Charge,
+        like: Sequence[Any],
+        asked: Mapping[Pair, tuple[bool, ...]],
+        pairs: Sequence[Pair],
+    ) -> tuple[Charge, ...]:
+        """What the gradients of a transfer will weigh, once they are sent: by group of messages that asked
+        alike."""
+        charges = []
+        for flags in dict.fromkeys(asked.values()):
+            ends = [a if a != SERVER_END else b for a, b in pairs if asked.get((a, b)) == flags]
+            flow = transfer.flow
+            if len(ends) < len(pairs):
+                clients = np.zeros(self.num_clients, dtype=bool)
+                for h in ends:
+                    clients[list(self.hosts[h])] = True
+                flow = flow.of(clients)
+            wanted = tuple(x for x, flag in zip(like, flags, strict=True) if flag)
+            answer = replace(
+                transfer, name=f"{transfer.name}/grad", kind="gradients", flow=flow.back, wrap=None
+            )
+            told = answer.charge(wanted[0] if len(wanted) == 1 else wanted)
+            charges.append(replace(told, protection=charge.protection))
+        return tuple(charges)
 
-    def _rows_up(self, x: Located, route: Route, name: str, kind: str, protection: str, grad: bool) -> tuple[Any, ...]:
+    def _rows_up(self, x: Located, route: Route, transfer: _Transfer) -> tuple[Any, ...]:
+        """The rows that a route names, of all clients in client order, at the server."""
+        name, named = transfer.name, f"route {route.name!r} names"
         self._expect(x, CLIENTS, name)
         self._all_present(name)
-        pairs = self._pairs_up()
         for h, part in zip(self.here, x.parts, strict=True):
-            if part.shape[0] != route.sizes[h]:
-                raise PlaceError(
-                    f"transfer {name!r}: {x.name!r} has {part.shape[0]} rows but route {route.name!r} names {route.sizes[h]} ids"
-                )
-        got = self._move(name, self._from_hosts(x), pairs, UP, grad, lambda t: self._charge_row_payload(t, route, name, UP, kind, protection))  # fmt: skip
-        return (pay.concat_rows([got[p] for p in pairs]),) if self.server_ends else ()
+            _check_rows(part, route.sizes[h], f"transfer {name!r}: {x.name!r}", named)
+        got = self._move(transfer, self._from_hosts(x), self._up)
+        if not self.server_ends:
+            return ()
+        for h, end in self._up:
+            _check_rows(got[h, end], route.sizes[h], f"transfer {name!r}: from {self._name(h)}", named)
+        return (pay.concat_rows([got[p] for p in self._up]),)
 
     def _from_hosts(self, x: Located) -> dict[Pair, Any]:
         return {(h, SERVER_END): p for h, p in zip(self.here, x.parts, strict=True) if self._active[h]}
 
-    def _pairs_up(self) -> list[Pair]:
-        return [(h, SERVER_END) for h, active in enumerate(self._active) if active]
-
-    def _pairs_down(self) -> list[Pair]:
-        return [(SERVER_END, h) for h, active in enumerate(self._active) if active]
-
-    def _present_in(self, host: int) -> list[int]:
+    def _present_in(self, host: int) -> Tensor:
         """Positions in a host's cohort of its clients that take part."""
-        return [i for i, k in enumerate(self.hosts[host]) if self.roster[k]]
+        first, last = self.hosts[host][0], self.hosts[host][-1]
+        return torch.from_numpy(np.flatnonzero(self.roster[first : last + 1]))
 
-    def _shares(self, weights: Tensor, name: str) -> Tensor:
+    def _total(self, parts: Sequence[Any], name: str) -> tuple[Any]:
+        """The sum of the parts in client order; they must be alike, or adding would broadcast."""
+        total = parts[0]
+        for (h, _), part in zip(self._up[1:], parts[1:], strict=True):
+            if pay.describe(part, leading=False) != pay.describe(parts[0], leading=False):
+                raise PlaceError(
+                    f"transfer {name!r}: {self._name(h)} sent {pay.describe(part, leading=False)} where "
+                    f"{self._name(self._up[0][0])} sent {pay.describe(parts[0], leading=False)}"
+                )
+            total = pay.add(total, part)
+        return (total,)
+
+    def _shares(self, weights: Tensor, name: str) -> np.ndarray:
         """p_k of the weighted mean over the roster, [K] float64."""
-        weights = weights.double() * torch.from_numpy(self.roster).to(weights.device)
-        total = weights.sum()
-        if not float(total) > 0:
-            raise InputError(
-                f"transfer {name!r}: no client that takes part has a training vertex (their weights sum to 0); "
-                "use fewer clients, a larger fraction, or a split with more training vertices"
+        given = weights.detach().cpu().double().numpy()
+        if given.shape != (self.num_clients,) or not (given >= 0).all():
+            raise PlaceError(
+                f"transfer {name!r}: weights must be {self.num_clients} numbers of at least 0, got {weights}"
             )
-        return weights / total
+        given = np.where(self.roster, given, 0.0)
+        total = given.sum()
+        if total <= 0:
+            raise InputError(
+                f"transfer {name!r}: no client that takes part has a training vertex (their weights sum "
+                "to 0); use fewer clients, a larger fraction, or a split with more training vertices"
+            )
+        share: np.ndarray = given / total
+        return share
 
     def _expect(self, x: Located, place: str, name: str) -> None:
         check_arguments(place, f"transfer {name!r}", [x])
@@ -520,64 +777,125 @@ class Federation:
     def _all_present(self, name: str) -> None:
         if not self._everyone:
             absent = np.flatnonzero(~self.roster).tolist()
-            raise PlaceError(f"transfer {name!r} follows a route, which needs every client; absent: {absent[:5]}")
-
-    # ---- charges ----------------------------------------------------------------------------------------------------------
-
-    def _charge_parts(self, tree: Any, name: str, direction: str, kind: str, protection: str, per_client: bool) -> Charge:
-        moved = self._counted * pay.part_bytes(tree, per_client=per_client)
-        zeros = np.zeros_like(moved)
-        sent, received = (moved, zeros) if direction == UP else (zeros, moved)
-        shape = pay.describe(tree, per_client=per_client)
-        return Charge(name, direction, kind, pay.dtype_of(tree), shape, protection, self._messages, sent, received)
-
-    def _charge_row_payload(self, tree: Any, route: Route, name: str, direction: str, kind: str, protection: str) -> Charge:
-        return self._charge_rows(name, direction, route.rows, pay.row_bytes(tree), kind=kind, dtype=pay.dtype_of(tree), shape=list(tree.shape[1:]), protection=protection)  # fmt: skip
-
-    def _charge_rows(
-        self, name: str, direction: str, rows: np.ndarray, row_bytes: int, *, kind: str, dtype: str, shape: Any, protection: str
-    ) -> Charge:
-        moved = rows * row_bytes
-        zeros = np.zeros_like(moved)
-        sent, received = (moved, zeros) if direction == UP else (zeros, moved)
-        return Charge(name, direction, kind, dtype, shape, protection, self._messages, sent, received)
-
-    def _peer_charge(
-        self, route: PeerRoute, row_bytes: int, *, kind: str, dtype: str, shape: Any, protection: str, back: bool = False, name: str = ""
-    ) -> Charge:
-        sent, received = route.sent * row_bytes, route.received * row_bytes
-        if back:
-            sent, received = received, sent
-        return Charge(name or route.name, PEER, kind, dtype, shape, protection, len(route.pairs), sent, received)
+            raise PlaceError(
+                f"transfer {name!r} needs every client; absent: {absent[:5]} ({len(absent)} in all)"
+            )
 
 
-def _counts(client: Tensor, n: int) -> np.ndarray:
-    counts: np.ndarray = torch.bincount(client, minlength=n).cpu().numpy()
-    return counts
+def _as_json(fn: Callable[..., dict[str, Any]], *inputs: Any) -> str:
+    """The decision of `fn` as text: what every place reads."""
+    return json.dumps(fn(*inputs), allow_nan=False)
 
 
-def _find_rows(held: PeerIds, client: Tensor, ids: Tensor, name: str) -> Tensor:
-    """The rows of a cohort that hold the wanted (client, id) pairs."""
-    if not len(ids):
-        return ids
-    width = int(max(held.held_ids.max().item() if len(held.held_ids) else 0, ids.max().item())) + 1
-    codes = held.held_client * width + held.held_ids
-    order = torch.argsort(codes)
-    wanted = client * width + ids
-    spot = torch.searchsorted(codes[order], wanted).clamp(max=len(codes) - 1)
-    row = order[spot]
-    wrong = codes[row] != wanted
-    if bool(wrong.any()):
-        first = int(wrong.nonzero()[0])
-        raise InputError(f"route {name!r}: a client is asked for vertex {int(ids[first])}, which it does not hold")
-    return row
+def _check_rows(rows: Any, expected: int, what: str, why: str) -> None:
+    if not isinstance(rows, Tensor | SparseMatrix) or not len(rows.shape) or rows.shape[0] != expected:
+        raise PlaceError(f"{what} is {_tell(rows)} where {why} {expected}")
 
 
-def _gradient(x: Tensor) -> Tensor:
+def _pack(payload: Any, recording: bool, wrap: Wrapper | None, name: str) -> Message:
+    """What crosses for a payload: its values without their history, in the wrapper."""
+    flags: tuple[bool, ...] = ()
+    if recording:
+        if any(isinstance(x, SparseMatrix) and x.values.requires_grad for x in pay.leaves(payload)):
+            raise PlaceError(
+                f"transfer {name!r}: sparse rows carry no gradient; send to_dense(), or use grad=False"
+            )
+        flags = tuple(t.requires_grad for t in pay.tensors_in(payload))
+    payload = pay.detach(payload)
+    if wrap is None:
+        return Message(payload, flags)
+    floats = [isinstance(x, Tensor) and x.is_floating_point() for x in pay.leaves(payload)]
+    dtypes = tuple(pay.dtype_of(x) if f else "" for x, f in zip(pay.leaves(payload), floats, strict=True))
+    encoded = pay.tree_map(lambda x: wrap.encode(x) if x.is_floating_point() else x, payload)
+    return Message(encoded, flags, dtypes)
+
+
+def _unpack(message: Message, wrap: Wrapper | None) -> Any:
+    """The payload of a message, out of the wrapper."""
+    if wrap is None:
+        return message.payload
+    dtypes = iter(message.dtypes)
+
+    def leaf(x: Any) -> Any:
+        dtype = next(dtypes)
+        return wrap.decode(x, pay.FLOATING[dtype]) if dtype else x
+
+    return pay.tree_map(leaf, message.payload)
+
+
+def _wrapped_leaves(message: Message) -> list[Tensor]:
+    """The leaves that a wrapper encoded."""
+    return [x for x, dtype in zip(pay.leaves(message.payload), message.dtypes, strict=True) if dtype]
+
+
+def _tensors_asked(
+    payloads: Mapping[Pair, Any], asked: Mapping[Pair, tuple[bool, ...]], key: str
+) -> dict[Pair, list[Tensor]]:
+    """The tensors whose sender asked for a gradient, of every payload with such a tensor."""
+    chosen = {}
+    for p, flags in asked.items():
+        if p in payloads:
+            tensors = pay.tensors_in(payloads[p])
+            if len(tensors) != len(flags):
+                raise WireError(f"transfer {key!r}: {len(flags)} gradient flags for {len(tensors)} tensors")
+            chosen[p] = [t for t, flag in zip(tensors, flags, strict=True) if flag]
+    return chosen
+
+
+def _answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
+    """The gradients of received tensors, on their way back."""
+    gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
+    for t in tensors:
+        t.grad = None
+    if wrap is None or not wrap.gradients:
+        return Message(gradients)
+    return Message(tuple(wrap.encode(g) for g in gradients))
+
+
+def _gradients_for(tensors: Sequence[Tensor], answer: Any, record: Record) -> list[Tensor]:
+    """The gradients of sent tensors, out of the wrapper. WireError when they do not fit the tensors."""
+    wrap = record.wrap
+    if isinstance(answer, tuple) and wrap is not None and wrap.gradients:
+        answer = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, answer, strict=False))
+    alike = isinstance(answer, tuple) and len(answer) == len(tensors)
+    if not alike or any(
+        g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, answer, strict=True)
+    ):
+        raise WireError(f"transfer {record.key!r}: the gradients that came back do not fit what was sent")
+    return list(answer)
+
+
+def _groups(route: Route) -> tuple[Tensor, int]:
+    """Which id each arriving row has, [M], and how many ids there are."""
+    assert route.table is not None
+    return route.table.index, len(route.table.ids)
+
+
+def _order(places: Sequence[Tensor]) -> Tensor | None:
+    """How to put rows that arrive sender after sender where they are wanted; None: they arrive in order."""
+    place = torch.cat(list(places))
+    order = torch.argsort(place)
+    return None if bool((order == torch.arange(len(order), device=order.device)).all()) else order
+
+
+def _pair_of_tensors(payload: Any, name: str) -> tuple[Tensor, Tensor]:
+    if isinstance(payload, tuple) and len(payload) == 2 and all(isinstance(x, Tensor) for x in payload):
+        return payload
+    raise WireError(f"route {name!r}: expected ids and their counts, got {_tell(payload)}")
+
+
+def _gradient(x: Any) -> Any:
+    if isinstance(x, SparseWeights):
+        return x.with_values(_gradient(x.values))
     return torch.zeros_like(x) if x.grad is None else x.grad
 
 
 def _tell(x: Any) -> str:
+    """A value as an error message shows it: shapes, never contents."""
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
-    return type(x).__name__ if not isinstance(x, int | float | str | bool | None) else repr(x)
+    if isinstance(x, SparseMatrix):
+        return f"sparse {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
+    if isinstance(x, dict):
+        return "{" + ", ".join(f"{key}: {_tell(item)}" for key, item in list(x.items())[:8]) + "}"
+    return repr(x) if isinstance(x, int | float | str | bool | None) else type(x).__name__

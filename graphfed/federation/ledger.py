@@ -1,18 +1,20 @@
 """The ledger: what left each site, counted where it crosses and nowhere else.
 
-One entry for each named transfer (and phase, direction and protection), with totals and one number per client: never one
-object per message, because a run can send tens of millions. Bytes are payload bytes (elements times element size); what a
-wire adds in headers and encryption is reported by the runtime beside them.
+One entry for each named transfer (and phase, direction and protection), with totals and one number per
+client: never one object per message, because a run can send tens of millions. Bytes are payload bytes
+(elements times element size); what a wire adds in headers and encryption is reported by the runtime beside
+them.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-__all__ = ["PHASES", "Charge", "Entry", "Ledger"]
+__all__ = ["PHASES", "Charge", "Entry", "Flow", "Ledger"]
 
 PHASES = ("setup", "train", "eval", "control", "predict")
 #: The phases whose bytes are a method's cost (`bytes.total`); the other phases stand beside.
@@ -23,56 +25,174 @@ UP, DOWN, PEER = "up", "down", "peer"
 Shape = list[int] | dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Charge:
-    """One transfer as the ledger counts it: clients to server (`up`), server to clients (`down`), client to client (`peer`).
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """How many units (rows, or one part each) every client sends and receives in a transfer, whatever a unit
+    weighs.
 
-    sent [K]: bytes that left each client (zero for `down`); received [K]: bytes that reached it (zero for `up`); only of the
-    clients whose traffic this process sees. shape: of one client's part or of one row."""
+    sent [K]: units that leave each client (zero for `down`); received [K]: units that reach it (zero for
+    `up`); only of the clients whose traffic this process sees. counted [K] bool: the clients that send or get
+    a message. links [P, 3] (for `peer`): sender, receiver and rows of every pair of clients with traffic."""
+
+    direction: str
+    sent: np.ndarray
+    received: np.ndarray
+    counted: np.ndarray
+    links: np.ndarray | None = None
+
+    @staticmethod
+    def up(units: np.ndarray, counted: np.ndarray) -> "Flow":
+        """From the clients `counted` [K] bool to the server, `units` [K] each. Its `back` is from the
+        server."""
+        units = units.astype(np.int64)
+        return Flow(UP, units, np.zeros_like(units), counted)
+
+    @staticmethod
+    def peer(links: np.ndarray, here: np.ndarray) -> "Flow":
+        """Between clients: `links` as above, as seen by a process that holds the clients `here` [K] bool."""
+        sender, receiver, rows = links.T
+        sent, received = np.zeros((2, len(here)), dtype=np.int64)
+        np.add.at(sent, sender, rows)
+        np.add.at(received, receiver, rows)
+        return Flow(PEER, sent * here, received * here, here, links)
+
+    @cached_property
+    def messages(self) -> int:
+        """Messages between clients and server, or pairs of clients with traffic (counted at the sender's
+        process)."""
+        if self.links is None:
+            return int(self.counted.sum())
+        return int(self.counted[self.links[:, 0]].sum())
+
+    @cached_property
+    def total(self) -> int:
+        """Units in all, each counted once."""
+        return int((self.received if self.direction == DOWN else self.sent).sum())
+
+    @cached_property
+    def back(self) -> "Flow":
+        """The same units the other way."""
+        direction = {UP: DOWN, DOWN: UP, PEER: PEER}[self.direction]
+        links = None if self.links is None else self.links[:, [1, 0, 2]]
+        return Flow(direction, self.received, self.sent, self.counted, links)
+
+    def of(self, clients: np.ndarray) -> "Flow":
+        """The part of the flow that comes from (for `down`: goes to) the given clients [K] bool."""
+        if self.links is None:
+            return Flow(self.direction, self.sent * clients, self.received * clients, self.counted & clients)
+        return Flow.peer(self.links[clients[self.links[:, 0]]], self.counted)
+
+
+@dataclass(frozen=True, eq=False)
+class Charge:
+    """One transfer as the ledger counts it: a flow of units, each of `unit_bytes` bytes and of `shape`."""
 
     name: str
-    direction: str
     kind: str
     dtype: str
     shape: Shape
     protection: str
-    messages: int
-    sent: np.ndarray
-    received: np.ndarray
-
-    def reversed(self, answered: np.ndarray) -> "Charge":
-        """The gradients that answer this transfer, of the clients [K] bool whose messages wanted one."""
-        back = {UP: DOWN, DOWN: UP, PEER: PEER}[self.direction]
-        return replace(
-            self,
-            name=f"{self.name}/grad",
-            direction=back,
-            kind="gradients",
-            sent=self.received * answered,
-            received=self.sent * answered,
-        )
+    flow: Flow
+    unit_bytes: int
 
 
-@dataclass
 class Entry:
-    """All transfers of one name, phase, direction and protection; `charge` is the latest."""
+    """All transfers of one name, phase, direction and protection; kind, dtype and shape are those of the
+    latest.
 
-    phase: str
-    charge: Charge
-    sent: np.ndarray
-    received: np.ndarray
-    transfers: int = 0
-    messages: int = 0
-    bytes: int = 0
-    rounds: dict[int, int] = field(default_factory=dict)
+    The per-client vectors are brought up to date when they are read: while a transfer repeats with the same
+    flow, an entry only adds up the bytes per unit, so charging costs the same for ten clients and for a
+    million."""
+
+    def __init__(self, phase: str, charge: Charge) -> None:
+        self.phase, self.name, self.direction = phase, charge.name, charge.flow.direction
+        self.kind, self.dtype, self.shape, self.protection = (
+            charge.kind,
+            charge.dtype,
+            charge.shape,
+            charge.protection,
+        )
+        self.transfers = self.messages = self.bytes = 0
+        self.rounds: dict[int, int] = {}
+        self._sent = np.zeros(len(charge.flow.sent), dtype=np.int64)
+        self._received = self._sent.copy()
+        self._flow, self._unit_bytes = charge.flow, 0
+
+    def add(self, charge: Charge, round: int) -> None:
+        """Count one more transfer."""
+        if charge.flow is not self._flow:
+            self._settle()
+            self._flow = charge.flow
+        self._unit_bytes += charge.unit_bytes
+        self.kind, self.dtype, self.shape = charge.kind, charge.dtype, charge.shape
+        self.transfers += 1
+        self.messages += charge.flow.messages
+        amount = charge.flow.total * charge.unit_bytes
+        self.bytes += amount
+        self.rounds[round] = self.rounds.get(round, 0) + amount
+
+    def merge(self, other: "Entry") -> None:
+        """Add what another process counted of the same transfers."""
+        self._sent = self.sent + other.sent
+        self._received = self.received + other.received
+        self.messages += other.messages
+        self.bytes += other.bytes
+        for round, amount in other.rounds.items():
+            self.rounds[round] = self.rounds.get(round, 0) + amount
+
+    def _settle(self) -> None:
+        if self._unit_bytes:
+            self._sent = self._sent + self._flow.sent * self._unit_bytes
+            self._received = self._received + self._flow.received * self._unit_bytes
+            self._unit_bytes = 0
 
     @property
-    def name(self) -> str:
-        return self.charge.name
+    def sent(self) -> np.ndarray:
+        """Bytes that left each client, [K] int64."""
+        self._settle()
+        return self._sent
 
     @property
-    def direction(self) -> str:
-        return self.charge.direction
+    def received(self) -> np.ndarray:
+        """Bytes that reached each client, [K] int64."""
+        self._settle()
+        return self._received
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as plain data."""
+        return {
+            "phase": self.phase,
+            "name": self.name,
+            "from": "server" if self.direction == DOWN else "clients",
+            "to": "server" if self.direction == UP else "clients",
+            "kind": self.kind,
+            "dtype": self.dtype,
+            "protection": self.protection,
+            "shape": self.shape,
+            "transfers": self.transfers,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "sent": self.sent.tolist(),
+            "received": self.received.tolist(),
+            "rounds": {str(k): v for k, v in sorted(self.rounds.items())},
+        }
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "Entry":
+        """The entry that `to_json` described."""
+        directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
+        sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
+        flow = Flow(directions[content["from"], content["to"]], sent, received, sent > 0)
+        name, kind, dtype = content["name"], content["kind"], content["dtype"]
+        entry = Entry(
+            content["phase"], Charge(name, kind, dtype, content["shape"], content["protection"], flow, 0)
+        )
+        entry._sent, entry._received = sent, received
+        entry.transfers, entry.messages, entry.bytes = (
+            content[k] for k in ("transfers", "messages", "bytes")
+        )
+        entry.rounds = {int(k): v for k, v in content["rounds"].items()}
+        return entry
 
 
 class Ledger:
@@ -99,19 +219,11 @@ class Ledger:
 
     def charge(self, charge: Charge) -> None:
         """Add one transfer to the current phase and round."""
-        key = (self.phase, charge.name, charge.direction, charge.protection)
+        key = (self.phase, charge.name, charge.flow.direction, charge.protection)
         entry = self._entries.get(key)
         if entry is None:
-            zeros = np.zeros(self.num_clients, dtype=np.int64)
-            entry = self._entries[key] = Entry(self.phase, charge, zeros, zeros.copy())
-        entry.charge = charge
-        entry.transfers += 1
-        entry.messages += charge.messages
-        entry.sent += charge.sent
-        entry.received += charge.received
-        amount = int((charge.received if charge.direction == DOWN else charge.sent).sum())
-        entry.bytes += amount
-        entry.rounds[self.round] = entry.rounds.get(self.round, 0) + amount
+            entry = self._entries[key] = Entry(self.phase, charge)
+        entry.add(charge, self.round)
 
     @property
     def entries(self) -> list[Entry]:
@@ -128,7 +240,8 @@ class Ledger:
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
     def totals(self) -> dict[str, Any]:
-        """The `bytes` object of result.json: total (setup + train), by direction, setup alone, and every transfer's own."""
+        """The `bytes` object of result.json: total (setup + train), by direction, setup alone, every
+        transfer's own."""
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
         by_transfer: dict[str, int] = {}
         for e in self.entries:
@@ -149,70 +262,34 @@ class Ledger:
         for e in self.entries:
             if e.direction == DOWN:
                 continue
-            here = left.setdefault(e.charge.protection, {"bytes": 0, "transfers": []})
+            here = left.setdefault(e.protection, {"bytes": 0, "transfers": []})
             here["bytes"] += e.bytes
             if e.name not in here["transfers"]:
                 here["transfers"].append(e.name)
         return {"left_the_clients": left}
 
     def to_json(self) -> dict[str, Any]:
-        """The whole ledger as plain data, for ledger.json and for comparing placements."""
-        return {
-            "num_clients": self.num_clients,
-            "entries": [
-                {
-                    "phase": e.phase,
-                    "name": e.name,
-                    "from": "server" if e.direction == DOWN else "clients",
-                    "to": "server" if e.direction == UP else "clients",
-                    "kind": e.charge.kind,
-                    "dtype": e.charge.dtype,
-                    "protection": e.charge.protection,
-                    "shape": e.charge.shape,
-                    "transfers": e.transfers,
-                    "messages": e.messages,
-                    "bytes": e.bytes,
-                    "sent": e.sent.tolist(),
-                    "received": e.received.tolist(),
-                    "rounds": {str(k): v for k, v in sorted(e.rounds.items())},
-                }
-                for e in self.entries
-            ],
-        }
+        """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
+        name, so that ledgers of separate processes put together read as one."""
+        entries = sorted(self._entries.items(), key=lambda item: (PHASES.index(item[0][0]), *item[0][1:]))
+        return {"num_clients": self.num_clients, "entries": [entry.to_json() for _, entry in entries]}
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Ledger":
         """The ledger that `to_json` described."""
         ledger = Ledger(content["num_clients"])
-        directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
-        for e in content["entries"]:
-            sent, received = (np.array(e[key], dtype=np.int64) for key in ("sent", "received"))
-            direction = directions[e["from"], e["to"]]
-            charge = Charge(
-                e["name"], direction, e["kind"], e["dtype"], e["shape"], e["protection"], e["messages"], sent, received
-            )
-            rounds = {int(k): v for k, v in e["rounds"].items()}
-            ledger._entries[e["phase"], e["name"], direction, e["protection"]] = Entry(
-                e["phase"], charge, sent, received, e["transfers"], e["messages"], e["bytes"], rounds
-            )
+        for told in content["entries"]:
+            entry = Entry.from_json(told)
+            ledger._entries[entry.phase, entry.name, entry.direction, entry.protection] = entry
         return ledger
 
     def add_peers(self, other: "Ledger") -> None:
-        """Add what clients sent to each other as another process counted it: the server does not see those transfers."""
+        """Add what clients sent to each other as another process counted it: the server does not see those
+        transfers."""
         for key, theirs in other._entries.items():
             if theirs.direction != PEER:
                 continue
-            mine = self._entries.get(key)
-            self._entries[key] = theirs if mine is None else _sum_entries(mine, theirs)
-
-
-def _sum_entries(a: Entry, b: Entry) -> Entry:
-    rounds = {r: a.rounds.get(r, 0) + b.rounds.get(r, 0) for r in sorted({*a.rounds, *b.rounds})}
-    return replace(
-        a,
-        sent=a.sent + b.sent,
-        received=a.received + b.received,
-        messages=a.messages + b.messages,
-        bytes=a.bytes + b.bytes,
-        rounds=rounds,
-    )
+            if key in self._entries:
+                self._entries[key].merge(theirs)
+            else:
+                self._entries[key] = theirs

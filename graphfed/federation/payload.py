@@ -1,5 +1,7 @@
-"""Operations on what a transfer carries: tensors, sparse rows, per-client weights, and dictionaries of them."""
+"""Operations on what a transfer carries: tensors, sparse rows, per-client weights, and dictionaries of
+them."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,30 +9,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.errors import PlaceError
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 __all__ = [
+    "FLOATING",
     "add",
     "add_rows",
     "concat_rows",
+    "densify",
     "describe",
     "detach",
     "dtype_of",
+    "floating_leaves",
+    "grad_carrier",
+    "leaves",
     "max_rows",
-    "part_bytes",
     "part_of",
-    "row_bytes",
+    "parts",
+    "split_rows",
     "stack",
     "take_rows",
     "tensors_in",
     "tree_map",
+    "unit_bytes",
     "weighted_sum",
 ]
 
 Rows = Tensor | SparseMatrix
 
+#: The floating dtypes a payload may have, by name.
+FLOATING = {
+    str(d).removeprefix("torch."): d for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+}
 
-def tree_map(fn: Callable[[Any], Any], *trees: Any) -> Any:
+
+def tree_map(fn: Callable[..., Any], *trees: Any) -> Any:
     """Apply `fn` to the leaves of payloads of the same structure (dictionaries and tuples of leaves)."""
     first = trees[0]
     if isinstance(first, dict):
@@ -49,20 +63,49 @@ def leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
+def floating_leaves(tree: Any) -> list[Any]:
+    """The leaves that can carry a gradient, in order: floating tensors and per-client sparse weights."""
+    return [x for x in leaves(tree) if isinstance(x, Tensor | SparseWeights) and x.dtype.is_floating_point]
+
+
+def grad_carrier(leaf: Any) -> Tensor:
+    """The tensor of a floating leaf that autograd knows."""
+    return leaf.values if isinstance(leaf, SparseWeights) else leaf
+
+
 def tensors_in(tree: Any) -> list[Tensor]:
-    """The floating tensors of a payload, which can carry a gradient, in order."""
-    return [x for x in leaves(tree) if isinstance(x, Tensor) and x.is_floating_point()]
+    """The tensors of a payload that can carry a gradient, in order."""
+    return [grad_carrier(x) for x in floating_leaves(tree)]
 
 
 def _detach_leaf(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.detach()
     if isinstance(x, SparseWeights):
         return x.with_values(x.values.detach())
-    return x.detach() if isinstance(x, Tensor) else x
+    if isinstance(x, SparseMatrix):
+        return x.with_values(x.values.detach()) if x.values.requires_grad else x
+    raise PlaceError(
+        "a payload holds tensors, sparse matrices and sparse weights, in dictionaries and tuples; "
+        f"found a {type(x).__name__}"
+    )
 
 
 def detach(tree: Any) -> Any:
-    """The payload without its history."""
+    """The payload without its history. Raises PlaceError for a payload that could not cross to another
+    process."""
     return tree_map(_detach_leaf, tree)
+
+
+def densify(tree: Any) -> Any:
+    """The payload in plain tensors: sparse rows as dense ones, sparse weights as every client's own."""
+
+    def leaf(x: Any) -> Any:
+        if isinstance(x, SparseWeights):
+            return _all_parts(x)
+        return x.to_dense() if isinstance(x, SparseMatrix) else x
+
+    return tree_map(leaf, tree)
 
 
 def add(left: Any, right: Any) -> Any:
@@ -75,14 +118,22 @@ def stack(parts: Sequence[Any]) -> Any:
     return tree_map(lambda *xs: torch.stack(xs), *parts)
 
 
-def weighted_sum(tree: Any, weights: Tensor) -> Any:
-    """sum_k weights[k] * x_k for per-client values ([K, ...] tensors or `SparseWeights`), leaf by leaf."""
+def weighted_sum(tree: Any, weights: np.ndarray) -> Any:
+    """sum_k weights[k] * x_k for per-client values ([K, ...] tensors or `SparseWeights`), leaf by leaf.
+
+    weights [K] float64. A tensor's clients of weight 0 do not count even where their values are not
+    finite."""
+    used = np.flatnonzero(weights)
+    keep = None if len(used) == len(weights) else torch.from_numpy(used)
+    scale = torch.from_numpy(weights)
 
     def leaf(x: Any) -> Tensor:
         if isinstance(x, SparseWeights):
-            return x.weighted_sum(weights)
-        scale = weights.to(x.dtype)
-        total: Tensor = (scale @ x.reshape(len(scale), -1)).reshape(x.shape[1:])
+            return x.weighted_sum(scale.to(x.values.device))
+        s = scale.to(x)
+        if keep is not None:
+            x, s = x[keep.to(x.device)], s[keep.to(x.device)]
+        total: Tensor = (s @ x.reshape(len(s), math.prod(x.shape[1:]))).reshape(x.shape[1:])
         return total
 
     return tree_map(leaf, tree)
@@ -93,19 +144,37 @@ def part_of(tree: Any, k: int) -> Any:
     return tree_map(lambda x: x.part(k) if isinstance(x, SparseWeights) else x[k], tree)
 
 
+def parts(tree: Any, clients: Tensor) -> Any:
+    """The own values of the given clients [n] out of per-client values, in full: [n, ...] tensors."""
+
+    def leaf(x: Any) -> Any:
+        whole = _all_parts(x) if isinstance(x, SparseWeights) else x
+        return whole if len(clients) == len(whole) else whole[clients]
+
+    return tree_map(leaf, tree)
+
+
+def _all_parts(x: SparseWeights) -> Tensor:
+    """Every client's weights in full, [K, F, H]: K times what one client's weights take."""
+    every = x.ghost.expand(x.num_clients, *x.part_shape)
+    stored = x.values[: len(x.pair_client)]
+    return every.index_put((x.pair_client, x.pair_feature), stored)
+
+
 def concat_rows(parts: Sequence[Rows]) -> Rows:
     """The rows of all parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
-    if isinstance(parts[0], SparseMatrix):
-        starts = np.cumsum([0, *(p.shape[0] for p in parts)]).tolist()
+    sparse = [p for p in parts if isinstance(p, SparseMatrix)]
+    if sparse:
+        starts = np.cumsum([0, *(p.shape[0] for p in sparse)]).tolist()
         return SparseMatrix.from_coo(
-            torch.cat([p.row + s for p, s in zip(parts, starts, strict=False)]),  # type: ignore[union-attr]
-            torch.cat([p.indices.long() for p in parts]),  # type: ignore[union-attr]
-            torch.cat([p.values for p in parts]),  # type: ignore[union-attr]
-            (starts[-1], parts[0].shape[1]),
+            torch.cat([p.row + s for p, s in zip(sparse, starts, strict=False)]),
+            torch.cat([p.indices.long() for p in sparse]),
+            torch.cat([p.values for p in sparse]),
+            (starts[-1], sparse[0].shape[1]),
         )
-    return torch.cat(parts)  # type: ignore[arg-type]
+    return torch.cat([p for p in parts if isinstance(p, Tensor)])
 
 
 def take_rows(x: Rows, index: Tensor) -> Rows:
@@ -116,7 +185,7 @@ def take_rows(x: Rows, index: Tensor) -> Rows:
 def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:
     """The rows of `x` cut into consecutive parts."""
     if isinstance(x, Tensor):
-        return list(x.split(list(sizes)))
+        return list(torch.split(x, list(sizes)))
     ends = np.cumsum(sizes).tolist()
     device = x.values.device
     return [x.select_rows(torch.arange(e - s, e, device=device)) for s, e in zip(sizes, ends, strict=True)]
@@ -132,49 +201,48 @@ def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
     return torch.zeros((num_rows, *x.shape[1:]), dtype=x.dtype, device=x.device).index_add(0, index, x)
 
 
-def max_rows(x: Tensor, index: Tensor, num_rows: int) -> Tensor:
-    """Row u of the result is the elementwise maximum of the rows m of `x` with index[m] = u: [M, H] -> [num_rows, H].
+def max_rows(x: Rows, index: Tensor, num_rows: int) -> Tensor:
+    """Row u of the result is the elementwise maximum of the rows m of `x` with index[m] = u: [M, H] ->
+    [num_rows, H].
 
-    The gradient goes to the row that won; of equal rows the first wins, that is the client with the lowest id, so ties break
-    alike in every placement. A row without parts is -inf."""
+    The gradient goes to the row that won; of equal rows the first wins, that is the client with the lowest
+    id, so ties break alike in every placement. A row without parts is -inf; a NaN wins, so that it does not
+    go unseen."""
+    x = x.to_dense() if isinstance(x, SparseMatrix) else x
     where = index[:, None].expand_as(x)
     value = x.detach()
     bottom = torch.full((num_rows, x.shape[1]), -torch.inf, dtype=x.dtype, device=x.device)
     top = bottom.scatter_reduce(0, where, value, "amax")
     row = torch.arange(len(x), device=x.device)[:, None].expand_as(x)
-    row = torch.where(value == top[index], row, len(x))
+    row = torch.where((value == top[index]) | value.isnan(), row, len(x))
     none = torch.full((num_rows, x.shape[1]), len(x), device=x.device)
     winner = none.scatter_reduce(0, where, row, "amin")
     return torch.cat([x, bottom[:1]]).gather(0, winner) if num_rows else bottom
 
 
-def row_bytes(x: Rows) -> int:
-    """Payload bytes of one row. Sparse rows cross as dense ones: F numbers each, however they are stored at either end."""
-    element = (x.values if isinstance(x, SparseMatrix) else x).element_size()
-    return int(np.prod(x.shape[1:], dtype=np.int64)) * element
+def unit_bytes(tree: Any, *, leading: bool) -> int:
+    """Payload bytes of one row or of one client's part. `leading`: the first dimension counts rows or
+    clients.
+
+    Sparse rows and weights are counted as the dense ones they stand for: so they cross, however an end stores
+    them."""
+    return sum(math.prod(_unit_shape(x, leading)) * x.dtype.itemsize for x in leaves(tree))
 
 
-def part_bytes(tree: Any, *, per_client: bool) -> int:
-    """Payload bytes of one client's part; `per_client` values have a leading client dimension that is not counted."""
-
-    def leaf(x: Any) -> int:
-        element = (x.values if isinstance(x, SparseWeights) else x).element_size()
-        return int(np.prod(_part_shape(x, per_client), dtype=np.int64)) * element
-
-    return sum(leaf(x) for x in leaves(tree))
-
-
-def _part_shape(x: Any, per_client: bool) -> list[int]:
+def _unit_shape(x: Any, leading: bool) -> list[int]:
     if isinstance(x, SparseWeights):
         return list(x.part_shape)
-    return list(x.shape[1:] if per_client else x.shape)
+    return list(x.shape[1:] if leading else x.shape)
 
 
-def describe(tree: Any, *, per_client: bool) -> Any:
-    """The shapes in one client's part, for the ledger."""
+def describe(tree: Any, *, leading: bool) -> Any:
+    """The shape of one unit (see `unit_bytes`), for the ledger; of a dictionary or tuple, the shapes by
+    name."""
+    if isinstance(tree, dict):
+        return {str(key): describe(item, leading=leading) for key, item in tree.items()}
     if isinstance(tree, tuple):
-        tree = {str(i): item for i, item in enumerate(tree)}
-    return tree_map(lambda x: _part_shape(x, per_client), tree)
+        return {str(i): describe(item, leading=leading) for i, item in enumerate(tree)}
+    return _unit_shape(tree, leading)
 
 
 def dtype_of(tree: Any) -> str:

@@ -1,17 +1,24 @@
-"""Routes: which rows go where, agreed once by a metered set-up transfer and known at both ends (design decision 2)."""
+"""Routes: which rows go where, agreed once by a metered set-up transfer and known at both ends (design
+decision 2)."""
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from graphfed.errors import InputError, PlaceError
+from graphfed.federation.ledger import Flow
+from graphfed.federation.link import Pair
+from graphfed.federation.wire import WireError
 
 __all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds"]
 
 
 @dataclass(frozen=True)
 class RowIds:
-    """The ids of the rows a host's clients send or want, in row order: ids [M] int64, client [M] int64 (index in the cohort,
-    sorted: rows of one client stand together)."""
+    """The ids of the rows a host's clients send or want, in row order: ids [M] int64, client [M] int64 (index
+    in the cohort, ascending: rows of one client stand together)."""
 
     ids: Tensor
     client: Tensor
@@ -19,8 +26,9 @@ class RowIds:
 
 @dataclass(frozen=True)
 class PeerIds:
-    """What a host's clients want from other clients: site [M] the owner's client id, ids [M] the wanted ids, client [M] who
-    wants (index in the cohort); and what they hold: held_ids [N] and held_client [N] of the cohort's rows."""
+    """What a host's clients want from other clients: site [M] the owner's client id, ids [M] the wanted ids,
+    client [M] who wants (index in the cohort); and what they hold: held_ids [N] and held_client [N] of the
+    cohort's rows."""
 
     site: Tensor
     ids: Tensor
@@ -33,7 +41,8 @@ class PeerIds:
 class RouteTable:
     """A route as the server knows it. M rows arrive, in client order; U different ids among them.
 
-    ids [U] int64 sorted; index [M] the position in `ids` of each row's id; client [M] the stable client id of each row."""
+    ids [U] int64 ascending; index [M] the position in `ids` of each row's id; client [M] the stable client id
+    of each row."""
 
     ids: Tensor
     index: Tensor
@@ -42,26 +51,112 @@ class RouteTable:
 
 @dataclass(frozen=True)
 class Route:
-    """Rows between the clients and the server. sizes: rows of each host (of those here; of all at the server); rows [K]: of
-    each client whose traffic this process sees; table: at the server only."""
+    """Rows between the clients and the server. sizes: rows of each host (of those here; of all at the
+    server); flow: rows of each client whose traffic this process sees, upwards; table: at the server only."""
 
     name: str
     sizes: dict[int, int]
-    rows: np.ndarray
+    flow: Flow
     table: RouteTable | None
 
 
 @dataclass(frozen=True)
 class PeerRoute:
-    """Rows between clients, for every pair (sending host a, receiving host b) of which one is here.
+    """Rows between clients, for every pair (sending host a, receiving host b) with rows of which one is here.
 
-    send[a, b] [m_ab]: rows of a's cohort that b wants (a is here); place[a, b] [m_ab]: where they go among the rows b wants (b
-    is here); wanted[b]: how many those are; sent [K], received [K]: rows of each client whose traffic this process sees."""
+    send[a, b] [m_ab]: rows of a's cohort that b wants (a is here); order[b] [M_b]: of the rows that reach b,
+    sender after sender, the one that answers each want (b is here; None: as they come)."""
 
     name: str
-    pairs: tuple[tuple[int, int], ...]
-    send: dict[tuple[int, int], Tensor]
-    place: dict[tuple[int, int], Tensor]
-    wanted: dict[int, int]
-    sent: np.ndarray
-    received: np.ndarray
+    pairs: tuple[Pair, ...]
+    send: dict[Pair, Tensor]
+    order: dict[int, Tensor | None]
+    flow: Flow
+
+
+def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
+    """Rows of each of a cohort's K clients, [K] int64. Raises PlaceError when `rows` break their contract."""
+    ids, client = rows.ids, rows.client
+    if ids.ndim != 1 or ids.shape != client.shape or ids.dtype != torch.int64:
+        raise PlaceError(
+            f"route {name!r}: ids and client must be vectors of one length, ids int64; "
+            f"got {ids.dtype} {list(ids.shape)} and {list(client.shape)}"
+        )
+    sorted_by_client = bool((client.diff() >= 0).all())
+    in_range = not len(client) or (int(client[0]) >= 0 and int(client[-1]) < num_clients)
+    if not sorted_by_client or not in_range:
+        raise PlaceError(
+            f"route {name!r}: the rows must be sorted by client, with clients 0..{num_clients - 1}"
+        )
+    counts: np.ndarray = torch.bincount(client, minlength=num_clients).cpu().numpy()
+    return counts
+
+
+def make_table(
+    arrived: list[tuple[Tensor, Tensor]], sizes: list[int], name: str
+) -> tuple[RouteTable, np.ndarray]:
+    """The server's table from every host's (ids, rows of each of its clients), and every client's rows [K].
+
+    `sizes`: clients of each host. Raises WireError when a host's counts do not fit its ids."""
+    for h, ((ids, counts), size) in enumerate(zip(arrived, sizes, strict=True)):
+        whole = (
+            ids.ndim == 1
+            and ids.dtype == torch.int64
+            and counts.shape == (size,)
+            and counts.dtype == torch.int64
+        )
+        if not whole or bool((counts < 0).any()) or int(counts.sum()) != len(ids):
+            raise WireError(f"route {name!r}: the ids from host {h} do not fit its {size} clients")
+    unique, index = torch.unique(torch.cat([ids for ids, _ in arrived]), return_inverse=True)
+    every = torch.cat([counts for _, counts in arrived])
+    client = torch.repeat_interleave(torch.arange(len(every), device=every.device), every)
+    return RouteTable(unique, index, client.to(unique.device)), every.cpu().numpy()
+
+
+def check_wants(wants: PeerIds, host: tuple[int, ...], num_clients: int, name: str) -> None:
+    """Raises PlaceError when what a host's clients want is out of range, or is their own."""
+    site, client = wants.site, wants.client
+    if not site.shape == wants.ids.shape == client.shape or site.ndim != 1:
+        raise PlaceError(f"route {name!r}: site, ids and client must be vectors of one length")
+    if not len(site):
+        return
+    if int(site.min()) < 0 or int(site.max()) >= num_clients:
+        raise PlaceError(
+            f"route {name!r}: rows are wanted from clients {int(site.min())}..{int(site.max())}, "
+            f"but the clients are 0..{num_clients - 1}"
+        )
+    if int(client.min()) < 0 or int(client.max()) >= len(host):
+        raise PlaceError(f"route {name!r}: client must index the cohort, 0..{len(host) - 1}")
+    if bool((site == client + host[0]).any()):
+        own = int(site[site == client + host[0]][0])
+        raise PlaceError(f"route {name!r}: client {own} wants a row of its own; what it holds does not cross")
+
+
+def find_rows(held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, name: str) -> Tensor:
+    """The rows of a cohort that hold the wanted (client, id) pairs, [m].
+
+    Raises InputError when a client of this host is asked for a vertex it does not hold."""
+    client = site - host[0]
+    largest = int(held.held_ids.max()) if len(held.held_ids) else -1
+    wrong = (client < 0) | (client >= len(host)) | (ids < 0) | (ids > largest)
+    codes = held.held_client * (largest + 1) + held.held_ids
+    order = torch.argsort(codes)
+    wanted = client * (largest + 1) + ids
+    row = torch.searchsorted(codes[order], wanted).clamp(max=max(len(codes) - 1, 0))
+    if len(codes):
+        row = order[row]
+        wrong = wrong | (codes[row] != wanted)
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0])
+        raise InputError(
+            f"route {name!r}: client {int(site[first])} is asked for vertex {int(ids[first])}, "
+            "which it does not hold"
+        )
+    return row
+
+
+def traffic(sender: Tensor, receiver: Tensor, num_clients: int) -> np.ndarray:
+    """The pairs of clients with traffic, from each row's sender and receiver [m]: [P, 3] (sender, receiver,
+    rows)."""
+    codes, rows = torch.unique(sender * num_clients + receiver, return_counts=True)
+    return torch.stack([codes // num_clients, codes % num_clients, rows], dim=1).cpu().numpy()

@@ -1,8 +1,9 @@
 """The tape: transfers in program order, so that gradients can cross them in reverse (design decision 4).
 
-`Federation.backward` walks the records backwards. Before a record's received tensors are read, the pending roots at their
-place are sent through autograd in one multi-root call; so a received tensor's gradient is complete when it is sent back, and
-a chain of transfers costs one autograd pass per phase, not one per transfer. No double backward.
+`Federation.backward` walks the records backwards. Before a record's received tensors are read, the pending
+roots at their place are sent through autograd in one multi-root call; so a received tensor's gradient is
+complete when it is sent back, and a chain of transfers costs one autograd pass per phase, not one per
+transfer. No double backward.
 """
 
 from collections import defaultdict
@@ -12,30 +13,43 @@ import torch
 from torch import Tensor
 
 from graphfed.federation.ledger import Charge
+from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.wrap import Wrapper
 
 __all__ = ["SERVER_END", "Pending", "Record", "Tape"]
-
-#: An end of a message: the index of a host of clients, or the server.
-SERVER_END = -1
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Record:
-    """One transfer: for every message (source, destination) the floating tensors sent from here and received here.
+    """One transfer: of every message (source, destination), the tensors sent from here and received here
+    whose sender wanted a gradient.
 
-    `pairs` are the messages whose sender wanted a gradient; each is answered with exactly one."""
+    `pairs` are the messages with such a tensor, each answered exactly once; `answers` is what the ledger
+    charges for the gradients; `wrap` goes around them; `key` names the messages that carry them."""
 
-    name: str
+    key: str
     pairs: tuple[Pair, ...]
     sent: dict[Pair, list[Tensor]]
     received: dict[Pair, list[Tensor]]
-    charge: Charge
+    answers: tuple[Charge, ...]
+    wrap: Wrapper | None
 
 
 @dataclass
 class Tape:
+    """The records of one block. `spent`: the one backward pass has run."""
+
     records: list[Record] = field(default_factory=list)
+    spent: bool = False
+
+    def close(self) -> None:
+        """What was received becomes constant: a gradient that reached it later could not be sent back any
+        more."""
+        for record in self.records:
+            for tensors in record.received.values():
+                for t in tensors:
+                    t.requires_grad_(False)
+        self.records.clear()
 
 
 class Pending:
@@ -45,16 +59,19 @@ class Pending:
         self._roots: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
     def add(self, end: int, root: Tensor, gradient: Tensor) -> None:
+        """Have `gradient` wait at `end` for the pass of its root (of the same shape)."""
         if root.requires_grad:
             self._roots[end].append((root, gradient))
 
     def flush(self, end: int) -> None:
-        """One backward pass over everything pending at `end`. The graph is kept: an earlier transfer may share it."""
+        """One backward pass over everything pending at `end`. The graph is kept: an earlier transfer may
+        share it."""
         waiting = self._roots.pop(end, [])
         if waiting:
             roots, gradients = zip(*waiting, strict=True)
             torch.autograd.backward(roots, gradients, retain_graph=True)
 
     def flush_all(self) -> None:
+        """The last passes, at every end."""
         for end in list(self._roots):
             self.flush(end)

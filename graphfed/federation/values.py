@@ -1,14 +1,18 @@
 """Values that live at a place.
 
-A `Located` value has a place (`clients` or `server`) and one part for every host of that place in this process: stacked, all
-clients are one host; one at a time, every client is a host; in separate processes, each process has its own host's part and
-nothing else. Only functions run at the place see the parts.
+A `Located` value has a place (`clients` or `server`) and one part for every host of that place in this
+process: stacked, all clients are one host; one at a time, every client is a host; in separate processes, each
+process has its own host's part and nothing else. Only functions run at the place see the parts.
 """
 
+import dis
+import functools
 import types
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -17,7 +21,7 @@ from torch import Tensor
 from graphfed.errors import PlaceError
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
-__all__ = ["ABSENT", "CLIENTS", "SERVER", "Located", "check_arguments", "check_function"]
+__all__ = ["ABSENT", "CLIENTS", "SERVER", "Located", "OfTheProgram", "check_arguments", "check_function"]
 
 CLIENTS, SERVER = "clients", "server"
 
@@ -32,11 +36,19 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class OfTheProgram:
+    """What the program holds and functions run at a place never see: located values, the federation."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, eq=False)
-class Located:
+class Located(OfTheProgram):
     """A value at `place`; `parts` holds one entry for each host of that place in this process.
 
-    `members` [K] bool are the clients that have the value (None: all of them, or the server)."""
+    `members` [K] bool are the clients that have the value (None: all of them, or the server). The program
+    passes a located value on; it can neither branch on it, nor compare it, nor take it apart: each is a
+    PlaceError."""
 
     place: str
     name: str
@@ -46,103 +58,169 @@ class Located:
     def __repr__(self) -> str:
         return f"<{self.name!r} at {self.place}>"
 
-    def __bool__(self) -> bool:
+    def _refuse_branch(self, *others: Any) -> NoReturn:
         raise PlaceError(
-            f"{self!r} was used to branch in the program: its value is known only at {self.place}; "
-            "decide with fed.control(...), which sends the decision to every place"
+            f"{self!r} was used to branch or compare in the program: its value is known only at "
+            f"{self.place}; decide with fed.control(...), which sends the decision to every place"
         )
 
-    def __iter__(self) -> Any:
-        raise PlaceError(f"{self!r} cannot be unpacked in the program; take it apart in a function run at {self.place}")
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse_branch
+    __int__ = __float__ = __index__ = _refuse_branch
+    __hash__ = object.__hash__
+
+    def _refuse_parts(self, *keys: Any) -> NoReturn:
+        raise PlaceError(
+            f"{self!r} cannot be unpacked in the program; take it apart in a function run at {self.place}"
+        )
+
+    __iter__ = __len__ = __getitem__ = __contains__ = _refuse_parts
+
+
+#: What holds data: it lives at a place, so neither a function nor a bare argument may bring it along.
+_DATA = (Tensor, torch.nn.Module, np.ndarray, SparseMatrix, SparseWeights)
 
 
 def check_arguments(place: str, stage: str, arguments: Iterable[Any]) -> None:
-    """Every located argument must live at `place`; the error names the value and the transfer that is missing."""
+    """Refuse arguments that do not live at `place`; the error names the value and the transfer that is
+    missing.
+
+    Data that no place owns (a bare tensor) is refused too: in separate processes nobody would have it."""
     for argument in arguments:
-        if isinstance(argument, Located) and argument.place != place:
-            missing = "upload, sum, average or max" if place == SERVER else "download or broadcast"
+        if isinstance(argument, Located):
+            if argument.place != place:
+                missing = (
+                    "upload, gather, sum, average or max" if place == SERVER else "download or broadcast"
+                )
+                raise PlaceError(
+                    f"{stage}: {argument.name!r} lives at {argument.place} but was used at {place}; "
+                    f"move it there with a named transfer first ({missing})"
+                )
+        elif isinstance(argument, _DATA):
             raise PlaceError(
-                f"{stage}: {argument.name!r} lives at {argument.place} but was used at {place}; "
-                f"move it there with a named transfer first ({missing})"
+                f"{stage}: a bare {type(argument).__name__} was passed at {place}, but data lives "
+                "at a place; make it in a function run there, or name its owner with fed.locate(...)"
             )
+        elif isinstance(argument, list | tuple | dict):
+            for item in argument.values() if isinstance(argument, dict) else argument:
+                if isinstance(item, (*_DATA, OfTheProgram)):
+                    raise PlaceError(
+                        f"{stage}: a {type(argument).__name__} with a {type(item).__name__} in it was "
+                        f"passed at {place}; pass every located value as an argument of its own"
+                    )
 
 
-_checked_code: set[types.CodeType] = set()
+# ---- functions that carry data -----------------------------------------------------------------------------
+
+_checked: WeakSet[types.FunctionType] = WeakSet()
+
+#: How deep to look into what a function carries. A guard against mistakes, not a sandbox.
+_DEPTH, _GLOBAL_DEPTH = 6, 3
 
 
 def check_function(fn: Callable[..., Any]) -> None:
-    """Refuse a function that carries data of its own (design decision 1): closures, defaults, partials, bound objects and
-    globals must hold no tensor, module or located value. It would leak between places in one process and break in two."""
-    if (
-        isinstance(fn, types.FunctionType)
-        and fn.__closure__ is None
-        and fn.__defaults__ is None
-        and fn.__kwdefaults__ is None
-        and fn.__code__ in _checked_code
-    ):
+    """Refuse a function that carries data of its own (design decision 1): closures, defaults, partials, bound
+    objects and globals must hold no tensor, array, module, located value or federation. It would leak between
+    places in one process and break in two. Plain values (numbers, text, configs) and functions may be
+    carried.
+
+    A plain function is looked at once, one with a closure or defaults every time. Raises PlaceError."""
+    plain = isinstance(fn, types.FunctionType) and not (
+        fn.__closure__ or fn.__defaults__ or fn.__kwdefaults__
+    )
+    if plain and fn in _checked:
         return
-    name = getattr(fn, "__qualname__", repr(fn))
-    for origin, value in _carried(fn):
-        for leaf in _leaves(value):
-            if isinstance(leaf, Tensor | torch.nn.Module | Located | SparseMatrix | SparseWeights):
-                raise PlaceError(
-                    f"{name} carries a {type(leaf).__name__} in {origin}: a function run at a place takes every value as an "
-                    "argument; pass it to run(...) instead"
-                )
-    if isinstance(fn, types.FunctionType):
-        _checked_code.add(fn.__code__)
+    for origin, value in _data_of_callable(fn, {}, _DEPTH):
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise PlaceError(
+            f"{name} carries a {type(value).__name__} in {origin}: a function run at a place takes every "
+            "value as an argument; pass it to run(...) instead"
+        )
+    if isinstance(fn, types.FunctionType) and plain:
+        _checked.add(fn)
 
 
-def _carried(fn: Any) -> Iterable[tuple[str, Any]]:
-    """Where a callable can hide data, with the data."""
-    if hasattr(fn, "func") and hasattr(fn, "args") and hasattr(fn, "keywords"):  # functools.partial
-        yield "a partial's arguments", (fn.args, dict(fn.keywords))
-        yield from _carried(fn.func)
-        return
-    if isinstance(fn, types.MethodType):
-        yield "its object", fn.__self__
-        fn = fn.__func__
-    if not isinstance(fn, types.FunctionType):
-        yield "its object", fn
-        return
+Found = Iterator[tuple[str, Any]]
+
+
+def _data_of_callable(fn: Any, seen: dict[int, Any], depth: int) -> Found:
+    """The data that a callable hides, with where."""
+    if isinstance(fn, functools.partial):
+        yield from _data_in(fn.args, "a partial's arguments", seen, depth)
+        yield from _data_in(fn.keywords, "a partial's arguments", seen, depth)
+        yield from _data_in(fn.func, "a partial's function", seen, depth)
+    elif isinstance(fn, types.FunctionType):
+        yield from _data_of_function(fn, seen, depth, look_at_globals=True)
+    elif isinstance(fn, types.MethodType | types.BuiltinMethodType):
+        yield from _data_in(fn.__self__, "its object", seen, depth)
+        if isinstance(fn, types.MethodType):
+            yield from _data_in(fn.__func__, "its function", seen, depth)
+    elif not isinstance(fn, type):
+        yield from _data_in(fn, "its object", seen, depth)
+        yield from _data_in(type(fn).__call__, "its __call__", seen, depth)
+
+
+def _data_of_function(
+    fn: types.FunctionType, seen: dict[int, Any], depth: int, *, look_at_globals: bool
+) -> Found:
     for cell, name in zip(fn.__closure__ or (), fn.__code__.co_freevars, strict=True):
         try:
             content = cell.cell_contents
-        except ValueError:  # a name not bound yet, for example the function itself
+        except ValueError:  # a name not bound yet
             continue
-        if isinstance(content, types.FunctionType) and content is not fn:
-            yield from _carried(content)
-        else:
-            yield f"its closure ({name})", content
-    yield "its defaults", (fn.__defaults__, fn.__kwdefaults__)
-    for name in fn.__code__.co_names:
-        if name in fn.__globals__:
-            value = fn.__globals__[name]
-            if isinstance(value, Tensor | torch.nn.Module | Located):
-                yield f"the global {name}", value
+        yield from _data_in(content, f"its closure ({name})", seen, depth)
+    yield from _data_in(fn.__defaults__, "its defaults", seen, depth)
+    yield from _data_in(fn.__kwdefaults__, "its defaults", seen, depth)
+    yield from _data_in(fn.__dict__, "its attributes", seen, depth)
+    if look_at_globals:
+        for name in _global_names(fn.__code__):
+            value = fn.__globals__.get(name)
+            if isinstance(value, types.FunctionType):
+                yield from _data_of_function(value, seen, _GLOBAL_DEPTH, look_at_globals=False)
+            else:
+                yield from _data_in(value, f"the global {name}", seen, _GLOBAL_DEPTH)
 
 
-def _leaves(value: Any, depth: int = 6) -> Iterable[Any]:
-    if isinstance(value, dict) and depth:
-        for item in value.values():
-            yield from _leaves(item, depth - 1)
-    elif isinstance(value, list | tuple | set | frozenset) and depth:
-        for item in value:
-            yield from _leaves(item, depth - 1)
-    elif is_dataclass(value) and not isinstance(value, Located | SparseMatrix | SparseWeights | type) and depth:
-        for field in fields(value):
-            yield from _leaves(getattr(value, field.name), depth - 1)
-    elif (
-        depth
-        and hasattr(value, "__dict__")
-        and not isinstance(
-            value,
-            type | types.ModuleType | types.FunctionType | Tensor | torch.nn.Module | Located | SparseMatrix,
-        )
+@functools.lru_cache(maxsize=4096)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """The global names a function uses, those of functions inside it too."""
+    names = {
+        i.argval
+        for i in dis.get_instructions(code)
+        if i.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
+    }
+    inner = (_global_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    return tuple(sorted(names.union(*inner)))
+
+
+def _data_in(value: Any, origin: str, seen: dict[int, Any], depth: int) -> Found:
+    """Data in a value, its containers and its attributes. `seen` keeps what was looked at, so cycles end."""
+    if value is None or isinstance(
+        value, bool | int | float | complex | str | bytes | type | types.ModuleType
     ):
-        yield value
-        for item in vars(value).values():
-            yield from _leaves(item, depth - 1)
+        return
+    if isinstance(value, (*_DATA, OfTheProgram)):
+        yield origin, value
+        return
+    if depth == 0 or id(value) in seen:
+        return
+    seen[id(value)] = value
+    if isinstance(value, types.FunctionType):
+        yield from _data_of_function(value, seen, depth - 1, look_at_globals=True)
+    elif isinstance(value, functools.partial | types.MethodType | types.BuiltinMethodType):
+        yield from _data_of_callable(value, seen, depth - 1)
     else:
-        yield value
+        if isinstance(value, Mapping):
+            items = list(value.values())
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            items = list(value)
+        else:
+            items = _attributes(value)
+        for item in items:
+            yield from _data_in(item, origin, seen, depth - 1)
 
+
+def _attributes(value: Any) -> list[Any]:
+    """What an object's attributes hold, those in slots too."""
+    slots = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
+    names = [name for slot in slots for name in ((slot,) if isinstance(slot, str) else slot)]
+    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]

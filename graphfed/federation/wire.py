@@ -1,10 +1,11 @@
 """Payloads as bytes: a checked JSON header and safetensors, never pickle.
 
-Layout: 8 bytes little-endian header length, the header (UTF-8 JSON), then one safetensors block. The header holds the
-structure of the payload and what the sender says of it (for the tape: requires_grad)."""
+Layout: 8 bytes little-endian header length, the header (UTF-8 JSON), then one safetensors block. The header
+holds the structure of the payload and what the sender says of it (for the tape: whether it wants a gradient).
+"""
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors.torch import load, save
@@ -19,30 +20,42 @@ MAX_HEADER = 1 << 24
 
 
 class WireError(GraphfedError):
-    """Bytes that are not a payload of ours."""
+    """Bytes that are not a payload of ours, or a payload that cannot be bytes."""
 
 
 def encode(payload: Any, **header: Any) -> bytes:
-    """A payload (tensors in dictionaries and tuples, plain JSON values beside them) as bytes."""
+    """A payload (tensors in dictionaries, tuples and lists, plain JSON values beside them) as bytes.
+
+    Dictionaries have text keys; lists arrive as tuples; a SparseMatrix crosses as dense rows and arrives
+    sparse. `header`: plain JSON values. Raises WireError for anything else."""
     tensors: dict[str, Tensor] = {}
 
     def strip(value: Any) -> Any:
         if isinstance(value, Tensor):
             key = str(len(tensors))
-            tensors[key] = value.detach().cpu().contiguous()
+            # A copy of its own: safetensors refuses tensors that share memory.
+            tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
             return {"t": key}
-        if isinstance(value, SparseMatrix):  # crosses as dense rows, see payload.row_bytes
+        if isinstance(value, SparseMatrix):
             return {"s": strip(value.to_dense())["t"]}
         if isinstance(value, dict):
+            if not all(isinstance(key, str) for key in value):
+                raise TypeError(f"dictionary keys are text, got {list(value)[:5]}")
             return {"d": [[key, strip(item)] for key, item in value.items()]}
         if isinstance(value, tuple | list):
             return {"l": [strip(item) for item in value]}
-        return {"v": value}
+        if value is None or isinstance(value, bool | int | float | str):
+            return {"v": value}
+        raise TypeError(f"a {type(value).__name__} is neither a tensor nor a plain value")
 
-    text = json.dumps({"payload": strip(payload), **header}, allow_nan=False).encode()
-    # safetensors shares no memory between tensors, so aliases are stored twice; its result is bytes.
-    block = save({key: value.clone() for key, value in tensors.items()})
-    return len(text).to_bytes(8, "little") + text + block
+    try:
+        text = json.dumps({"payload": strip(payload), **header}, allow_nan=False).encode()
+        block = save(tensors)
+    except Exception as error:
+        raise WireError(f"the payload cannot be sent: {error}") from error
+    if len(text) > MAX_HEADER:
+        raise WireError(f"the payload cannot be sent: a header of {len(text)} bytes (at most {MAX_HEADER})")
+    return b"".join((len(text).to_bytes(8, "little"), text, block))
 
 
 def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
@@ -51,24 +64,35 @@ def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
         size = int.from_bytes(message[:8], "little")
         if not 0 < size <= min(MAX_HEADER, len(message) - 8):
             raise ValueError(f"header of {size} bytes in a message of {len(message)}")
-        header = json.loads(message[8 : 8 + size])
+        header = json.loads(message[8 : 8 + size], parse_constant=_refuse)
         tensors = load(message[8 + size :])
-
-        def fill(value: Any) -> Any:
-            (kind, content), *rest = value.items()
-            if rest or kind not in "tsdlv":
-                raise ValueError(f"structure {list(value)}")
-            if kind == "t":
-                return tensors[content]
-            if kind == "s":
-                return SparseMatrix.from_dense(tensors[content])
-            if kind == "d":
-                return {key: fill(item) for key, item in content}
-            if kind == "l":
-                return tuple(fill(item) for item in content)
-            return content
-
-        return fill(header.pop("payload")), header
+        payload = _fill(header.pop("payload"), tensors)
+        if tensors:
+            raise ValueError(f"tensors that the header does not name: {sorted(tensors)[:5]}")
+        return payload, header
     except Exception as error:
         raise WireError(f"a message of {len(message)} bytes is not a graphfed payload: {error}") from error
 
+
+def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
+    """The payload that a header's structure describes; every tensor is used exactly once."""
+    ((kind, content),) = node.items()
+    match kind:
+        case "t":
+            return tensors.pop(content)
+        case "s":
+            return SparseMatrix.from_dense(tensors.pop(content))
+        case "d":
+            items = {key: _fill(item, tensors) for key, item in content}
+            if len(items) != len(content) or not all(isinstance(key, str) for key in items):
+                raise ValueError("dictionary keys are text and occur once")
+            return items
+        case "l" if isinstance(content, list):
+            return tuple(_fill(item, tensors) for item in content)
+        case "v" if content is None or isinstance(content, bool | int | float | str):
+            return content
+    raise ValueError(f"unknown structure {kind!r}")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
