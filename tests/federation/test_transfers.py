@@ -1,0 +1,381 @@
+"""Every transfer gives the same values and the same ledger wherever the clients stand."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from placements import (
+    GATEWAYS,
+    World,
+    at_clients,
+    at_server,
+    make_world,
+    peer_ids,
+    per_client,
+    placed_worlds,
+    row_ids,
+    run_apart,
+    whole,
+)
+from torch import Tensor
+
+from graphfed.errors import InputError, PlaceError
+from graphfed.federation import CLIENTS, SERVER, Federation, Located
+from graphfed.federation.link import SERVER_END
+from graphfed.federation.route import PeerIds, RowIds
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
+
+
+def total_of(x: Tensor) -> dict[str, Tensor]:
+    return {"sum": x.sum(0), "rows": torch.tensor(len(x))}
+
+
+def decide(s: Tensor) -> dict[str, Any]:
+    return {"stop": bool(s.sum() > 0), "rows": len(s)}
+
+
+def own_weights(x: Tensor) -> dict[str, Tensor]:
+    return {"matrix": x[:, :, None] * torch.ones(2, dtype=x.dtype), "bias": x}
+
+
+def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
+    """One of each, by name."""
+    x = at_clients(fed, "x", world.x)
+    own = per_client(fed, "own", torch.arange(3.0 * world.num_clients).double().reshape(-1, 3))
+    route = fed.route(row_ids(fed, world), name="ids")
+    out: dict[str, Any] = {"table": fed.server.run(lambda t: torch.stack([t.index, t.client]), fed.table(route))}
+    with fed.phase("train", round=3):
+        out["upload"] = fed.upload(x, route, name="upload")
+        out["gather"] = fed.gather(own, name="gather")
+        out["sum of rows"] = fed.sum(x, route, name="sum of rows")
+        out["max"] = fed.max(x, route, name="max")
+        out["download"] = fed.download(out["sum of rows"], route, name="download")
+        out["sum"] = fed.sum(fed.clients.run(total_of, x), name="sum")
+        out["average"] = fed.average(
+            fed.clients.run(own_weights, own), at_server(fed, "counts", world.counts), name="average"
+        )
+        out["broadcast"] = fed.broadcast(at_server(fed, "w", world.w), name="broadcast")
+        peer = fed.peer_route(peer_ids(fed, world), name="wants")
+        out["exchange"] = fed.exchange(x, peer, name="exchange")
+        out["control"] = fed.control(decide, out["sum of rows"])
+    return out
+
+
+def plain(world: World) -> dict[str, Tensor]:
+    """The same values, worked out client by client and row by row."""
+    k, ids, x = world.num_clients, torch.cat(world.ids), torch.cat(world.x)
+    unique = sorted(set(ids.tolist()))
+    own = torch.arange(3.0 * k).double().reshape(-1, 3)
+    share = world.counts.double() / world.counts.sum()
+    mean = torch.stack([share[i] * own[i] for i in range(k)]).sum(0)
+    empty = x.new_zeros(0, x.shape[1])
+    sums = torch.stack([x[ids == u].sum(0) for u in unique]) if unique else empty
+    wanted = [world.x[o][world.ids[o] == i] for w in world.wants for o, i in w.tolist()]
+    return {
+        "upload": x,
+        "gather": own,
+        "sum of rows": sums,
+        "max": torch.stack([x[ids == u].max(0).values for u in unique]) if unique else empty,
+        "download": torch.stack([sums[unique.index(i)] for i in ids.tolist()]) if len(ids) else empty,
+        "sum": x.sum(0),
+        "average": mean,
+        "exchange": torch.cat([empty, *wanted]),
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(placed_worlds())
+def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
+    world, hosts = placed
+    fed = Federation(hosts)
+    out, expected = every_transfer(fed, world), plain(world)
+    for name in ("upload", "gather", "sum of rows", "max", "download", "exchange"):
+        torch.testing.assert_close(whole(out[name]), expected[name], rtol=0, atol=1e-12)
+    torch.testing.assert_close(out["sum"].parts[0]["sum"], expected["sum"], rtol=0, atol=1e-12)
+    assert int(out["sum"].parts[0]["rows"]) == len(expected["upload"])
+    torch.testing.assert_close(out["average"].parts[0]["bias"], expected["average"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        out["average"].parts[0]["matrix"], expected["average"][:, None].expand(-1, 2), rtol=0, atol=1e-12
+    )
+    assert all(torch.equal(part, world.w) for part in out["broadcast"].parts)
+    assert out["control"] == {"stop": bool(expected["sum of rows"].sum() > 0), "rows": len(expected["max"])}
+
+
+@settings(max_examples=40, deadline=None)
+@given(placed_worlds())
+def test_the_ledger_is_the_same_in_any_placement(placed):
+    world, hosts = placed
+    stacked = Federation([range(world.num_clients)])
+    fed = Federation(hosts)
+    every_transfer(stacked, world)
+    every_transfer(fed, world)
+    assert fed.ledger.to_json() == stacked.ledger.to_json()
+    assert fed.ledger.totals() == stacked.ledger.totals()
+
+
+@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+@pytest.mark.parametrize("seed", range(4))
+def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, hosts):
+    """The server's ledger is the local one but for what clients send each other; a client's is its column."""
+    world = make_world(6, seed)
+    local = Federation(hosts)
+    expected = every_transfer(local, world)
+    apart = run_apart(hosts, lambda fed: every_transfer(fed, world))
+    for name, value in expected.items():
+        if not isinstance(value, Located):
+            assert all(out[name] == value for out, _ in apart.values())
+            continue
+        ends = [SERVER_END] if value.place == SERVER else range(len(hosts))
+        for end, part in zip(ends, value.parts, strict=True):
+            (got,) = apart[end][0][name].parts
+            torch.testing.assert_close(got, part, rtol=0, atol=1e-12)
+    theirs = local.ledger.to_json()["entries"]
+    between = [e for e in theirs if e["from"] != e["to"]]
+    assert apart[SERVER_END][1].ledger.to_json()["entries"] == between
+    for h, hosted in enumerate(hosts):
+        mine = {(e["phase"], e["name"], e["to"]): e for e in apart[h][1].ledger.to_json()["entries"]}
+        for entry in theirs:
+            key = (entry["phase"], entry["name"], entry["to"])
+            for way in ("sent", "received"):
+                column = [b if k in hosted else 0 for k, b in enumerate(entry[way])]
+                assert (mine[key][way] if key in mine else [0] * 6) == column
+    merged = apart[SERVER_END][1].ledger
+    for h in range(len(hosts)):
+        merged.add_peers(apart[h][1].ledger)
+    assert merged.to_json() == local.ledger.to_json()
+
+
+def test_the_ledger_counts_what_the_formulas_say():
+    """Three clients with 2, 0 and 3 rows of 4 float32 numbers; 4 different ids."""
+    fed = Federation([(0, 1, 2)])
+    client = torch.tensor([0, 0, 2, 2, 2])
+    ids = torch.tensor([5, 7, 7, 1, 2])
+    route = fed.route(fed.locate(CLIENTS, "i", [RowIds(ids, client)]), name="ids")
+    x = fed.locate(CLIENTS, "x", [torch.ones(5, 4)])
+    fed.upload(x, route, name="up")
+    u = fed.sum(x, route, name="sum")
+    fed.download(u, route, name="down")
+    fed.broadcast(at_server(fed, "w", {"a": torch.ones(4, 3), "b": torch.ones(3).double()}), name="model")
+    fed.gather(fed.locate(CLIENTS, "n", [torch.tensor([2, 0, 3])]), name="counts")
+    wants = PeerIds(torch.tensor([2, 2, 0]), torch.tensor([7, 1, 5]), torch.tensor([0, 1, 1]), ids, client)
+    peer = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    fed.exchange(x, peer, name="peers")
+    told = {e.name: e for e in fed.ledger.entries}
+    sent = {name: e.sent.tolist() for name, e in told.items()}
+    received = {name: e.received.tolist() for name, e in told.items()}
+    rows, nothing = [2 * 16, 0, 3 * 16], [0, 0, 0]
+    assert (sent["ids"], received["ids"]) == ([16, 0, 24], nothing)
+    assert (sent["up"], received["up"]) == (rows, nothing)
+    assert (sent["sum"], received["down"], sent["down"]) == (rows, rows, nothing)
+    assert received["model"] == [12 * 4 + 3 * 8] * 3
+    assert sent["counts"] == [8, 8, 8]
+    # Client 0 asks client 2 for one row, client 1 asks client 2 and client 0 for one each.
+    assert (sent["wants"], received["wants"]) == ([8, 16, 0], [8, 0, 16])
+    assert (sent["peers"], received["peers"]) == ([16, 0, 32], [16, 32, 0])
+    assert told["peers"].messages == told["wants"].messages == 3
+    assert {name: told[name].messages for name in ("ids", "up", "model")} == {"ids": 3, "up": 3, "model": 3}
+    assert told["model"].shape == {"a": [4, 3], "b": [3]}
+    assert told["model"].dtype == "float32,float64"
+    json.dumps(fed.ledger.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]])
+def test_the_lowest_client_wins_a_tied_maximum_and_a_nan_is_not_lost(hosts):
+    fed = Federation(hosts)
+    rows = torch.tensor([[1.0, float("nan")], [1.0, 2.0], [0.0, 3.0]])
+    ids = torch.zeros(1, dtype=torch.int64)
+    where = [RowIds(ids.repeat(len(h)), torch.arange(len(h))) for h in fed.hosts]
+    route = fed.route(fed.locate(CLIENTS, "i", where), name="ids")
+    with fed.tape():
+        x = fed.clients.run(as_leaf, per_client(fed, "x", rows))
+        top = fed.max(x, route, name="max")
+        fed.backward(fed.server.run(first_column, top))
+    torch.testing.assert_close(whole(top), torch.tensor([[1.0, float("nan")]]), equal_nan=True)
+    assert whole(fed.gradients(x)).tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def as_leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_()
+
+
+def first_column(x: Tensor) -> Tensor:
+    return x[:, 0].sum()
+
+
+def test_an_id_without_parts_is_minus_infinity_in_the_maximum():
+    from graphfed.federation.payload import max_rows
+
+    x = torch.tensor([[1.0, -5.0]])
+    top = max_rows(x, torch.tensor([1]), 3)
+    assert top.tolist() == [[-torch.inf] * 2, [1.0, -5.0], [-torch.inf] * 2]
+
+
+def sparse_world(fed: Federation) -> tuple[Located, Located]:
+    dense = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 3.0], [4.0, 5.0, 0.0]], dtype=torch.float64)
+    ids = torch.tensor([0, 1, 1, 0])
+    rows = [[2 * k + i for k in h for i in range(2)] for h in fed.hosts]
+    x = fed.locate(CLIENTS, "x", [SparseMatrix.from_dense(dense[rows[h]]) for h in fed.here])
+    where = [RowIds(ids[rows[h]], torch.arange(len(rows[h])) // 2) for h in fed.here]
+    return x, fed.locate(CLIENTS, "ids", where)
+
+
+def sparse_sums(fed: Federation) -> Located:
+    x, ids = sparse_world(fed)
+    route = fed.route(ids, name="ids")
+    return fed.download(fed.sum(x, route, name="sum"), route, name="down")
+
+
+def test_sparse_rows_stay_sparse_and_weigh_what_dense_rows_weigh():
+    expected = torch.tensor([[4.0, 7, 0], [1, 0, 3], [1, 0, 3], [4, 7, 0]], dtype=torch.float64)
+    for hosts in ([(0, 1)], [(0,), (1,)]):
+        fed = Federation(hosts)
+        assert torch.equal(torch.cat([p.to_dense() for p in sparse_sums(fed).parts]), expected)
+        assert fed.ledger.bytes_of("sum") == fed.ledger.bytes_of("down") == 4 * 3 * 8
+    apart = run_apart([(0,), (1,)], sparse_sums)
+    for h in range(2):
+        (part,) = apart[h][0].parts
+        assert isinstance(part, SparseMatrix)
+        assert torch.equal(part.to_dense(), expected[2 * h : 2 * h + 2])
+    assert apart[SERVER_END][1].ledger.to_json() == fed.ledger.to_json()
+
+
+def sparse_weights(fed: Federation, h: int) -> SparseWeights:
+    """Client k's weights [4, 2] differ from the others' in its rows k and 3."""
+    hosted = fed.hosts[h]
+    pairs = torch.tensor([[i, f] for i, k in enumerate(hosted) for f in sorted({k, 3})])
+    values = torch.tensor([[10.0 * hosted[i] + f, -f] for i, f in pairs.tolist()], dtype=torch.float64)
+    ghost = torch.arange(8.0).double().reshape(4, 2)
+    return SparseWeights(torch.cat([values, ghost]), pairs[:, 0], pairs[:, 1], len(hosted))
+
+
+def sparse_average(fed: Federation) -> tuple[Located, Located]:
+    with fed.tape():
+        raw = fed.locate(CLIENTS, "w", [sparse_weights(fed, h) for h in fed.here])
+        leaves = fed.clients.run(sparse_leaf, raw)
+        mean = fed.average(leaves, at_server(fed, "n", torch.tensor([1, 2, 5])), name="mean")
+        fed.backward(fed.server.run(squares, mean))
+    return mean, fed.gradients(leaves)
+
+
+def sparse_leaf(w: SparseWeights) -> SparseWeights:
+    return w.with_values(w.values.detach().requires_grad_())
+
+
+def squares(x: Tensor) -> Tensor:
+    return (x**2).sum()
+
+
+def test_an_average_of_sparse_weights_equals_that_of_full_ones_in_value_gradient_and_bytes():
+    stacked = Federation([(0, 1, 2)])
+    weights = sparse_weights(stacked, 0)
+    full = torch.stack([weights.part(k) for k in range(3)])
+    expected = (full * torch.tensor([1, 2, 5])[:, None, None] / 8).sum(0)
+    mean, gradient = sparse_average(stacked)
+    torch.testing.assert_close(whole(mean), expected, rtol=0, atol=1e-12)
+    leaf = weights.values.clone().requires_grad_()
+    parts = torch.stack([weights.with_values(leaf).part(k) for k in range(3)])
+    squares((parts * torch.tensor([1, 2, 5])[:, None, None] / 8).sum(0)).backward()
+    torch.testing.assert_close(gradient.parts[0].values, leaf.grad, rtol=0, atol=1e-12)
+    assert stacked.ledger.bytes_of("mean") == stacked.ledger.bytes_of("mean/grad") == 3 * 8 * 8
+    hosts = [(0, 1), (2,)]
+    together = Federation(hosts)
+    local_mean, local_gradient = sparse_average(together)
+    apart = run_apart(hosts, sparse_average)
+    torch.testing.assert_close(whole(local_mean), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(whole(apart[SERVER_END][0][0]), expected, rtol=0, atol=1e-12)
+    for h in range(2):
+        got = apart[h][0][1].parts[0].values
+        torch.testing.assert_close(got, local_gradient.parts[h].values, rtol=0, atol=1e-12)
+    assert apart[SERVER_END][1].ledger.to_json() == stacked.ledger.to_json() == together.ledger.to_json()
+
+
+def test_a_client_of_weight_zero_does_not_count_even_when_its_values_are_not_finite():
+    for hosts in ([(0, 1)], [(0,), (1,)]):
+        fed = Federation(hosts)
+        x = per_client(fed, "x", torch.tensor([[1.0, 2.0], [float("nan"), 3.0]]))
+        mean = fed.average(x, at_server(fed, "n", torch.tensor([4, 0])), name="mean")
+        assert whole(mean).tolist() == [1.0, 2.0]
+
+
+def test_weights_that_sum_to_zero_are_bad_input():
+    fed = Federation([(0, 1)])
+    with pytest.raises(InputError, match="'mean'.*weights sum to 0"):
+        fed.average(per_client(fed, "x", torch.ones(2, 1)), at_server(fed, "n", torch.zeros(2)), name="mean")
+
+
+@pytest.mark.parametrize("weights", [torch.ones(3), torch.tensor([1.0, -1.0]), torch.tensor([1.0, float("nan")])])
+def test_weights_are_one_number_of_at_least_zero_for_each_client(weights):
+    fed = Federation([(0, 1)])
+    with pytest.raises(PlaceError, match="weights must be 2 numbers"):
+        fed.average(per_client(fed, "x", torch.ones(2, 1)), at_server(fed, "n", weights), name="mean")
+
+
+def test_shapes_that_do_not_fit_are_refused_before_anything_is_charged():
+    fed = Federation([(0,), (1,)])
+    one = [RowIds(torch.tensor([4]), torch.tensor([0]))] * 2
+    route = fed.route(fed.locate(CLIENTS, "ids", one), name="ids")
+    two = fed.locate(CLIENTS, "x", [torch.ones(2, 3)] * 2)
+    before = fed.ledger.to_json()
+    with pytest.raises(PlaceError, match=r"'up': 'x' is float32 \[2, 3\] where route 'ids' names 1"):
+        fed.upload(two, route, name="up")
+    with pytest.raises(PlaceError, match="where its clients are 1"):
+        fed.gather(two, name="all")
+    with pytest.raises(PlaceError, match="where the ids of route 'ids' are 1"):
+        fed.download(at_server(fed, "u", torch.ones(2, 3)), route, name="down")
+    with pytest.raises(PlaceError, match="found a list"):
+        fed.broadcast(at_server(fed, "w", [torch.ones(1)]), name="model")
+    assert fed.ledger.to_json() == before
+
+
+def test_parts_of_unlike_shapes_are_not_broadcast_into_a_sum():
+    fed = Federation([(0,), (1,)])
+    x = fed.locate(CLIENTS, "x", [torch.ones(3), torch.ones(1)])
+    with pytest.raises(PlaceError, match=r"client 1 sent \[1\] where client 0 sent \[3\]"):
+        fed.sum(x, name="sum")
+
+
+@pytest.mark.parametrize(
+    ("ids", "client"),
+    [([1, 2], [1, 0]), ([1, 2], [0, 2]), ([1, 2], [-1, 0]), ([1, 2], [0]), ([[1, 2]], [[0, 1]])],
+    ids=["unsorted", "beyond the cohort", "negative", "of another length", "a matrix"],
+)
+def test_row_ids_that_break_their_contract_are_refused(ids, client):
+    fed = Federation([(0, 1)])
+    with pytest.raises(PlaceError, match="route 'ids'"):
+        fed.route(fed.locate(CLIENTS, "i", [RowIds(torch.tensor(ids), torch.tensor(client))]), name="ids")
+
+
+def ask(fed: Federation, site: list[int], ids: list[int]) -> None:
+    """Client 0 of two asks; client 1 holds vertices 3 and 4, client 0 holds none."""
+    held, holder = torch.tensor([3, 4]), torch.tensor([1, 1])
+    asker = torch.zeros(len(site), dtype=torch.int64)
+    fed.peer_route(
+        fed.locate(CLIENTS, "w", [PeerIds(torch.tensor(site), torch.tensor(ids), asker, held, holder)]), name="wants"
+    )
+
+
+@pytest.mark.parametrize("vertex", [5, -1, 9, 0])
+def test_a_wanted_row_that_its_owner_lacks_is_bad_input(vertex):
+    with pytest.raises(InputError, match=f"client 1 is asked for vertex {vertex}, which it does not hold"):
+        ask(Federation([(0, 1)]), [1], [vertex])
+
+
+@pytest.mark.parametrize(("site", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")])
+def test_a_client_asks_other_clients_only(site, problem):
+    with pytest.raises(PlaceError, match=problem):
+        ask(Federation([(0, 1)]), [site], [3])
+
+
+@pytest.mark.parametrize("hosts", [[], [()], [(1,)], [(0, 2)], [(0,), ()], [(1,), (0,)]])
+def test_hosts_hold_the_clients_in_order(hosts):
+    with pytest.raises(ValueError, match="hosts must hold the clients"):
+        Federation(hosts)
+
+
+def test_a_place_elsewhere_needs_a_link():
+    with pytest.raises(ValueError, match="pass the link"):
+        Federation([(0,), (1,)], here=[0])
+    with pytest.raises(ValueError, match="here must name"):
+        Federation([(0,), (1,)], here=[2])
