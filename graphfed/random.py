@@ -54,7 +54,7 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def fold(seed: int, *parts: int | str) -> int:
-    """A 64-bit key from a seed and the parts that name a use, in order (integers from 0 to 2^63 - 1, or text).
+    """A 64-bit key from a seed and the parts that name a use, in order: text, and integers in [0, 2^63).
 
     ``fold(seed, "dropout", round, step, layer)``: any other parts, or another order, give another key."""
     key = _mix_int((seed + _GOLDEN) & _MASK)
@@ -72,7 +72,7 @@ def fold(seed: int, *parts: int | str) -> int:
 
 
 def entry_words(ids: Tensor, columns: Tensor) -> Tensor:
-    """One 64-bit word per (row id, column), [E] each -> [E] int64: computed once per matrix, before any key."""
+    """One 64-bit word per (row id, column), [E] each -> [E] int64: made once per matrix, before any key."""
     return _mix(ids * _signed(_GOLDEN) + columns)
 
 

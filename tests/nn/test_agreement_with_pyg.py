@@ -1,0 +1,185 @@
+"""Layers with shared weights compute what PyG's do, and pruned to a receptive field they compute the same
+rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import as_dense, batch_of, draw_weights, random_view
+from torch import Tensor
+
+from graphfed.nn.backbones import BACKBONES
+from graphfed.nn.sparse import SparseMatrix
+
+# PyG's own import uses what this torch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is:DeprecationWarning")
+
+HEADS, HIDDEN, CLASSES = 4, 5, 3
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
+    """PyG's layers with our weights, and the names under which their gradients are ours."""
+    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+
+    convs, names = [], {}
+    for layer in range(layers):
+        w = {k.rsplit(".", 1)[1]: v for k, v in weights.items() if k.startswith(f"layers.{layer}.")}
+        last = layer == layers - 1
+        if backbone == "gcn":
+            fan_in, fan_out = w["weight"].shape
+            conv = GCNConv(fan_in, fan_out)
+            own = {"weight": conv.lin.weight, "bias": conv.bias}
+        elif backbone == "sage":
+            fan_in, fan_out = w["root_weight"].shape
+            conv = SAGEConv(fan_in, fan_out)
+            own = {
+                "neighbour_weight": conv.lin_l.weight,
+                "root_weight": conv.lin_r.weight,
+                "bias": conv.lin_l.bias,
+            }
+        else:
+            heads, width = w["att_src"].shape
+            conv = GATConv(w["weight"].shape[0], width, heads, concat=not last)
+            own = {n: getattr(conv, n) for n in ("att_src", "att_dst", "bias")} | {"weight": conv.lin.weight}
+        for name, parameter in own.items():
+            ours = w[name].t() if name.endswith("weight") else w[name]
+            parameter.data = ours.reshape(parameter.shape).clone()
+            names[f"layers.{layer}.{name}"] = parameter
+        convs.append(conv)
+
+    def forward(x: Tensor, edges: Tensor) -> Tensor:
+        for layer, conv in enumerate(convs):
+            x = conv(x, edges)
+            if layer < layers - 1:
+                x = torch.nn.functional.elu(x) if backbone == "gat" else x.relu()
+        return x
+
+    return forward, names
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("backbone", ["gcn", "gat", "sage"])
+def test_values_and_all_gradients_agree_with_pyg(
+    backbone: str, layers: int, sparse: bool, dtype: torch.dtype
+) -> None:
+    for seed in range(3):
+        view = random_view(seed, [30], sparse=sparse, dtype=dtype)
+        assert (view.degree == 0).any(), "the graph has isolated vertices"
+        widths = [6, *[HIDDEN] * (layers - 1), CLASSES]
+        weights = {
+            k: w.to(dtype).requires_grad_() for k, w in draw_weights(seed, backbone, widths, HEADS).items()
+        }
+        x = as_dense(view.x).clone().requires_grad_()
+        if not sparse:
+            view = replace(view, x=x)
+        ours = BACKBONES[backbone].forward(weights, batch_of(view, backbone, layers, HEADS), None)
+
+        forward, parameters = pyg_network(backbone, {k: w.detach() for k, w in weights.items()}, layers)
+        their_x = as_dense(view.x).detach().clone().requires_grad_()
+        theirs = forward(their_x, view.edges[0])
+
+        assert ours.dtype == dtype
+        close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+        torch.testing.assert_close(ours, theirs, **close)
+        direction = torch.from_numpy(np.random.default_rng(seed).standard_normal(tuple(ours.shape))).to(dtype)
+        (ours * direction).sum().backward()
+        (theirs * direction).sum().backward()
+        assert set(parameters) == set(weights)
+        for name, parameter in parameters.items():
+            gradient = weights[name].grad
+            expected = parameter.grad.t() if name.endswith("weight") else parameter.grad
+            # Gradients are sums over all rows: their tolerance is relative to their largest entry.
+            scale = max(1.0, float(expected.abs().max()))
+            torch.testing.assert_close(gradient / scale, expected.reshape(gradient.shape) / scale, **close)
+        if not sparse:
+            torch.testing.assert_close(x.grad, their_x.grad, **close)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    n=st.integers(1, 40),
+    share=st.floats(0, 1),
+    backbone=st.sampled_from(["gcn", "gat", "sage"]),
+    layers=st.integers(1, 3),
+    sparse=st.booleans(),
+)
+def test_pruned_to_a_receptive_field_the_targets_keep_values_and_weight_gradients(
+    *, seed: int, n: int, share: float, backbone: str, layers: int, sparse: bool
+) -> None:
+    view = random_view(seed, [n], sparse=sparse)
+    rng = np.random.default_rng(seed)
+    targets = torch.from_numpy((rng.random(n) < share).nonzero()[0])
+    widths = [6, *[HIDDEN] * (layers - 1), CLASSES]
+    direction = torch.from_numpy(rng.standard_normal((len(targets), CLASSES)))
+    results = []
+    for pruned in (False, True):
+        weights = {k: w.requires_grad_() for k, w in draw_weights(seed, backbone, widths, HEADS).items()}
+        batch = batch_of(view, backbone, layers, HEADS, targets if pruned else None)
+        logits = BACKBONES[backbone].forward(weights, batch, None)
+        logits = logits if pruned else logits[targets]
+        (logits * direction).sum().backward()
+        results.append((logits.detach(), {k: w.grad for k, w in weights.items()}))
+    (whole, gradients), (pruned_logits, pruned_gradients) = results
+    torch.testing.assert_close(pruned_logits, whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(pruned_gradients, gradients, rtol=1e-10, atol=1e-10)
+
+
+def test_one_target_without_neighbours_needs_one_row_of_every_layer() -> None:
+    """The point of the receptive field: rows that have no influence are not computed."""
+    view = random_view(0, [200])
+    alone = (view.degree == 0).nonzero()[:1, 0]
+    batch = batch_of(view, "gcn", 2, targets=alone)
+    assert [len(ids) for ids in batch.ids] == [1, 1, 1]
+    assert batch.ids[0] == view.ids[alone]
+
+
+@pytest.mark.parametrize("backbone", ["gcn", "gat", "sage"])
+def test_results_follow_the_dtype_of_the_input_whatever_the_default(backbone: str) -> None:
+    """Results have the dtype of x and of the weights, and lose no digits to the default dtype."""
+    view = random_view(1, [20], dtype=torch.float64)
+    weights = draw_weights(1, backbone, [6, 3], HEADS)
+    logits = BACKBONES[backbone].forward(weights, batch_of(view, backbone, 1, HEADS), None)
+    torch.set_default_dtype(torch.float64)
+    same = BACKBONES[backbone].forward(weights, batch_of(view, backbone, 1, HEADS), None)
+    assert logits.dtype == torch.float64
+    assert torch.equal(logits, same)
+
+
+def test_scores_far_outside_exp_give_finite_attention() -> None:
+    view = random_view(2, [25])
+    weights = {k: w.requires_grad_() for k, w in draw_weights(2, "gat", [6, 3], 1).items()}
+    with torch.no_grad():
+        weights["layers.0.att_src"] *= 1e5
+    logits = BACKBONES["gat"].forward(weights, batch_of(view, "gat", 1), None)
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(w.grad.isfinite().all() for w in weights.values())
+
+
+def test_an_aggregated_input_makes_the_first_gcn_layer_a_linear_map() -> None:
+    view = replace(random_view(3, [20]), aggregated=True)
+    batch = batch_of(view, "gcn", 2)
+    assert batch.blocks[0] is None
+    weights = draw_weights(3, "gcn", [6, 5, 3])
+    w0, b0, w1, b1 = (weights[f"layers.{i}.{n}"] for i in (0, 1) for n in ("weight", "bias"))
+    adjacency = batch.blocks[1].adjacency.to_dense()
+    expected = adjacency @ ((view.x @ w0 + b0).relu() @ w1) + b1
+    torch.testing.assert_close(BACKBONES["gcn"].forward(weights, batch, None), expected)
+
+
+def test_the_gcn_adjacency_is_the_normalised_matrix_of_the_paper() -> None:
+    """D^-1/2 (A + I) D^-1/2 with D the row sums of A + I (Kipf and Welling 2017, Eq. 2)."""
+    view = random_view(4, [12])
+    adjacency = torch.eye(12, dtype=torch.float64)
+    adjacency[view.edges[0][1], view.edges[0][0]] = 1
+    scale = adjacency.sum(1).rsqrt()
+    block = batch_of(view, "gcn", 1).blocks[0]
+    assert isinstance(block.adjacency, SparseMatrix)
+    torch.testing.assert_close(block.adjacency.to_dense(), scale[:, None] * adjacency * scale)

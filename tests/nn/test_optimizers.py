@@ -1,0 +1,88 @@
+"""The optimisers are torch's, and on stacked weights they are one optimiser per client."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphfed.nn.optim import adam, adam_init, sgd
+
+STEPS, LR, DECAY = 10, 0.05, 0.01
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
+
+
+def draws(seed: int, dtype: torch.dtype, *leading: int) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    shapes = {"weight": (*leading, 4, 3), "bias": (*leading, 3)}
+    return {k: torch.randn(s, generator=g, dtype=torch.float64).to(dtype) for k, s in shapes.items()}
+
+
+@pytest.mark.parametrize("decay", [0.0, DECAY])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_ten_steps_equal_those_of_torch(name: str, dtype: torch.dtype, decay: float) -> None:
+    ours = draws(0, dtype)
+    theirs = {k: w.clone().requires_grad_() for k, w in ours.items()}
+    kind = torch.optim.SGD if name == "sgd" else torch.optim.Adam
+    stepper = kind(theirs.values(), lr=LR, weight_decay=decay)
+    state = adam_init(ours)
+    for step in range(STEPS):
+        gradients = draws(step + 1, dtype)
+        for k, w in theirs.items():
+            w.grad = gradients[k].clone()
+        stepper.step()
+        if name == "sgd":
+            ours = sgd(ours, gradients, LR, decay)
+        else:
+            ours, state = adam(ours, gradients, state, LR, decay)
+        close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+        torch.testing.assert_close(ours, {k: w.detach() for k, w in theirs.items()}, **close)
+
+
+@pytest.mark.parametrize("clients", [1, 3, 17])
+def test_stacked_adam_is_one_adam_per_client(clients: int) -> None:
+    together = draws(0, torch.float64, clients)
+    apart = [{k: w[c] for k, w in together.items()} for c in range(clients)]
+    state, states = adam_init(together), [adam_init(w) for w in apart]
+    for step in range(STEPS):
+        gradients = draws(step + 1, torch.float64, clients)
+        together, state = adam(together, gradients, state, LR, DECAY)
+        for c in range(clients):
+            mine = {k: g[c] for k, g in gradients.items()}
+            apart[c], states[c] = adam(apart[c], mine, states[c], LR, DECAY)
+    for c in range(clients):
+        torch.testing.assert_close({k: w[c] for k, w in together.items()}, apart[c], rtol=1e-14, atol=1e-14)
+
+
+def test_a_client_that_was_absent_corrects_its_bias_by_its_own_step_count() -> None:
+    """Client 1 takes steps 0, 1 and 4 of five; its weights equal those of three steps taken alone."""
+    weights = draws(0, torch.float64, 2)
+    alone = {k: w[1:].clone() for k, w in weights.items()}
+    state, alone_state = adam_init(weights), adam_init(alone)
+    for step in range(5):
+        gradients = draws(step + 1, torch.float64, 2)
+        present = torch.tensor([True, step in {0, 1, 4}])
+
+        def choose(new: Tensor, old: Tensor, present: Tensor = present) -> Tensor:
+            return torch.where(present.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+        new, after = adam(weights, gradients, state, LR, DECAY)
+        weights = {k: choose(new[k], weights[k]) for k in new}
+        state = {part: {k: choose(after[part][k], state[part][k]) for k in new} for part in state}
+        if present[1]:
+            mine = {k: g[1:] for k, g in gradients.items()}
+            alone, alone_state = adam(alone, mine, alone_state, LR, DECAY)
+    assert state["steps"]["weight"].flatten().tolist() == [5, 3]
+    torch.testing.assert_close({k: w[1:] for k, w in weights.items()}, alone, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_a_step_leaves_its_arguments_as_they_were(name: str) -> None:
+    weights, gradients = draws(0, torch.float32), draws(1, torch.float32)
+    state = adam_init(weights)
+    before = [w.clone() for group in (weights, gradients, *state.values()) for w in group.values()]
+    if name == "sgd":
+        sgd(weights, gradients, LR, DECAY)
+    else:
+        adam(weights, gradients, state, LR, DECAY)
+    after = [w for group in (weights, gradients, *state.values()) for w in group.values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
