@@ -12,7 +12,7 @@ from random_graphs import batch_of, draw_weights, random_view
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix
-from graphfed.random import entry_words, fold
+from graphfed.random import entry_words, fold, lane_probability
 
 KEY = fold(0, "dropout", 3, 1)
 RATES = [0.001, 0.25, 0.5, 0.6, 0.9, 0.999]
@@ -41,6 +41,13 @@ def test_the_same_key_and_layer_give_the_same_mask_and_any_other_gives_another()
         # Two independent masks of 1 600 fair entries agree in 800 +- 20: 5 standard errors, false alarms 6e-7
         # each.
         assert abs(int((mask == other).sum()) - 800) < 100
+
+
+def test_sparse_entries_and_attention_draw_anew_in_every_layer() -> None:
+    matrix, words = stored(20, 10)
+    dropout, alpha = Dropout(0.5, KEY), torch.ones(2, 100)
+    assert not torch.equal(dropout.entries(matrix, words, 0).values, dropout.entries(matrix, words, 1).values)
+    assert not torch.equal(dropout.edges(alpha, words[:100], 0), dropout.edges(alpha, words[:100], 1))
 
 
 def test_a_rows_mask_follows_its_id_through_permutations_and_subsets() -> None:
@@ -87,6 +94,13 @@ def test_what_is_kept_is_scaled_so_that_the_expectation_stays(p: float) -> None:
     ):
         assert abs(float(result.mean()) - 1) < bound
         assert len(result[result != 0].unique()) == 1
+
+
+@pytest.mark.parametrize("p", RATES)
+def test_kept_rows_are_divided_by_the_share_that_is_really_kept(p: float) -> None:
+    """A rate is rounded to 16 bits; near 1 that changes the share kept, and the scale changes with it."""
+    result = Dropout(p, KEY).rows(torch.ones(5_000, 4, dtype=torch.float64), torch.arange(5_000), 0)
+    assert float(result.max()) == pytest.approx(1 / (1 - lane_probability(p)), rel=1e-12)
 
 
 @pytest.mark.parametrize("p", [0.99999, 1 - 1e-9])
