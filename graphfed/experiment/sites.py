@@ -1,7 +1,8 @@
-"""A run in separate processes: every site's process reads its own cohort file and nothing else, the server's reads none.
+"""A run in separate processes: every site's process reads its own cohort file and nothing else, the server's
+reads none.
 
-`train_in_processes` hands out the files, runs the training program of `train` in each process and puts together what they
-report, as the caller of a local run gets it."""
+`train_in_processes` hands out the files, runs the training program of `train` in each process and puts
+together what they report, as the caller of a local run gets it."""
 
 import dataclasses
 import json
@@ -70,10 +71,11 @@ def train_in_processes(
     on_event: Callable[[Event], None] | None = None,
     sites: Sites | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """Train with one process per cohort and one for the server: what `train` gives, and the ledger of all places.
+    """Train with one process per cohort and one for the server: what `train` gives, and the ledger of all
+    places.
 
-    `module` is where the method is registered from. `sites`: processes that already run (with these hosts); without it they are
-    started for this run and stopped after it."""
+    `module` is where the method is registered from. `sites`: processes that already run (with these hosts);
+    without it they are started for this run and stopped after it."""
     hosts = [list(c.clients) for c in cohorts]
     common = {
         "method": method.name,

@@ -1,13 +1,15 @@
 """One run of any classification method: the part that is the same for all of them.
 
-It is a program over places too, so it runs wherever a method runs: every round starts with one control broadcast, metrics are
-sums of client parts and cross as named transfers, the best round is chosen on the validation vertices alone, and the test
-vertices are scored once, at the end. `Outcome` is what this process may know: at a site its own predictions, at the server the
-metrics, in the local runtime both.
-"""
+It is a program over places too, so it runs wherever a method runs: every round starts with one control
+broadcast, metrics are sums of client parts and cross as named transfers, the best round is chosen on the
+validation vertices alone, and the test vertices are scored once, at the end. `Outcome` is what this process
+may know: at a site its own predictions, at the server the metrics, in the local runtime both."""
 
+import itertools
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +30,10 @@ from graphfed.random import fold, permutation
 __all__ = ["Event", "Outcome", "pooled_score", "train"]
 
 
+#: accuracy, macro_f1 and loss; None where there was nothing to score
+Metrics = dict[str, float | None]
+
+
 @dataclass(frozen=True)
 class Event:
     """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far."""
@@ -35,20 +41,21 @@ class Event:
     phase: str
     round: int
     rounds: int
-    val: dict[str, float | None] | None
+    val: Metrics | None
     bytes: int
     seconds: float
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. val, test and test_confusion [C, C] (class, prediction) are known where the server is, None elsewhere;
-    state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned vertex."""
+    """What a run gave. val, test and test_confusion [C, C] (class, prediction) are known where the server is,
+    None elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every
+    owned vertex."""
 
     best_round: int
     rounds_run: int
-    val: dict[str, float | None] | None
-    test: dict[str, float | None] | None
+    val: Metrics | None
+    test: Metrics | None
     test_confusion: list[list[int]] | None
     seconds: dict[str, float]
     history: list[dict[str, Any]]
@@ -61,7 +68,7 @@ class Outcome:
         return self.state.weights
 
 
-# ---- functions run at the clients -----------------------------------------------------------------------------------------
+# ---- functions run at the clients --------------------------------------------------------------------------
 
 
 def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tensor]:
@@ -85,7 +92,8 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 def better_clients(
     scores: dict[str, Tensor], best: dict[str, Tensor] | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Which clients beat their own best validation score [K] bool (equal accuracy: lower loss), and the best scores so far.
+    """Which clients beat their own best validation score [K] bool (equal accuracy: lower loss), and the best
+    scores so far.
 
     A client without validation vertices always takes the newest round, so it ends with the last."""
     correct = scores["confusion"].diagonal(dim1=1, dim2=2).sum(1)
@@ -97,10 +105,6 @@ def better_clients(
         (correct > best["correct"]) | (correct == best["correct"]) & (scores["loss"] < best["loss"]) | empty
     )
     return better, {k: torch.where(better, new[k], best[k]) for k in new}
-
-
-def choose_personal(better: Tensor, new: Any, old: Any) -> Any:
-    return choose_clients(better, new, old)
 
 
 def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,11 +119,12 @@ def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: s
     return logits[place[cohort.rows(target)]]
 
 
-# ---- functions run at the server ------------------------------------------------------------------------------------------
+# ---- functions run at the server ---------------------------------------------------------------------------
 
 
 def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """accuracy, macro_f1 (over the classes that occur or are predicted) and mean cross-entropy from confusion counts."""
+    """accuracy, macro_f1 (over the classes that occur or are predicted) and mean cross-entropy from confusion
+    counts."""
     confusion = sums["confusion"].double()
     count = float(confusion.sum())
     if count == 0:
@@ -136,7 +141,8 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the server remembers between rounds to decide: the best validation score and how long ago it was."""
+    """What the server remembers between rounds to decide: the best validation score and how long ago it
+    was."""
 
     best_round: int = 0
     best: tuple[float, float] | None = None
@@ -145,11 +151,12 @@ class Progress:
 
 
 def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
-    """Compare a round's validation score with the best one: higher accuracy, then lower loss, then the earlier round."""
+    """Compare a round's validation score with the best one: higher accuracy, then lower loss, then the
+    earlier round."""
     metrics = metrics_of(sums)
     score = (metrics["accuracy"], -metrics["loss"])
     # With no validation vertices at all (nan) every round is as good as the last one.
-    if progress.best is None or score > progress.best or metrics["accuracy"] != metrics["accuracy"]:
+    if progress.best is None or score > progress.best or math.isnan(metrics["accuracy"]):
         return Progress(number, score, 0, True)
     return Progress(progress.best_round, progress.best, progress.stale + 1, False)
 
@@ -157,7 +164,7 @@ def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progre
 def plan(progress: Progress, number: int, num_clients: int, config: TrainingConfig) -> dict[str, Any]:
     """The control values that open round `number`: keep the last evaluated state, stop, who takes part."""
     out_of_patience = config.patience is not None and progress.stale >= config.patience
-    decision = {
+    decision: dict[str, Any] = {
         "keep": progress.latest_is_best,
         "stop": out_of_patience or number > config.rounds,
         "roster": None,
@@ -169,14 +176,15 @@ def plan(progress: Progress, number: int, num_clients: int, config: TrainingConf
     return {**decision, "best_round": progress.best_round}
 
 
-def metrics_here(sums: Located) -> dict[str, float | None] | None:
-    """The metrics where the server is in this process; None in a number's place where there was nothing to score."""
+def metrics_here(sums: Located) -> Metrics | None:
+    """The metrics where the server is in this process; None in a number's place where there was nothing to
+    score."""
     if not sums.parts:
         return None
-    return {k: None if v != v else v for k, v in metrics_of(sums.parts[0]).items()}
+    return {k: None if math.isnan(v) else v for k, v in metrics_of(sums.parts[0]).items()}
 
 
-# ---- the run --------------------------------------------------------------------------------------------------------------
+# ---- the run -----------------------------------------------------------------------------------------------
 
 
 def train(
@@ -188,21 +196,21 @@ def train(
     *,
     on_event: Callable[[Event], None] | None = None,
 ) -> Outcome:
-    """Train `method` on the clients' `data` (a `Cohort` at each host), select on validation, score the test vertices once.
+    """Train `method` on the clients' `data` (a `Cohort` at each host), select on validation, score the test
+    vertices once.
 
     InputError when `fraction` < 1 and the method needs every client."""
     if config.fraction < 1 and not method.dropouts:
         raise InputError(
             f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
         )
-    everyone = np.ones(fed.num_clients, dtype=bool)
     history: list[dict[str, Any]] = []
     began = time.perf_counter()
 
-    def tell(phase: str, number: int, val: dict[str, float | None] | None) -> None:
+    def tell(phase: str, number: int, val: Metrics | None) -> None:
         if on_event is not None:
-            crossed = fed.ledger.counted_bytes
-            on_event(Event(phase, number, config.rounds, val, crossed, time.perf_counter() - began))
+            seconds = time.perf_counter() - began
+            on_event(Event(phase, number, config.rounds, val, fed.ledger.counted_bytes, seconds))
 
     with fed.phase("setup", round=0):
         state = method.setup(fed, data, task, config)
@@ -212,68 +220,53 @@ def train(
     best = evaluated = state
     best_scores: Located | None = None
     progress = fed.server.run(Progress)
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         decision = fed.control(plan, progress, number, fed.num_clients, config)
-        best = evaluated if decision["keep"] and not method.personal else best
+        if decision["keep"] and not method.personal:
+            best = evaluated
         if decision["stop"]:
             break
-        if decision["roster"] is not None:
-            present = np.zeros(fed.num_clients, dtype=bool)
-            present[decision["roster"]] = True
-            fed.set_roster(present)
-        with fed.phase("train", round=number):
+        with _taking_part(fed, decision["roster"]), fed.phase("train", round=number):
             state = method.round(fed, state, config, number)
-        fed.set_roster(everyone)
         val = None
         if number % config.eval_every == 0 or number == config.rounds:
             with fed.phase("eval"):
                 logits = method.predict(fed, state, config, "val")
-                scores = fed.clients.run(score_clients, data, logits, "val")
-                sums = fed.sum(fed.clients.run(total, scores), name="val_scores", grad=False)
-            evaluated = state
+                scores, sums = _score(fed, data, logits, "val", "val_scores")
+            evaluated, val = state, metrics_here(sums)
             progress = fed.server.run(judge, progress, sums, number)
             if method.personal:
                 better, best_scores = fed.clients.run(better_clients, scores, best_scores, outputs=2)
-                chosen = fed.clients.run(choose_personal, better, state.weights, best.weights)
+                chosen = fed.clients.run(choose_clients, better, state.weights, best.weights)
                 best = State({**state.values, "weights": chosen}, state.prepared)
-            val = metrics_here(sums)
-        history.append(
-            {
-                "round": number,
-                "val": val,
-                "bytes": fed.ledger.counted_bytes,
-                "seconds": time.perf_counter() - ready,
-            }
-        )
+        seconds = time.perf_counter() - ready
+        history.append({"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds})
         tell("train", number, val)
     trained = time.perf_counter()
 
     with fed.phase("predict"):
         logits = method.predict(fed, best, config, "all")
         predictions = fed.clients.run(owned_rows, data, logits)
-    results = {}
-    for target in ("val", "test"):
-        with fed.phase("eval"):
+    final = {}
+    with fed.phase("eval"):
+        for target in ("val", "test"):
             rows = fed.clients.run(rows_of_target, data, predictions, target)
-            scores = fed.clients.run(score_clients, data, rows, target)
-            results[target] = fed.sum(fed.clients.run(total, scores), name=f"final_{target}_scores", grad=False)
+            _, final[target] = _score(fed, data, rows, target, f"final_{target}_scores")
     done = time.perf_counter()
-    rounds_run = number - 1
-    final = {target: metrics_here(sums) for target, sums in results.items()}
-    tell("done", rounds_run, final["val"])
+    rounds_run = len(history)
+    tell("done", rounds_run, metrics_here(final["val"]))
+    confusion = [sums["confusion"].tolist() for sums in fed.local_parts(final["test"])]
     return Outcome(
         best_round=decision["best_round"],
         rounds_run=rounds_run,
-        val=final["val"],
-        test=final["test"],
-        test_confusion=results["test"].parts[0]["confusion"].tolist() if results["test"].parts else None,
+        val=metrics_here(final["val"]),
+        test=metrics_here(final["test"]),
+        test_confusion=confusion[0] if confusion else None,
         seconds={
             "setup": ready - began,
             "train": trained - ready,
             "total": done - began,
-            "per_round": (trained - ready) / max(rounds_run, 1),
+            "per_round": (trained - ready) / rounds_run,
         },
         history=history,
         state=best,
@@ -281,10 +274,31 @@ def train(
     )
 
 
+@contextmanager
+def _taking_part(fed: Federation, roster: list[int] | None) -> Iterator[None]:
+    """Only the clients of the roster take part in this block (None: everyone)."""
+    everyone = fed.roster
+    if roster is not None:
+        present = np.zeros(fed.num_clients, dtype=bool)
+        present[roster] = True
+        fed.set_roster(present)
+    yield
+    fed.set_roster(everyone)
+
+
+def _score(
+    fed: Federation, data: Located, logits: Located, target: str, name: str
+) -> tuple[Located, Located]:
+    """Every client's scores at the clients, and their sum at the server."""
+    scores = fed.clients.run(score_clients, data, logits, target)
+    return scores, fed.sum(fed.clients.run(total, scores), name=name, grad=False)
+
+
 def pooled_score(
     method: Method, graph: Graph, split: Split, weights: Any, config: TrainingConfig
 ) -> dict[str, Any]:
-    """Another question than the test score: the same weights on the pooled graph, with every edge. For shared models only."""
+    """Another question than the test score: the same weights on the pooled graph, with every edge. For shared
+    models only."""
     cohort = make_cohort(
         graph, split, partition(graph, "random", 1, 0), [0], device=next(iter(weights.values())).device
     )

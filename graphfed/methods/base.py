@@ -1,18 +1,18 @@
 """What a method is: a frozen config, and three functions that are one program over places.
 
-    setup(fed, data, task, config)       one-off exchanges and the first weights -> State
-    round(fed, state, config, number)    one communication round, counted from 1 -> State
-    predict(fed, state, config, target)  at the clients, logits [n, C] of cohort.rows(target), with only what the method's
+    setup(fed, data, task, config)       one-off exchanges and the first weights -> State round(fed, state,
+    config, number)    one communication round, counted from 1 -> State predict(fed, state, config, target)
+    at the clients, logits [n, C] of cohort.rows(target), with only what the method's
                                          protocol lets it see at prediction time -> Located
 
 `data` is a `Cohort` located at the clients, `task` what everyone knows beforehand.
 
-`State.values` are what training changes (flat, savable); `State.prepared` is what setup worked out and rounds only read.
-"""
+`State.values` are what training changes (flat, savable); `State.prepared` is what setup worked out and rounds
+only read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
 from typing import Any, Literal
 
 from pydantic import Field
@@ -29,21 +29,31 @@ class TrainingConfig:
 
     rounds: int = Field(default=100, ge=1, description="communication rounds")
     lr: float = Field(default=0.5, gt=0, allow_inf_nan=False, description="learning rate of the clients")
-    weight_decay: float = Field(default=5e-4, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient")
+    weight_decay: float = Field(
+        default=5e-4, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient"
+    )
     hidden: int = Field(default=16, ge=1, description="hidden width (GAT: of every head)")
     layers: int = Field(default=2, ge=1, description="graph layers")
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
     backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
     heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
     local_steps: int = Field(default=3, ge=1, description="full-batch steps of every client in a round")
-    fraction: float = Field(default=1.0, gt=0, le=1, description="share of the clients that take part in a round")
+    fraction: float = Field(
+        default=1.0, gt=0, le=1, description="share of the clients that take part in a round"
+    )
     optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="optimiser of the clients")
     client_state: Literal["reset", "keep"] = Field(
         default="reset", description="optimiser state of a client: fresh every round, or kept"
     )
-    patience: int | None = Field(default=None, ge=1, description="stop after this many evaluations without improvement")
-    eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the validation vertices")
-    aggregation: Literal["clear"] = Field(default="clear", description="how weights are averaged at the server")
+    patience: int | None = Field(
+        default=None, ge=1, description="stop after this many evaluations without improvement"
+    )
+    eval_every: int = Field(
+        default=1, ge=1, description="rounds between evaluations on the validation vertices"
+    )
+    aggregation: Literal["clear"] = Field(
+        default="clear", description="how weights are averaged at the server"
+    )
     seed: int = Field(default=0, ge=0, description="seed of weights, dropout and client sampling")
 
 
@@ -57,7 +67,8 @@ class Task:
 
 @plain_dataclass(frozen=True)
 class State:
-    """What passes from round to round. `values`: located trees of tensors, under names that stay; "weights" is the model."""
+    """What passes from round to round. `values`: located trees of tensors, under names that stay; "weights"
+    is the model."""
 
     values: Mapping[str, Located]
     prepared: Any = None

@@ -1,11 +1,10 @@
 """Central training: one party holds the pooled graph. The upper reference row, which no federation sees.
 
-It is isolated training with one client that holds everything: the same steps, settings and selection as the federated methods
-(100 rounds of 3 local steps are its 300 steps), and nothing crosses.
+It is isolated training with one client that holds everything: the same steps, settings and selection as the
+federated methods (100 rounds of 3 local steps are its 300 steps), and nothing crosses.
 
-Differs from the paper: Kipf and Welling (2017) train the GCN with Adam on row-normalised features; here every row of a table
-shares one recipe.
-"""
+Differs from the paper: Kipf and Welling (2017) train the GCN with Adam on row-normalised features; here every
+row of a table shares one recipe."""
 
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.isolated import predict, round, setup

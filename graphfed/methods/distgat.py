@@ -1,9 +1,10 @@
-"""DistGAT: FedAvg on GAT with cross-client edges dropped, the baseline of FedGAT (Ambekar et al., "FedGAT: a privacy-preserving
-federated approximation algorithm for graph attention networks"). GAT: Velickovic et al., ICLR 2018 (arXiv:1710.10903v3).
+"""DistGAT: FedAvg on GAT with cross-client edges dropped, the baseline of FedGAT (Ambekar et al., "FedGAT: a
+privacy-preserving federated approximation algorithm for graph attention networks"). GAT: Velickovic et al.,
+ICLR 2018 (arXiv:1710.10903v3).
 
-Differs from the paper: weights are averaged (FedAvg), where the authors' program takes Adam steps on averaged gradients at the
-server; the recipe is GAT's usual one (8 heads of 8, Adam) since FedGAT's learning rate is lost (methods.md 4.3).
-"""
+Differs from the paper: weights are averaged (FedAvg), where the authors' program takes Adam steps on averaged
+gradients at the server; the recipe is GAT's usual one (8 heads of 8, Adam) since FedGAT's learning rate is
+lost (methods.md 4.3)."""
 
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.fedavg import predict, round, setup

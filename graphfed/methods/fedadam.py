@@ -1,5 +1,5 @@
-"""FedAdam: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar and McMahan, "Adaptive federated optimization", ICLR 2021
-(arXiv:2003.00295v5), Algorithm 2 with the Adam line.
+"""FedAdam: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar and McMahan, "Adaptive federated
+optimization", ICLR 2021 (arXiv:2003.00295v5), Algorithm 2 with the Adam line.
 
     paper            here
     Delta_t          mean of the clients' w_k - w_t, weighted by n_k
@@ -7,9 +7,8 @@
     eta, eta_l       server_lr, lr
     beta_1, beta_2, tau
 
-Differs from the paper: clients are weighted by n_k (methods.md 6.1) where the paper's listing takes the plain mean. As in the
-paper there is no bias correction and v starts at tau^2.
-"""
+Differs from the paper: clients are weighted by n_k (methods.md 6.1) where the paper's listing takes the plain
+mean. As in the paper there is no bias correction and v starts at tau^2."""
 
 import torch
 from pydantic import Field
@@ -28,10 +27,17 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class FedAdamConfig(TrainingConfig):
-    server_lr: float = Field(default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the server")
+    server_lr: float = Field(
+        default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the server"
+    )
     beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(default=0.99, ge=0, lt=1, description="decay of the second moment")
-    tau: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="adaptivity: added to the root of the second moment")
+    tau: float = Field(
+        default=1e-3,
+        gt=0,
+        allow_inf_nan=False,
+        description="adaptivity: added to the root of the second moment",
+    )
 
 
 def constant_like(weights: Tensors, value: float) -> Tensors:
@@ -64,7 +70,9 @@ def round(fed: Federation, state: State, config: FedAdamConfig, number: int) -> 
     weights, first, second = fed.server.run(
         server_step, state.weights, mean, state.values["first"], state.values["second"], config, outputs=3
     )
-    return State({"weights": weights, "optimizer": optimizer, "first": first, "second": second}, state.prepared)
+    return State(
+        {"weights": weights, "optimizer": optimizer, "first": first, "second": second}, state.prepared
+    )
 
 
 METHOD = Method(

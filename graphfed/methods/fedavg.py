@@ -1,5 +1,6 @@
-"""FedAvg: McMahan, Moore, Ramage, Hampson and Aguera y Arcas, "Communication-efficient learning of deep networks from
-decentralized data", AISTATS 2017 (arXiv:1602.05629v4), on graphs whose cross-client edges are dropped.
+"""FedAvg: McMahan, Moore, Ramage, Hampson and Aguera y Arcas, "Communication-efficient learning of deep
+networks from decentralized data", AISTATS 2017 (arXiv:1602.05629v4), on graphs whose cross-client edges are
+dropped.
 
     paper        here
     w_t          State.weights, at the server
@@ -7,8 +8,8 @@ decentralized data", AISTATS 2017 (arXiv:1602.05629v4), on graphs whose cross-cl
     E            local_steps (one batch: the client's whole graph)
     C            fraction
 
-Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training vertices have weight 0.
-"""
+Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training vertices
+have weight 0."""
 
 from dataclasses import dataclass
 
@@ -69,7 +70,8 @@ def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) ->
 def average_local_training(
     fed: Federation, state: State, config: TrainingConfig, number: int, proximal: float = 0.0
 ) -> tuple[Located, Located]:
-    """Broadcast, train locally, average by n_k: the mean weights at the server and the clients' optimiser state."""
+    """Broadcast, train locally, average by n_k: the mean weights at the server and the clients' optimiser
+    state."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     local, optimizer = fed.clients.run(
@@ -84,7 +86,9 @@ def average_local_training(
         outputs=2,
     )
     # w_{t+1} = sum_k (n_k / n) w_k, over the clients that take part
-    return fed.average(local, clients.counts, name="update", grad=False), fed.keep_absent(optimizer, state.values["optimizer"])
+    return fed.average(local, clients.counts, name="update", grad=False), fed.keep_absent(
+        optimizer, state.values["optimizer"]
+    )
 
 
 def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
@@ -96,7 +100,8 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
     """Each client's own subgraph and the server's current weights."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
-    return fed.clients.run(predict_shared, clients.prepared, received, config, target)
+    logits: Located = fed.clients.run(predict_shared, clients.prepared, received, config, target)
+    return logits
 
 
 METHOD = Method(

@@ -1,24 +1,28 @@
-"""FedGCN: Yao, Jin, Ravi and Joe-Wong, "FedGCN: convergence-communication tradeoffs in federated training of graph convolutional
-networks", NeurIPS 2023 (arXiv:2201.12433v7). One exchange of feature sums before training, then FedAvg (methods.md 6.3).
+"""FedGCN: Yao, Jin, Ravi and Joe-Wong, "FedGCN: convergence-communication tradeoffs in federated training of
+graph convolutional networks", NeurIPS 2023 (arXiv:2201.12433v7). One exchange of feature sums before
+training, then FedAvg (methods.md 6.3).
 
     paper                  here
     A-tilde_ij             1 / sqrt((d_i + 1)(d_j + 1)), self loops included, d counted in the whole graph
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
-1. Client k adds up, for every vertex i next to one of its own (i itself included), its share sum_{j in N(i), j in V_k} x_j /
+1. Client k adds up, for every vertex i next to one of its own (i itself included), its share sum_{j in N(i),
+   j in V_k} x_j /
    sqrt(d_j + 1) and uploads it: one row of F numbers for every vertex of its closure V_k + neighbours.
-2. The server adds the shares of each vertex and returns them: to the owner of i (1 hop) or to every client with i in its
+2. The server adds the shares of each vertex and returns them: to the owner of i (1 hop) or to every client
+   with i in its
    closure (2 hops), who scale them by 1 / sqrt(d_i + 1).
-3. Training is FedAvg with a first layer that only transforms; the second layer uses the neighbours' aggregates (2 hops), which
+3. Training is FedAvg with a first layer that only transforms; the second layer uses the neighbours'
+   aggregates (2 hops), which
    makes a two-layer GCN exact, or the client's own vertices only (1 hop). hops=0 sends nothing: it is FedAvg.
 
-What it shows: the server sees every share in clear, and a vertex with one neighbour elsewhere shows that neighbour's features.
+What it shows: the server sees every share in clear, and a vertex with one neighbour elsewhere shows that
+neighbour's features.
 
-Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy raw features of
-the hops instead and know the graph). A layer beyond the second uses the client's own vertices only. Weights are averaged by
-n_k where the authors' program takes the plain mean.
-"""
+Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
+raw features of the hops instead and know the graph). A layer beyond the second uses the client's own vertices
+only. Weights are averaged by n_k where the authors' program takes the plain mean."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -49,7 +53,9 @@ class FedGCNConfig(TrainingConfig):
     @model_validator(mode="after")
     def _only_gcn(self) -> "FedGCNConfig":
         if self.backbone != "gcn":
-            raise ValueError("backbone must be 'gcn': what is exchanged are the sums of GCN's own normalised adjacency")
+            raise ValueError(
+                "backbone must be 'gcn': what is exchanged are the sums of GCN's own normalised adjacency"
+            )
         return self
 
 
@@ -57,8 +63,8 @@ class FedGCNConfig(TrainingConfig):
 class Closure:
     """A cohort's own vertices and their neighbours elsewhere, M rows sorted by (client, id).
 
-    ids, client [M]; own [N]: the closure's row of each own row; mine [M] bool; remote_row [C]: the closure's row at the far end
-    of each cut edge."""
+    ids, client [M]; own [N]: the closure's row of each own row; mine [M] bool; remote_row [C]: the closure's
+    row at the far end of each cut edge."""
 
     ids: Tensor
     client: Tensor
@@ -106,7 +112,8 @@ def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
 
 
 def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tensor) -> View:
-    """The closure with its aggregated features: edges from every neighbour into the client's own vertices (2 hops)."""
+    """The closure with its aggregated features: edges from every neighbour into the client's own vertices (2
+    hops)."""
     degree = degrees[:, 0]
     inside = closure.own[cohort.edge_index]
     across = torch.stack([closure.remote_row, closure.own[cohort.cut_row]])
@@ -118,7 +125,8 @@ def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tenso
         num_clients=cohort.num_clients,
         y=y,
         degree=degree,
-        # Layer 0 transforms, layer 1 sees all neighbours, later layers only those whose hidden rows the client has.
+        # Layer 0 transforms, layer 1 sees all neighbours, later layers only those whose hidden rows the
+        # client has.
         edges=(inside, torch.cat([inside, across], 1), inside),
         aggregated=True,
     )
@@ -148,7 +156,8 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
     sums = fed.sum(fed.clients.run(partial_sums, data, closure), give, name="fedgcn/partial_sums", grad=False)
     if config.hops == 1:
         take = fed.route(fed.clients.run(own_ids, data), name="fedgcn/own_ids")
-        # The server has a row for every id of the closures, in the order of `give`: pick those the owners ask for.
+        # The server has a row for every id of the closures, in the order of `give`: pick those the owners ask
+        # for.
         picked = fed.server.run(rows_of_ids, sums, fed.table(give), fed.table(take))
         aggregated = fed.download(picked, take, name="fedgcn/aggregates", grad=False)
         view = fed.clients.run(aggregated_own_view, data, aggregated)
@@ -169,7 +178,7 @@ def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
 
 METHOD = Method(
     name="fedgcn",
-    summary="one exchange of neighbourhood feature sums before training, then FedAvg; 2 hops make a two-layer GCN exact",
+    summary="one exchange of neighbourhood feature sums, then FedAvg; 2 hops make a two-layer GCN exact",
     config=FedGCNConfig,
     setup=setup,
     round=fedavg.round,

@@ -1,12 +1,12 @@
-"""FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated optimization in heterogeneous networks", MLSys 2020
-(arXiv:1812.06127v5): FedAvg whose clients minimise F_k(w) + mu/2 ||w - w_t||^2.
+"""FedProx: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated optimization in heterogeneous
+networks", MLSys 2020 (arXiv:1812.06127v5): FedAvg whose clients minimise F_k(w) + mu/2 ||w - w_t||^2.
 
     paper        here
     mu           mu
     w^t          the weights received at the start of the round
 
-Differs from the paper: full-batch gradient steps stand for the gamma-inexact solution. With mu = 0 it is FedAvg, bit for bit.
-"""
+Differs from the paper: full-batch gradient steps stand for the gamma-inexact solution. With mu = 0 it is
+FedAvg, bit for bit."""
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass

@@ -1,7 +1,9 @@
-"""Isolated training: every client trains its own network on its own subgraph, and nothing crosses. The lower reference row.
+"""Isolated training: every client trains its own network on its own subgraph, and nothing crosses. The lower
+reference row.
 
-Every client starts from the same weights, selects its best round on its own validation vertices (the last round where it has
-none) and is scored on its own test vertices; the table's accuracy is over all test vertices of all clients together.
+Every client starts from the same weights, selects its best round on its own validation vertices (the last
+round where it has none) and is scored on its own test vertices; the table's accuracy is over all test
+vertices of all clients together.
 
 Differs from the paper: no paper; this is the baseline that papers call local, separate or self training.
 """
@@ -51,7 +53,8 @@ def round(fed: Federation, state: State, config: TrainingConfig, number: int) ->
 
 
 def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
-    return fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
+    logits: Located = fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
+    return logits
 
 
 METHOD = Method(

@@ -2,7 +2,7 @@
 
 import importlib
 
-from graphfed.errors import did_you_mean, InputError
+from graphfed.errors import InputError, did_you_mean
 from graphfed.methods.base import Method
 
 __all__ = ["ALIASES", "METHODS", "get_method", "register"]

@@ -1,8 +1,7 @@
 """Local training and prediction of a cohort: what the clients of every averaging method do.
 
-These functions run at the clients. They see a cohort's rows and plain settings, and never loop over clients: stacked weights
-with one elementwise optimiser step are one optimiser per client.
-"""
+These functions run at the clients. They see a cohort's rows and plain settings, and never loop over clients:
+stacked weights with one elementwise optimiser step are one optimiser per client."""
 
 from dataclasses import dataclass
 
@@ -19,6 +18,9 @@ from graphfed.nn.optim import AdamState, adam, adam_init, sgd
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
 from graphfed.random import fold
 
+#: With a smaller share of the clients present, their rows are gathered; else the absent ones are masked.
+GATHER_BELOW = 0.5
+
 __all__ = [
     "Prepared",
     "choose_clients",
@@ -32,12 +34,14 @@ __all__ = [
     "train_personal",
 ]
 
+
 @dataclass(frozen=True)
 class Prepared:
-    """What a cohort works out once: its view of the graph, where its targets are in it, and the batches used every round.
+    """What a cohort works out once: its view of the graph, where its targets are in it, and the batches used
+    every round.
 
-    targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training vertices of each client; pairs: the
-    (client, feature) pairs whose first-layer weights are stored."""
+    targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training vertices of each client;
+    pairs: the (client, feature) pairs whose first-layer weights are stored."""
 
     view: View
     targets: dict[str, Tensor]
@@ -51,12 +55,21 @@ def own_view(cohort: Cohort) -> View:
     """Each client's own subgraph: cross-client edges are dropped, degrees are those that remain."""
     assert cohort.x is not None
     return View(
-        cohort.x, cohort.id, cohort.client, cohort.num_clients, cohort.y, cohort.degree(), (cohort.edge_index,)
+        cohort.x,
+        cohort.id,
+        cohort.client,
+        cohort.num_clients,
+        cohort.y,
+        cohort.degree(),
+        (cohort.edge_index,),
     )
 
 
-def prepare(cohort: Cohort, view: View, place: Tensor | None, config: TrainingConfig, personal: bool) -> Prepared:
-    """Batches for training (per-client weights) and validation (shared ones; per-client for `personal` methods).
+def prepare(
+    cohort: Cohort, view: View, place: Tensor | None, config: TrainingConfig, personal: bool
+) -> Prepared:
+    """Batches for training (per-client weights) and validation (shared ones; per-client for `personal`
+    methods).
 
     place [N]: the view's row of each of the cohort's rows, None where they are the same rows."""
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
@@ -65,8 +78,8 @@ def prepare(cohort: Cohort, view: View, place: Tensor | None, config: TrainingCo
     pairs = None
     if isinstance(view.x, SparseMatrix):
         if personal:
-            # A client keeps the rows of every feature it has: its best round may differ from another client's, so the rows
-            # that all clients share are never read.
+            # A client keeps the rows of every feature it has: its best round may differ from another
+            # client's, so the rows that all clients share are never read.
             pairs = pair_columns(view.x, view.client, view.num_clients)
         elif config.client_state == "keep" and config.fraction < 1:
             # Absent clients keep older moments than present ones, so no row moves alike at all clients.
@@ -76,12 +89,16 @@ def prepare(cohort: Cohort, view: View, place: Tensor | None, config: TrainingCo
     return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs)
 
 
-def _batch(view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None, **kwargs: object) -> Batch:
+def _batch(
+    view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
+) -> Batch:
     make_block = BACKBONES[config.backbone].blocks(view.ids, view.degree, config.heads, config.layers)
     return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
 
 
-def _train_batch(view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None) -> Batch:
+def _train_batch(
+    view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None
+) -> Batch:
     """Each client's loss is the mean over its own training vertices; a client without any has none."""
     client = view.client[targets]
     counts = torch.bincount(client, minlength=view.num_clients).to(torch.get_default_dtype())
@@ -96,7 +113,8 @@ def initial_weights(task: Task, config: TrainingConfig, device: str) -> Weights:
 
 
 def personal_weights(shared: Weights, batch: Batch, config: TrainingConfig) -> Weights:
-    """Every client starts from the shared weights: [K, ...] tensors, `SparseWeights` for a sparse input's first layer."""
+    """Every client starts from the shared weights: [K, ...] tensors, `SparseWeights` for a sparse input's
+    first layer."""
     own: Weights = {}
     for name, w in shared.items():
         assert isinstance(w, Tensor)
@@ -116,42 +134,53 @@ def train_from_shared(
     number: int,
     proximal: float,
 ) -> tuple[Weights, AdamState]:
-    """Every client takes `local_steps` full-batch steps from the shared weights; gives one set of weights per client.
+    """Every client takes `local_steps` full-batch steps from the shared weights; gives one set of weights per
+    client.
 
-    present [K] bool: what comes out for absent clients means nothing (the transfer that follows leaves it out), but their kept
-    optimiser state stays as it was. `proximal` adds mu (w - w_start) to the gradient (FedProx)."""
+    present [K] bool: what comes out for absent clients means nothing (the transfer that follows leaves it
+    out), but their kept optimiser state stays as it was. `proximal` adds mu (w - w_start) to the gradient
+    (FedProx)."""
     batch = prepared.train
-    if 2 * int(present.sum()) < len(present):
-        # Few clients take part: gather their rows. With more, the absent ones are masked. Both give the same weights.
+    if int(present.sum()) < GATHER_BELOW * len(present):
+        # Few clients take part: gather their rows. With more, the absent ones are masked. Both give the same
+        # weights.
         rows = prepared.targets["train"]
         rows = rows[present[prepared.view.client[rows]]]
-        batch = _train_batch(prepared.view, rows, config, prepared.pairs if config.client_state == "keep" else None)
+        batch = _train_batch(
+            prepared.view, rows, config, prepared.pairs if config.client_state == "keep" else None
+        )
     weights = personal_weights(shared, batch, config)
-    trained, state = _descend(batch, weights, optimizer, config, number, proximal)
+    before = optimizer or _fresh_state(weights, config)
+    trained, after = _descend(batch, weights, before, config, number, proximal)
     if config.client_state == "reset":
         return trained, {}
-    if optimizer and not bool(present.all()):
-        state = _untouched_where_absent(state, optimizer, weights, present)
-    return trained, state
+    return trained, after if bool(present.all()) else _untouched_where_absent(after, before, weights, present)
 
 
 def train_personal(
     prepared: Prepared, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int
 ) -> tuple[Weights, AdamState]:
     """Every client goes on from its own weights."""
-    trained, state = _descend(prepared.train, weights, optimizer, config, number, 0.0)
+    trained, state = _descend(
+        prepared.train, weights, optimizer or _fresh_state(weights, config), config, number, 0.0
+    )
     return trained, state if config.client_state == "keep" else {}
 
 
+def _fresh_state(weights: Weights, config: TrainingConfig) -> AdamState:
+    return adam_init(_values(weights)) if config.optimizer == "adam" else {}
+
+
 def _descend(
-    batch: Batch, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int, proximal: float
+    batch: Batch, weights: Weights, state: AdamState, config: TrainingConfig, number: int, proximal: float
 ) -> tuple[Weights, AdamState]:
     forward = BACKBONES[config.backbone].forward
-    start = values = {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
-    state = adam_init(start) if config.optimizer == "adam" and not optimizer else optimizer
+    start = values = _values(weights)
     for step in range(config.local_steps):
         leaves = {k: v.detach().requires_grad_() for k, v in values.items()}
-        dropout = Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
+        dropout = (
+            Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
+        )
         logits = forward(_refill(weights, leaves), batch, dropout)
         loss = (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
@@ -164,12 +193,19 @@ def _descend(
     return _refill(weights, values), state
 
 
+def _values(weights: Weights) -> dict[str, Tensor]:
+    return {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
+
+
 def _refill(weights: Weights, values: dict[str, Tensor]) -> Weights:
-    return {k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()}
+    return {
+        k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()
+    }
 
 
 def _rows_of_client(weight: Tensor | SparseWeights) -> Tensor:
-    """Which client each leading row of a per-client weight belongs to (the shared rows at the end: to client 0)."""
+    """Which client each leading row of a per-client weight belongs to (the shared rows at the end: to client
+    0)."""
     if isinstance(weight, SparseWeights):
         return torch.cat([weight.pair_client, torch.zeros_like(weight.ghost[:, 0], dtype=torch.int64)])
     return torch.arange(len(weight), device=weight.device)

@@ -1,8 +1,8 @@
 """The local runtime: every place in this process, in one of two placements.
 
-*Stacked* (the default): all clients are one cohort, one tensor program. *One at a time*: every client is a cohort of its own and
-functions run on one after the other. The second is slow and plain: the oracle for the others, and the one to debug with, because
-it names the client, the stage and the inputs when something fails.
+*Stacked* (the default): all clients are one cohort, one tensor program. *One at a time*: every client is a
+cohort of its own and functions run on one after the other. The second is slow and plain: the oracle for the
+others, and the one to debug with, because it names the client, the stage and the inputs when something fails.
 """
 
 import torch

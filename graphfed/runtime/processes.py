@@ -1,13 +1,13 @@
-"""The processes runtime: one process for the server and one for every host of clients, on this machine, talking over pipes.
+"""The processes runtime: one process for the server and one for every host of clients, on this machine,
+talking over pipes.
 
-It proves that a method's one program projects onto separate processes: each process runs the same program, holds its own data and
-nothing else, and everything that crosses is bytes that `federation.wire` made and checked. Deployment on real machines is the
-`nvflare` runtime; this one is for tests and for trying out.
+It proves that a method's one program projects onto separate processes: each process runs the same program,
+holds its own data and nothing else, and everything that crosses is bytes that `federation.wire` made and
+checked. Deployment on real machines is the `nvflare` runtime; this one is for tests and for trying out.
 
-`Sites` starts the processes once and runs many programs in them. A program is named by "module:function" and called as
-``function(fed, arguments, tell)``: arguments are plain JSON values, `tell` sends a plain value to the caller while it works, and
-the result is a payload (tensors and plain values). Nothing is pickled.
-"""
+`Sites` starts the processes once and runs many programs in them. A program is named by "module:function" and
+called as ``function(fed, arguments, tell)``: arguments are plain JSON values, `tell` sends a plain value to
+the caller while it works, and the result is a payload (tensors and plain values). Nothing is pickled."""
 
 import importlib
 import json
@@ -39,8 +39,9 @@ class ProcessError(GraphfedError):
 
 
 class PipeLink:
-    """A `Link` over one connection per peer. Threads empty the connections into mailboxes, so that two processes that send to
-    each other at once never wait for each other, and messages may arrive in any order."""
+    """A `Link` over one connection per peer. Threads empty the connections into mailboxes, so that two
+    processes that send to each other at once never wait for each other, and messages may arrive in any
+    order."""
 
     def __init__(self, connections: dict[int, Connection]) -> None:
         self.run = ""
@@ -80,7 +81,8 @@ class PipeLink:
 
 
 class Sites:
-    """The processes of a federation: the server and one per host. Use as a context manager; leaving it stops them all.
+    """The processes of a federation: the server and one per host. Use as a context manager; leaving it stops
+    them all.
 
     hosts: the client ids of every host, as in `Federation`."""
 
@@ -98,8 +100,18 @@ class Sites:
             for end in ends:
                 near, far = socket.socketpair()
                 peers = {str(peer): s.fileno() for peer, s in ours[end].items()}
-                told = {"end": end, "hosts": self.hosts, "control": far.fileno(), "peers": peers, "threads": threads}
-                environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+                told = {
+                    "end": end,
+                    "hosts": self.hosts,
+                    "control": far.fileno(),
+                    "peers": peers,
+                    "threads": threads,
+                }
+                environment = {
+                    **os.environ,
+                    "OMP_NUM_THREADS": str(threads),
+                    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                }
                 self._processes[end] = subprocess.Popen(
                     [sys.executable, "-m", __name__, json.dumps(told)],
                     pass_fds=[far.fileno(), *peers.values()],
@@ -119,13 +131,16 @@ class Sites:
     def run(
         self, program: str, arguments: dict[int, Any], *, on_event: Callable[[Any], None] | None = None
     ) -> dict[int, Any]:
-        """Run "module:function" in every process, each with its own plain `arguments` (keyed by host; the server is
-        `SERVER_END`). Returns every process's result; `on_event` gets what they tell while working.
+        """Run "module:function" in every process, each with its own plain `arguments` (keyed by host; the
+        server is `SERVER_END`). Returns every process's result; `on_event` gets what they tell while working.
 
-        InputError and ProcessError as they happened in a process; after an error the processes are stopped."""
+        InputError and ProcessError as they happened in a process; after an error the processes are
+        stopped."""
         self._runs += 1
         for end, control in self._control.items():
-            control.send_bytes(json.dumps({"run": self._runs, "program": program, "arguments": arguments[end]}).encode())
+            control.send_bytes(
+                json.dumps({"run": self._runs, "program": program, "arguments": arguments[end]}).encode()
+            )
         results: dict[int, Any] = {}
         try:
             while len(results) < len(self._control):
@@ -142,7 +157,11 @@ class Sites:
         return results
 
     def _take(
-        self, end: int, connection: Connection, results: dict[int, Any], on_event: Callable[[Any], None] | None
+        self,
+        end: int,
+        connection: Connection,
+        results: dict[int, Any],
+        on_event: Callable[[Any], None] | None,
     ) -> None:
         try:
             payload, header = wire.decode(connection.recv_bytes())
@@ -173,7 +192,9 @@ class Sites:
     def __enter__(self) -> "Sites":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,0 +1,35 @@
+"""The methods that every law is tested on: the whole registry, the skeleton of CONTRIBUTING.md and a toy that
+exchanges.
+
+The skeleton is cut out of CONTRIBUTING.md into a module and registered like any other method: one new file
+and one registry row are all a method needs."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from graphfed.methods import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def skeleton_source() -> str:
+    """The Python block that follows the skeleton mark in CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    block = re.search(r"<!-- skeleton:.*?-->\n```python\n(.*?)```", text, re.DOTALL)
+    assert block, "CONTRIBUTING.md has lost its skeleton"
+    return block.group(1)
+
+
+def _make_module(name: str, source: str) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="graphfed-laws-"))
+    (folder / f"{name}.py").write_text(source)
+    sys.path.insert(0, str(folder))
+
+
+SHIPPED = tuple(registry.METHODS)
+_make_module("skeleton_method", skeleton_source())
+registry.register("skeleton", "skeleton_method")
+registry.register("exchange_toy", "exchange_toy")
+METHODS = (*SHIPPED, "skeleton", "exchange_toy")

@@ -1,0 +1,116 @@
+"""Placement must not change results: stacked, one client at a time, and separate processes are one
+program."""
+
+import numpy as np
+import pytest
+import torch
+from methods_under_law import METHODS
+from worlds import World, by_vertex, logits, make_world, run_local, run_processes
+
+from graphfed.data.partition import from_assignment
+from graphfed.data.tables import Partition
+from graphfed.methods import training
+from graphfed.methods.registry import get_method
+from graphfed.runtime.processes import Sites
+
+SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
+
+
+def settings_of(name: str) -> dict:
+    """Dropout and weight decay on, so that the laws see keyed draws and ghost rows (the toy has no
+    dropout)."""
+    return SETTINGS if name != "exchange_toy" else {"weight_decay": 1e-2}
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("name", METHODS)
+def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse):
+    world = make_world(sparse=sparse)
+    fast, fed = run_local(name, world, **settings_of(name))
+    slow, oracle = run_local(name, world, "one at a time", **settings_of(name))
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fast.best_round == slow.best_round
+    assert fast.test == pytest.approx(slow.test, abs=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "central"])
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, three_sites: Sites):
+    world = make_world(1)
+    apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
+    together, fed = run_local(name, world, **settings_of(name))
+    assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
+    assert apart.test == pytest.approx(together.test, abs=1e-9)
+    assert ledger.to_json() == fed.ledger.to_json()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_in_float32_placements_agree_on_predictions_and_metrics_of_the_first_rounds(name):
+    torch.set_default_dtype(torch.float32)
+    world = make_world(2)
+    fast, _ = run_local(name, world, rounds=2, **settings_of(name))
+    slow, _ = run_local(name, world, "one at a time", rounds=2, **settings_of(name))
+    assert fast.test["accuracy"] == slow.test["accuracy"]
+    assert (logits(fast).argmax(1) == logits(slow).argmax(1)).all()
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "central"])
+def test_permuting_the_clients_permutes_the_results(name):
+    world = make_world(3)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    order = np.array([2, 0, 1])  # old client k becomes order[k]
+    moved = World(world.graph, world.split, from_assignment(world.graph, order[site], num_sites=3))
+    one, fed = run_local(name, world, **settings_of(name))
+    two, fed_moved = run_local(name, moved, **settings_of(name))
+    assert torch.allclose(by_vertex(one, world), by_vertex(two, moved), rtol=0, atol=1e-9)
+    assert one.test == pytest.approx(two.test, abs=1e-9)
+    for entry, entry_moved in zip(fed.ledger.entries, fed_moved.ledger.entries, strict=True):
+        assert (entry.sent == entry_moved.sent[order]).all()
+        assert (entry.received == entry_moved.received[order]).all()
+
+
+@pytest.mark.parametrize("fraction", [0.4, 0.7], ids=["few are gathered", "many are masked"])
+@pytest.mark.parametrize("keep", ["reset", "keep"])
+@pytest.mark.parametrize("name", [n for n in METHODS if get_method(n).dropouts])
+def test_absent_clients_change_nothing_in_any_placement(name, keep, fraction):
+    """Stacked, few present clients are gathered and many are masked; one at a time, absent clients do not run
+    at all."""
+    world = make_world(4, clients=5)
+    options = {
+        "fraction": fraction,
+        "client_state": keep,
+        "optimizer": "adam",
+        "lr": 0.02,
+        **settings_of(name),
+    }
+    fast, fed = run_local(name, world, **options)
+    slow, oracle = run_local(name, world, "one at a time", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+def test_masking_absent_clients_equals_gathering_the_present_ones(monkeypatch):
+    """Two of five take part: gathered by default. Forcing the mask gives the same weights."""
+    world = make_world(5, clients=5)
+    gathered, _ = run_local("fedavg", world, fraction=0.4, **SETTINGS)
+    batches = []
+    whole = training._train_batch
+
+    def counted(*args):
+        batches.append(args)
+        return whole(*args)
+
+    monkeypatch.setattr(training, "_train_batch", counted)
+    run_local("fedavg", world, fraction=0.4, **SETTINGS)
+    assert len(batches) == 1 + 4, "setup makes one batch, every round of few clients another"
+    monkeypatch.setattr(training, "GATHER_BELOW", 0.0)
+    batches.clear()
+    masked, _ = run_local("fedavg", world, fraction=0.4, **SETTINGS)
+    assert len(batches) == 1
+    assert torch.allclose(logits(gathered), logits(masked), rtol=0, atol=1e-12)
+
+
+def test_a_partition_is_the_same_file_after_a_round_trip(tmp_path):
+    world = make_world()
+    world.partition.save(tmp_path / "p.safetensors")
+    assert Partition.load(tmp_path / "p.safetensors").hash == world.partition.hash

@@ -1,0 +1,277 @@
+"""Same seed, same bits; limit cases in which methods must coincide; the ugly inputs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from methods_under_law import METHODS, SHIPPED
+from worlds import World, by_vertex, logits, make_world, pooled, run_local
+
+from graphfed.data.graph import Split
+from graphfed.data.partition import from_assignment
+from graphfed.errors import InputError
+from graphfed.experiment.state import load_state, save_state
+from graphfed.experiment.train import train
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods import fedavg
+from graphfed.methods.registry import get_method
+from graphfed.runtime.local import stacked
+
+DROPOUT = {"dropout": 0.4}
+
+
+def options(name: str) -> dict:
+    return {} if name == "exchange_toy" else DROPOUT
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_bits(name):
+    one, _ = run_local(name, make_world(), **options(name))
+    two, _ = run_local(name, make_world(), **options(name))
+    assert torch.equal(logits(one), logits(two))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_seed_gives_other_bits(name):
+    one, _ = run_local(name, make_world(), seed=0, **options(name))
+    two, _ = run_local(name, make_world(), seed=1, **options(name))
+    assert not torch.allclose(logits(one), logits(two))
+
+
+@pytest.mark.parametrize("purpose", ["dropout", "roster"])
+def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
+    """With the same first weights, another seed still changes the dropout masks, and who takes part."""
+    settings = {"dropout": 0.4} if purpose == "dropout" else {"dropout": 0.0, "fraction": 0.4}
+    first = fedavg.initial_weights
+    monkeypatch.setattr(
+        fedavg, "initial_weights", lambda task, config, device: first(task, replace(config, seed=0), device)
+    )
+    world = make_world(clients=5)
+    one, _ = run_local("fedavg", world, seed=0, **settings)
+    two, _ = run_local("fedavg", world, seed=1, **settings)
+    assert not torch.allclose(logits(one), logits(two))
+    if purpose == "roster":
+        alike, _ = run_local("fedavg", world, seed=1, dropout=0.0)
+        same, _ = run_local("fedavg", world, seed=0, dropout=0.0)
+        assert torch.equal(logits(alike), logits(same)), (
+            "without dropout and sampling only the first weights use the seed"
+        )
+
+
+#: Methods whose server does more than average, so that one client does not make them central training.
+SERVER_OPTIMISES = {"fedadam", "skeleton"}
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("name", [n for n in METHODS if n not in SERVER_OPTIMISES])
+def test_one_client_equals_central(name, steps):
+    if name == "exchange_toy" and steps > 1:
+        pytest.skip("the toy takes one step a round")
+    settings = {"local_steps": steps, "weight_decay": 1e-2, **options(name)}
+    if name == "fedprox":
+        settings["mu"] = 0.0
+    recipe = {
+        k: v
+        for k, v in get_method(name).defaults.items()
+        if k in ("backbone", "heads", "optimizer", "dropout")
+    }
+    if recipe.get("optimizer") == "adam":
+        settings["client_state"] = "keep"
+    if name == "fedgcn" and options(name):
+        settings["dropout"] = (
+            0.0  # FedGCN's dropout acts on the aggregated features: the law is exact without it
+        )
+    central = {**recipe, **settings}
+    central.pop("mu", None)
+    one, _ = run_local(name, pooled(make_world()), **settings)
+    two, _ = run_local("central", make_world(), **central)
+    assert torch.allclose(logits(one), logits(two), rtol=0, atol=1e-9)
+
+
+def test_fedgcn_with_two_hops_and_one_full_batch_sgd_step_equals_central():
+    world = make_world(clients=4)
+    settings = {"local_steps": 1, "dropout": 0.0, "weight_decay": 1e-2, "lr": 0.3, "rounds": 6}
+    federated, _ = run_local("fedgcn", world, hops=2, **settings)
+    central, _ = run_local("central", world, **settings)
+    assert torch.allclose(by_vertex(federated, world), logits(central), rtol=0, atol=1e-9)
+
+
+def test_fedgcn_with_one_hop_is_neither_central_nor_fedavg():
+    """The limit above has teeth: with one hop the second layer lacks the other clients' rows."""
+    world = make_world(clients=4)
+    settings = {"local_steps": 1, "dropout": 0.0}
+    one_hop, _ = run_local("fedgcn", world, hops=1, **settings)
+    central, _ = run_local("central", world, **settings)
+    averaged, _ = run_local("fedavg", world, **settings)
+    assert not torch.allclose(by_vertex(one_hop, world), logits(central), atol=1e-3)
+    assert not torch.allclose(logits(one_hop), logits(averaged), atol=1e-3)
+
+
+def test_fedgcn_with_no_hops_is_fedavg_bit_for_bit():
+    world = make_world()
+    zero, fed = run_local("fedgcn", world, hops=0, **DROPOUT)
+    averaged, other = run_local("fedavg", world, **DROPOUT)
+    assert torch.equal(logits(zero), logits(averaged))
+    assert fed.ledger.to_json() == other.ledger.to_json()
+
+
+def test_fedprox_with_mu_zero_is_fedavg_bit_for_bit():
+    world = make_world()
+    prox, _ = run_local("fedprox", world, mu=0.0, **DROPOUT)
+    averaged, _ = run_local("fedavg", world, **DROPOUT)
+    assert torch.equal(logits(prox), logits(averaged))
+
+
+def test_a_strong_proximal_term_keeps_the_clients_near_the_shared_weights():
+    world = make_world()
+    start, _ = run_local("fedavg", world, rounds=1, local_steps=5, lr=1e-12, dropout=0.0)
+    free, _ = run_local("fedprox", world, rounds=1, local_steps=5, mu=0.0, dropout=0.0)
+    held, _ = run_local("fedprox", world, rounds=1, local_steps=5, mu=5.0, dropout=0.0)
+    assert (logits(held) - logits(start)).norm() < (logits(free) - logits(start)).norm()
+
+
+def test_distgat_is_fedavg_on_gat():
+    world = make_world()
+    recipe = dict(get_method("distgat").defaults)
+    one, _ = run_local("distgat", world, **DROPOUT)
+    two, _ = run_local("fedavg", world, **{**recipe, "lr": 0.1, "hidden": 5, **DROPOUT})
+    assert torch.equal(logits(one), logits(two))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_client_without_training_vertices_does_not_disturb_the_others(name):
+    """Client 2 has no training vertex: results are finite and the same in both placements."""
+    world = make_world(clients=3)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    world = World(
+        world.graph,
+        Split("less", world.split.train & (site != 2), world.split.val, world.split.test),
+        world.partition,
+    )
+    outcome, _ = run_local(name, world, **options(name))
+    assert torch.isfinite(logits(outcome)).all()
+    assert outcome.test["accuracy"] > 0
+    slow, _ = run_local(name, world, "one at a time", **options(name))
+    assert torch.allclose(logits(outcome), logits(slow), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_empty_client_is_a_client(name):
+    """A site that holds nothing at all neither fails nor changes what the others learn."""
+    world = make_world(clients=2)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    with_empty = World(
+        world.graph, world.split, from_assignment(world.graph, site * 2, num_sites=3)
+    )  # sites 0, (1), 2
+    one, _ = run_local(name, world, **options(name))
+    two, _ = run_local(name, with_empty, **options(name))
+    slow, _ = run_local(name, with_empty, "one at a time", **options(name))
+    assert torch.allclose(logits(one), logits(two), atol=1e-9)
+    assert torch.allclose(logits(slow), logits(two), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_training_vertices_of_one_class_give_finite_results(name):
+    world = make_world()
+    world = World(
+        world.graph,
+        Split("one class", world.split.train & (world.graph.y == 0), world.split.val, world.split.test),
+        world.partition,
+    )
+    outcome, _ = run_local(name, world, rounds=8, **options(name))
+    assert torch.isfinite(logits(outcome)).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_validation_vertices_selects_the_last_round(name):
+    world = make_world()
+    none = np.zeros_like(world.split.val)
+    world = World(world.graph, Split("no val", world.split.train, none, world.split.test), world.partition)
+    outcome, _ = run_local(name, world, **options(name))
+    assert outcome.best_round == outcome.rounds_run == 4
+    assert outcome.val == {"accuracy": None, "macro_f1": None, "loss": None}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_state_round_trips_through_disk(name, tmp_path):
+    """Two rounds, saved, loaded into a federation fresh from setup, two more: the same bits as four
+    rounds."""
+    method = get_method(name)
+    world = pooled(make_world()) if method.pooled else make_world()
+    recipe = {"hidden": 5, "optimizer": "adam", "lr": 0.02, "client_state": "keep"}
+    if name == "exchange_toy":
+        recipe = {"hidden": 5}
+    config = method.config(**{**method.defaults, **recipe})
+
+    def fresh():
+        fed = stacked(world.clients)
+        data = fed.locate(
+            "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(world.clients))]
+        )
+        return fed, method.setup(fed, data, world.task, config)
+
+    fed, straight = fresh()
+    for number in (1, 2):
+        straight = method.round(fed, straight, config, number)
+    save_state(tmp_path / "state.safetensors", fed, straight)
+    again, start = fresh()
+    resumed = load_state(tmp_path / "state.safetensors", again, start)
+    for number in (3, 4):
+        straight = method.round(fed, straight, config, number)
+        resumed = method.round(again, resumed, config, number)
+    expected = method.predict(fed, straight, config, "all")
+    got = method.predict(again, resumed, config, "all")
+    assert torch.equal(expected.parts[0], got.parts[0])
+    untouched = method.predict(again, start, config, "all")
+    assert not torch.equal(untouched.parts[0], got.parts[0])
+
+
+@pytest.mark.parametrize("name", [n for n in SHIPPED if n not in ("central", "isolated")])
+def test_selection_sees_validation_vertices_only(name):
+    """Other test labels change the test score and nothing else: not the best round, not a prediction."""
+    world = make_world()
+    y = world.graph.y.copy()
+    y[world.split.test] = (y[world.split.test] + 1) % 3
+    graph = replace(world.graph, y=y)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    other = World(graph, world.split, from_assignment(graph, site, num_sites=3))
+    one, _ = run_local(name, world)
+    two, _ = run_local(name, other)
+    assert one.best_round == two.best_round
+    assert torch.equal(logits(one), logits(two))
+    assert one.test != two.test
+
+
+def test_patience_stops_a_run_that_no_longer_improves():
+    world = make_world()
+    # With a vanishing learning rate nothing ever improves after the first evaluation.
+    outcome, _ = run_local("fedavg", world, rounds=50, patience=3, lr=1e-300, dropout=0.0, weight_decay=0.0)
+    assert (outcome.best_round, outcome.rounds_run) == (1, 4)
+
+
+def test_evaluating_every_other_round_evaluates_the_last_one_too():
+    outcome, _ = run_local("fedavg", make_world(), rounds=5, eval_every=2)
+    assert [h["round"] for h in outcome.history if h["val"] is not None] == [2, 4, 5]
+
+
+def test_a_fraction_is_refused_where_every_client_is_needed():
+    with pytest.raises(InputError, match="isolated needs every client"):
+        run_local("isolated", make_world(), fraction=0.5)
+
+
+def test_train_gives_every_event_once():
+    world = make_world()
+    method = get_method("fedavg")
+    fed = stacked(3)
+    data = fed.locate("clients", "data", [make_cohort(world.graph, world.split, world.partition, range(3))])
+    events = []
+    train(fed, method, data, world.task, method.config(rounds=3), on_event=events.append)
+    assert [(e.phase, e.round) for e in events] == [
+        ("setup", 0),
+        ("train", 1),
+        ("train", 2),
+        ("train", 3),
+        ("done", 3),
+    ]
+    assert events[1].bytes < events[2].bytes < events[3].bytes

@@ -1,0 +1,112 @@
+"""Small federations for the laws: a graph dealt over clients, and a run in any placement."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.partition import from_assignment
+from graphfed.data.tables import Partition
+from graphfed.experiment.sites import train_in_processes
+from graphfed.experiment.train import Outcome, train
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.runtime.processes import Sites
+
+NUM_CLASSES = 3
+
+
+@dataclass(frozen=True)
+class World:
+    """A graph, its split and how it is dealt."""
+
+    graph: Graph
+    split: Split
+    partition: Partition
+
+    @property
+    def clients(self) -> int:
+        return self.partition.num_sites
+
+    @property
+    def task(self) -> Task:
+        return Task(self.graph.num_features, self.graph.num_classes)
+
+
+def make_world(
+    seed: int = 0, *, clients: int = 3, nodes: int = 60, sparse: bool = True, assignment: Any = None
+) -> World:
+    """A random graph with classes that show in features and edges, and a few isolated vertices."""
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, NUM_CLASSES, nodes)
+    ends = rng.integers(0, nodes - 4, (2, 4 * nodes))  # the last four vertices have no edge
+    near = (y[ends[0]] == y[ends[1]]) | (rng.random(ends.shape[1]) < 0.2)
+    x = (rng.random((nodes, 12)) < 0.15 + 0.3 * (np.arange(12) % NUM_CLASSES == y[:, None])).astype(
+        np.float32
+    )
+    x[0] = 0  # a vertex without any feature
+    graph = make_graph(
+        "world",
+        sp.csr_matrix(x) if sparse else x + rng.normal(0, 0.1, x.shape),
+        y,
+        ends[:, near],
+        num_classes=NUM_CLASSES,
+    )
+    part = rng.permutation(nodes) % 4
+    split = Split("random", part < 2, part == 2, part == 3)
+    site = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
+    return World(graph, split, from_assignment(graph, site, num_sites=clients))
+
+
+def config_of(method: Method, **settings: Any) -> TrainingConfig:
+    return method.config(**{**method.defaults, "rounds": 4, "hidden": 5, "lr": 0.1, **settings})
+
+
+def pooled(world: World) -> World:
+    return World(
+        world.graph,
+        world.split,
+        from_assignment(world.graph, np.zeros(world.graph.num_nodes, dtype=int), num_sites=1),
+    )
+
+
+def run_local(
+    name: str, world: World, placement: str = "stacked", **settings: Any
+) -> tuple[Outcome, Federation]:
+    """Train in this process."""
+    method = get_method(name)
+    if method.pooled:
+        world = pooled(world)
+    fed = (stacked if placement == "stacked" else one_at_a_time)(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    data = fed.locate("clients", "data", cohorts)
+    return train(fed, method, data, world.task, config_of(method, **settings)), fed
+
+
+def run_processes(name: str, world: World, sites: Sites, **settings: Any) -> tuple[Outcome, Ledger]:
+    """Train with every client in a process of its own."""
+    method = get_method(name)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, [k]) for k in range(world.clients)]
+    return train_in_processes(
+        method, METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites
+    )
+
+
+def logits(outcome: Outcome) -> Tensor:
+    """Logits of every owned row, clients in order."""
+    return torch.cat([rows for _, rows in outcome.predictions.parts])
+
+
+def by_vertex(outcome: Outcome, world: World, order: Any = None) -> Tensor:
+    """Logits by vertex id, for worlds without copies. A pooled method's rows are the vertices already."""
+    rows = logits(outcome)
+    ids = torch.from_numpy(world.partition.held_id[world.partition.held_owner])
+    return torch.zeros_like(rows).index_copy_(0, ids, rows)
