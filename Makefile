@@ -11,7 +11,7 @@ help:
 	@echo "make demo   train on the digits graph and compare: isolated, fedavg, fedgcn, central; three seeds each"
 	@echo "make test   lint, types and tests (set GRAPHFED_DATA to include the tests on real data)"
 	@echo "make lint   ruff and mypy only"
-	@echo "make bench  the benchmarks: the cost of federation, as ratios"
+	@echo "make bench  the benchmarks, as ratios: about ten minutes (FULL=1: every size)"
 	@echo "make clean  remove the virtual environment and every cache (runs/ stays)"
 
 demo: $(READY)
@@ -26,7 +26,7 @@ lint: $(READY)
 	@$(BIN)/mypy
 
 bench: $(READY)
-	@$(BIN)/python benchmarks/federation_tax.py
+	@$(BIN)/python benchmarks/run_all.py $(if $(FULL),--full)
 
 clean:
 	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

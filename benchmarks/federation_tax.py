@@ -1,14 +1,17 @@
-"""The federation tax: what a round of K stacked clients costs beside an epoch of our own central training, and beside PyG.
+"""The federation tax: what a round of K stacked clients costs beside an epoch of our own central
+training, and beside PyG.
 
-A *round* is everything: broadcast, local steps, averaging, the ledger, and scoring the validation vertices. A *central
-epoch* is one round of the method `central` with as many local steps, so it holds the same scoring. Both sides train
-on the training vertices' receptive field only (`graphfed.nn.batch`), and dropping the cross-client edges makes
-FedAvg's fields smaller than the central one: part of FedAvg's low tax is work that it does not do. Hence two more
-baselines: central training on every row, unpruned; and FedGCN, which keeps all edges, against itself with one client
-(the pre-aggregated features are denser than the raw ones, so `central` is not its like). The table says how many
-rows and stored entries every case's step has.
+A *round* is everything: broadcast, local steps, averaging, the ledger, and scoring the validation
+vertices. A *central epoch* is one round of the method `central` with as many local steps, so it holds the
+same scoring. Both sides train on the training vertices' receptive field only (`graphfed.nn.batch`), and
+dropping the cross-client edges makes FedAvg's fields smaller than the central one: part of FedAvg's low
+tax is work that it does not do. Hence two more baselines: central training on every row, unpruned; and
+FedGCN, which keeps all edges, against itself with one client (the pre-aggregated features are denser than
+the raw ones, so `central` is not its like). The table says how many rows and stored entries every case's
+step has.
 
-First every case is checked in float64 against the one-client-at-a-time placement, and graphfed against PyG.
+First every case is checked in float64 against the one-client-at-a-time placement, and graphfed against
+PyG.
 """
 
 import argparse
@@ -54,8 +57,9 @@ from graphfed.nn.sparse import SparseMatrix
 
 @dataclass(frozen=True)
 class Plan:
-    """One graph and what is measured on it. clients: of fedavg and isolated; gcn_clients: of fedgcn, whose clients
-    hold copies of their neighbours; rounds: of every timed run, after the warm-up; checked_rounds: in float64."""
+    """One graph and what is measured on it. clients: of fedavg and isolated; gcn_clients: of fedgcn,
+    whose clients hold copies of their neighbours; rounds: of every timed run, after the warm-up;
+    checked_rounds: in float64."""
 
     title: str
     graph: Graph
@@ -72,7 +76,8 @@ class Plan:
 
 
 def on_every_row(prepared: Prepared, config: TrainingConfig) -> Prepared:
-    """The same training with nothing pruned: every row is computed, the training vertices alone have weight."""
+    """The same training with nothing pruned: every row is computed, the training vertices alone have
+    weight."""
     view, train = prepared.view, prepared.targets["train"]
     make_block = BACKBONES[config.backbone].blocks(view.ids, view.degree, config.heads, config.layers)
     weight = torch.zeros(len(view.ids)).index_fill(0, train, 1 / len(train))
@@ -154,7 +159,8 @@ def check_pyg(plan: Plan) -> dict[str, float]:
 
 
 def step_size(outcome: Outcome) -> dict[str, Any]:
-    """Rows entering each layer of a training step (the last: its targets), and stored entries of its input and edges."""
+    """Rows entering each layer of a training step (the last: its targets), and stored entries of its
+    input and edges."""
     prepared = outcome.state.prepared
     prepared = getattr(prepared, "prepared", prepared).parts[0]
     batch = prepared.train
@@ -250,7 +256,10 @@ def ratios_of(plan: Plan) -> dict[str, tuple[str, str]]:
             "fedavg K=10, 3 step",
             "PyG loop K=10, 3 step, input not dropped",
         )
-        chosen["W1 round to one PyG epoch (Adam, input dropped)"] = ("fedavg K=10, 3 step", "PyG GCN epoch, Adam")
+        chosen["W1 round to one PyG epoch (Adam, input dropped)"] = (
+            "fedavg K=10, 3 step",
+            "PyG GCN epoch, Adam",
+        )
     return chosen
 
 
@@ -262,7 +271,10 @@ def measure(plan: Plan) -> dict[str, Any]:
         gaps |= check_placements(
             plan, {"fedavg": plan.clients, "isolated": plan.clients, "fedgcn": plan.gcn_clients}
         )
-    print(f"equal results: {len(gaps)} comparisons in float64, largest difference {max(gaps.values()):.1e}", flush=True)
+    print(
+        f"equal results: {len(gaps)} comparisons in float64, largest difference {max(gaps.values()):.1e}",
+        flush=True,
+    )
     cases = cases_of(plan)
     times: dict[str, list[list[float]]] = {name: [] for name in cases}
     for repeat in range(plan.repeats):
@@ -270,7 +282,9 @@ def measure(plan: Plan) -> dict[str, Any]:
             times[name].append(case())
         print(f"repeat {repeat + 1} of {plan.repeats} done", file=sys.stderr, flush=True)
     rows: dict[str, Any] = {}
-    print(f"{'case':42s} {'ms min':>9s} {'median':>9s} {'p90':>9s}  rows of a step, entries of its input and edges")
+    print(
+        f"{'case':42s} {'ms min':>9s} {'median':>9s} {'p90':>9s}  a step's rows, input entries, edge entries"
+    )
     for name, case in cases.items():
         rows[name] = {"ms": summary([t for part in times[name] for t in part])}
         told = ""
@@ -283,7 +297,10 @@ def measure(plan: Plan) -> dict[str, Any]:
     ratios = {name: ratio(times[a], times[b]) for name, (a, b) in ratios_of(plan).items()}
     print(f"{'ratio':74s} {'of minima':>9s} {'medians':>8s}  over the repeats")
     for name, r in ratios.items():
-        print(f"{name:74s} {r['of_minima']:9.2f} {r['of_medians']:8.2f}  {r['lowest']:.2f} to {r['highest']:.2f}")
+        print(
+            f"{name:74s} {r['of_minima']:9.2f} {r['of_medians']:8.2f}"
+            f"  {r['lowest']:.2f} to {r['highest']:.2f}"
+        )
     return {
         "graph": {
             "title": plan.title,
@@ -318,7 +335,9 @@ def plans(full: bool, tiny: bool) -> list[Plan]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_common_options(parser, "federation_tax")
     parser.add_argument("--small-only", action="store_true", help="leave out the graph of 10^5 vertices")
     options = parser.parse_args(arguments)

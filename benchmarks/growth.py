@@ -1,11 +1,12 @@
-"""How time and memory grow with the graph: the generated network `social` of 10^4, 10^5 and 10^6 vertices.
+"""How time and memory grow with the graph: the generated network `social` of 10^4, 10^5 and 10^6
+vertices.
 
-Average degree 10, 128 sparse features, half of the vertices for training (so that nearly every row matters), the
-setting W1 with one local step. Every case runs in a process of its own, so that its peak memory is its own. Vertices
-and edges grow together; an exponent of 1 between two sizes is linear growth.
+Average degree 10, 128 sparse features, half of the vertices for training (so that nearly every row
+matters), the setting W1 with one local step. Every case runs in a process of its own, so that its peak
+memory is its own. Vertices and edges grow together; an exponent of 1 between two sizes is linear growth.
 
-The cases: FedAvg with 100 clients, central training beside it, FedAvg with one client for every vertex, and FedGCN,
-whose clients hold copies of their neighbours with denser features.
+The cases: FedAvg with 100 clients, central training beside it, FedAvg with one client for every vertex,
+and FedGCN, whose clients hold copies of their neighbours with denser features.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,9 @@ def measure(case: Case, profile: bool) -> dict[str, Any]:
     # `run` stacks the clients, then trains; what training did not take is stacking.
     seconds["stack clients"] = round(whole - outcome.seconds["total"], 4)
     seconds["setup"] = round(outcome.seconds["setup"], 4)
-    seconds["predict and score"] = round(outcome.seconds["total"] - outcome.seconds["setup"] - outcome.seconds["train"], 4)
+    seconds["predict and score"] = round(
+        outcome.seconds["total"] - outcome.seconds["setup"] - outcome.seconds["train"], 4
+    )
     peaks["run"] = peak_mb()
     ends = np.array([line["seconds"] for line in outcome.history])
     result = {
@@ -113,7 +117,9 @@ def profiled(method: Any, inputs: Inputs, config: Any) -> dict[str, list[str]]:
         run(method, inputs, config)
     entries = sorted(pstats.Stats(python).stats.items(), key=lambda item: -item[1][2])[:12]  # type: ignore[attr-defined]
     return {
-        "python": [f"{s[2]:.3f} s in {s[0]} calls: {Path(f).name}:{line} {name}" for (f, line, name), s in entries],
+        "python": [
+            f"{s[2]:.3f} s in {s[0]} calls: {Path(f).name}:{line} {name}" for (f, line, name), s in entries
+        ],
         "torch": [
             f"{e.self_cpu_time_total / 1e6:.3f} s in {e.count} calls: {e.key}"
             for e in sorted(operators.key_averages(), key=lambda e: -e.self_cpu_time_total)[:12]
@@ -139,7 +145,7 @@ def in_own_process(case: Case, threads: int, profile: bool) -> dict[str, Any]:
 def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     """d log(cost) / d log(vertices + edges) between neighbouring sizes."""
     found = []
-    for a, b in zip(rows, rows[1:], strict=False):
+    for a, b in pairwise(rows):
         if "failed" in a or "failed" in b:
             continue
         larger = math.log((b["vertices"] + b["edges"]) / (a["vertices"] + a["edges"]))
@@ -163,19 +169,19 @@ def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 def cases(full: bool, tiny: bool) -> list[list[Case]]:
     """Groups of one case at growing sizes."""
     if tiny:
-        sizes, ego, gcn, clients = [200, 400], [200], [200], 10
-    else:
-        sizes, ego, gcn, clients = [10**4, 10**5, 10**6], [10**4, 10**5], [10**4, 10**5][: 2 if full else 1], 100
+        return [[Case("fedavg", 10, n) for n in (200, 400)], [Case("fedavg", None, 200)]]
     return [
-        [Case("fedavg", clients, n) for n in sizes],
-        [Case("central", 1, n) for n in sizes],
-        [Case("fedavg", None, n) for n in ego],
-        [Case("fedgcn", clients if tiny else 10, n) for n in gcn],
+        [Case("fedavg", 100, n) for n in (10**4, 10**5, 10**6)],
+        [Case("central", 1, n) for n in (10**4, 10**5, 10**6)],
+        [Case("fedavg", None, n) for n in (10**4, 10**5)],
+        [Case("fedgcn", 10, n) for n in ((10**4, 10**5) if full else (10**4,))],
     ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_common_options(parser, "growth")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--profile", action="store_true", help=argparse.SUPPRESS)

@@ -1,7 +1,8 @@
-"""What the benchmarks share: inputs, timed rounds, equality before speed, and results that name their machine.
+"""What the benchmarks share: inputs, timed rounds, equality before speed, and results that name their
+machine.
 
-A time is worth little on its own: every benchmark reports *ours / baseline* of the same run, measured in turns
-(repeat 1 of every case, then repeat 2, ...), so that both sides meet the same machine.
+A time is worth little on its own: every benchmark reports *ours / baseline* of the same run, measured in
+turns (repeat 1 of every case, then repeat 2, ...), so that both sides meet the same machine.
 """
 
 import argparse
@@ -53,7 +54,14 @@ __all__ = [
 ]
 
 #: The training setting W1: what every timed case uses unless its name says otherwise.
-W1 = {"hidden": 16, "layers": 2, "dropout": 0.5, "lr": 0.5, "weight_decay": 5e-4, "optimizer": "sgd"}
+W1: dict[str, Any] = {
+    "hidden": 16,
+    "layers": 2,
+    "dropout": 0.5,
+    "lr": 0.5,
+    "weight_decay": 5e-4,
+    "optimizer": "sgd",
+}
 #: Rounds of every timed run that are left out.
 WARM_UP = 5
 
@@ -68,7 +76,8 @@ class Inputs:
 
 
 def cora_or_social(seed: int = 0) -> tuple[Graph, Split, str]:
-    """Cora with its public split where GRAPHFED_DATA has it, else a generated graph of its size; and which."""
+    """Cora with its public split where GRAPHFED_DATA has it, else a generated graph of its size; and
+    which."""
     if os.environ.get("GRAPHFED_DATA"):
         graph = load("cora")
         assert isinstance(graph, Graph)
@@ -99,7 +108,8 @@ def run(method: Method, inputs: Inputs, config: TrainingConfig, *, each_alone: b
 
 @dataclass(frozen=True)
 class Timed:
-    """Milliseconds of every round after the warm-up (aggregation and validation included), and set-up seconds."""
+    """Milliseconds of every round after the warm-up (aggregation and validation included), and set-up
+    seconds."""
 
     rounds: list[float]
     setup: float
@@ -144,7 +154,8 @@ def _part(weight: torch.Tensor | SparseWeights, k: int) -> torch.Tensor:
 def assert_equal(
     what: str, ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], tolerance: float = 1e-9
 ) -> float:
-    """The largest absolute difference between two sets of weights; AssertionError when it exceeds `tolerance`."""
+    """The largest absolute difference between two sets of weights; AssertionError when it exceeds
+    `tolerance`."""
     assert set(ours) == set(theirs), f"{what}: {sorted(ours)} and {sorted(theirs)}"
     gap = max(float((ours[k] - theirs[k]).abs().max()) for k in ours)
     assert gap <= tolerance, f"{what}: weights differ by {gap:.2e}, more than {tolerance:g}"
@@ -233,9 +244,15 @@ def add_common_options(parser: argparse.ArgumentParser, name: str) -> None:
     """--full, --tiny, --threads and --out, which every benchmark takes."""
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="every size")
-    size.add_argument("--tiny", action="store_true", help="seconds; shows that it works, its times mean nothing")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1: least disturbed by others)")
-    parser.add_argument("--out", type=Path, default=results_folder() / f"{name}.json", help="where the result goes")
+    size.add_argument(
+        "--tiny", action="store_true", help="seconds; shows that it works, its times mean nothing"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=1, help="torch threads (default 1: least disturbed by others)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=results_folder() / f"{name}.json", help="where the result goes"
+    )
 
 
 def finish(out: Path, began: float, load_before: list[float], content: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Plain PyG programs, as one would write them without graphfed: the other side of the ratios.
 
-Dense features, `GCNConv` with its normalisation cached, the usual training loop. They start from given weights, so
-that the benchmark can first assert that both sides compute the same thing.
+Dense features, `GCNConv` with its normalisation cached, the usual training loop. They start from given
+weights, so that the benchmark can first assert that both sides compute the same thing.
 """
 
 import copy
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from measure import W1, Inputs
 from torch import Tensor
@@ -33,7 +34,8 @@ class GCN(torch.nn.Module):
         if self.input_dropout:
             x = dropout(x, self.p, self.training)
         x = self.first(x, edge_index).relu()
-        return self.second(dropout(x, self.p, self.training), edge_index)
+        logits: Tensor = self.second(dropout(x, self.p, self.training), edge_index)
+        return logits
 
     def graphfed_weights(self) -> dict[str, Tensor]:
         """The weights under graphfed's names and shapes."""
@@ -54,7 +56,7 @@ class GCN(torch.nn.Module):
 
 
 def _dense(graph: Graph) -> Tensor:
-    x = graph.x.toarray() if hasattr(graph.x, "toarray") else np.asarray(graph.x)
+    x = graph.x.toarray() if sp.issparse(graph.x) else np.asarray(graph.x)
     return torch.from_numpy(x).to(torch.get_default_dtype())
 
 
@@ -88,8 +90,8 @@ class CentralLoop:
 
 
 class FederatedLoop:
-    """FedAvg as a loop over clients: each trains on its own subgraph, then the server averages by n_k and scores the
-    validation vertices on the whole graph."""
+    """FedAvg as a loop over clients: each trains on its own subgraph, then the server averages by n_k and
+    scores the validation vertices on the whole graph."""
 
     def __init__(self, inputs: Inputs, *, steps: int, p: float, input_dropout: bool) -> None:
         graph, split, site = inputs.graph, inputs.split, _assignment(inputs)

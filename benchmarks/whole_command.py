@@ -1,7 +1,9 @@
-"""100 rounds of W1 as a whole process, from the shell's point of view: seconds and peak memory, aim 5 s and 400 MB.
+"""100 rounds of W1 as a whole process, from the shell's point of view: seconds and peak memory, aim 5 s
+and 400 MB.
 
-`graphfed run fedavg --data cora --clients 10 --json`, files written. Beside it: the processor time (which other
-programs on the machine disturb less than the seconds), what the imports cost, and how the memory adds up.
+`graphfed run fedavg --data cora --clients 10 --json`, files written. Beside it: the processor time (which
+other programs on the machine disturb less than the seconds), what the imports cost, and how the memory
+adds up.
 """
 
 import argparse
@@ -30,7 +32,8 @@ def rss():
 found = {"python": rss()}
 import numpy; found["import numpy"] = rss()
 import torch; found["import torch"] = rss()
-import graphfed.cli, graphfed.experiment.run, graphfed.experiment.train; found["import graphfed's commands"] = rss()
+import graphfed.cli, graphfed.experiment.run, graphfed.experiment.train
+found["import graphfed's commands"] = rss()
 import graphfed
 name, rounds, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 from graphfed.data.datasets import load
@@ -42,7 +45,7 @@ import json; print(json.dumps(found))
 
 
 def whole(data: str, rounds: int, threads: int) -> dict[str, Any]:
-    """One command: seconds, processor seconds, peak memory in MB of 10^6 bytes, and what it says of its own time."""
+    """One command: seconds, processor seconds, peak MB (of 10^6 bytes), and what it says of its own time."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", ENTRY, "run", "fedavg", "--data", data, "--clients", "10", "--json"]
         command += ["--rounds", str(rounds), "--threads", str(threads), "--out", str(Path(folder) / "run")]
@@ -55,7 +58,9 @@ def whole(data: str, rounds: int, threads: int) -> dict[str, Any]:
             out.seek(0)
             err.seek(0)
             if child.returncode:
-                raise RuntimeError(f"{' '.join(command[3:])} ended with {child.returncode}: {err.read()[-500:]}")
+                raise RuntimeError(
+                    f"{' '.join(command[3:])} ended with {child.returncode}: {err.read()[-500:]}"
+                )
             result = json.loads(out.read().strip().splitlines()[-1])
     unit = 1 if sys.platform == "darwin" else 1024
     return {
@@ -90,14 +95,19 @@ def memory_stages(data: str, rounds: int, threads: int) -> dict[str, float]:
     if not Path("/proc/self/statm").exists():
         return {}
     done = subprocess.run(
-        [sys.executable, "-c", STAGES, data, str(rounds), str(threads)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", STAGES, data, str(rounds), str(threads)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return {stage: round(mb, 1) for stage, mb in found.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add_common_options(parser, "whole_command")
     options = parser.parse_args(arguments)
     began, load_before = time.perf_counter(), load_average()
@@ -106,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = [whole(data, rounds, options.threads) for _ in range(repeats)]
     seconds, cpu, peak = (summary([r[key] for r in runs]) for key in ("seconds", "cpu_seconds", "peak_mb"))
     print(f"{rounds} rounds of W1 on {data}, {options.threads} thread(s), {repeats} processes")
-    print(f"    seconds     min {seconds['min']:.2f}, median {seconds['median']:.2f} (aim {AIM['seconds']:g})")
+    print(
+        f"    seconds     min {seconds['min']:.2f}, median {seconds['median']:.2f} (aim {AIM['seconds']:g})"
+    )
     print(f"    processor   min {cpu['min']:.2f}, median {cpu['median']:.2f}")
     print(f"    peak MB     max {max(r['peak_mb'] for r in runs):.0f} (aim {AIM['peak_mb']:g})")
     best = min(runs, key=lambda r: r["seconds"])

@@ -1,0 +1,108 @@
+"""The benchmarks run, check that both sides of every ratio computed the same thing, and write their results.
+
+Sizes are tiny and no time is looked at.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def run(name: str, out: Path, *options: str) -> dict[str, Any]:
+    """The result file of one benchmark at its tiny size."""
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--tiny", "--out", str(out), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("GRAPHFED_DATA", None)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+@pytest.fixture(scope="module")
+def tax(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    result = run("federation_tax", tmp_path_factory.mktemp("tax") / "tax.json")
+    (graph,) = result["graphs"]
+    return {**graph, "machine": result["machine"]}
+
+
+def test_every_result_names_its_machine_versions_threads_and_load(tax):
+    machine = tax["machine"]
+    assert machine["cores"] >= 1
+    assert machine["threads"] == 1
+    assert {"python", "torch", "torch_geometric", "numpy"} <= set(machine["versions"])
+    assert len(machine["load_before"]) == 3
+
+
+def test_stacked_clients_and_clients_one_at_a_time_are_compared_before_they_are_timed(tax):
+    compared = [name for name in tax["largest_differences"] if "one at a time" in name]
+    timed = {name.split(",")[0] for name in tax["cases"] if "K=" in name and "PyG" not in name}
+    assert len(compared) == len(timed) == 8
+    assert max(tax["largest_differences"].values()) <= 1e-9
+
+
+def test_graphfed_and_the_pyg_programs_take_the_same_steps(tax):
+    with_pyg = {name: gap for name, gap in tax["largest_differences"].items() if "PyG" in name}
+    assert len(with_pyg) == 2
+    assert max(with_pyg.values()) <= 1e-9
+
+
+def test_the_unpruned_central_baseline_computes_every_row_and_the_pruned_one_fewer(tax):
+    every = tax["cases"]["central, 1 step, every row"]["step"]["rows"]
+    pruned = tax["cases"]["central, 1 step"]["step"]["rows"]
+    assert every == [tax["graph"]["vertices"]] * 3
+    assert pruned[-1] == tax["graph"]["training_vertices"]
+    assert all(a < b for a, b in zip(pruned, every, strict=True))
+
+
+def test_dropping_cross_client_edges_makes_fedavg_steps_smaller_and_fedgcn_keeps_every_edge(tax):
+    cases = tax["cases"]
+    fedavg, gcn = (cases[f"{name} K=10, 1 step"]["step"]["edge_entries"] for name in ("fedavg", "fedgcn"))
+    assert sum(fedavg) < sum(cases["central, 1 step"]["step"]["edge_entries"])
+    assert gcn == cases["fedgcn K=1, 1 step"]["step"]["edge_entries"]
+
+
+def test_a_difference_between_the_sides_stops_a_benchmark():
+    probe = (
+        "import torch, measure\n"
+        "ours, theirs = ({'w': torch.tensor([x])} for x in (1.0, 1.1))\n"
+        "measure.assert_equal('two sides', ours, theirs)"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}"}
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 1
+    assert "two sides: weights differ by 1.00e-01" in done.stderr
+
+
+def test_growth_measures_every_size_in_a_process_of_its_own_and_reports_exponents(tmp_path):
+    result = run("growth", tmp_path / "growth.json")
+    group = result["groups"]["fedavg, 10 clients"]
+    assert [row["vertices"] for row in group["rows"]] == [200, 400]
+    assert [row["edges"] for row in group["rows"]] == [1000, 2000]
+    assert set(group["exponents"][0]) == {"from", "to", "round", "setup", "memory above the imports"}
+    assert all(row["peak_mb"]["run"] > row["peak_mb"]["imports"] > 0 for row in group["rows"])
+    assert group["rows"][-1]["profile"]["python"]
+    # Every vertex its own client.
+    assert "failed" not in result["groups"]["fedavg, one client a vertex"]["rows"][0]
+
+
+def test_the_whole_command_is_measured_from_outside_with_its_imports_and_memory(tmp_path):
+    result = run("whole_command", tmp_path / "whole.json")
+    (only,) = result["runs"]
+    assert only["seconds"] > only["own_seconds"]["total"]
+    assert "torch" in result["import_seconds"]
+    assert result["rounds"] == 5
+    if result["memory_mb"]:
+        assert result["memory_mb"]["run"] > result["memory_mb"]["python"]
