@@ -669,6 +669,9 @@ class Federation(OfTheProgram):
             payloads = {p: pay.densify(x) for p, x in payloads.items()}
         outgoing = {p: _pack(x, recording, wrap, name) for p, x in payloads.items()}
         arrived = self._deliver(outgoing, pairs, key)
+        if self.link is not None:
+            for message in arrived.values():
+                _check_arrived(message, wrap, name)
         received = {p: _unpack(m, wrap) for p, m in arrived.items()}
         crossing = arrived or outgoing
         if not crossing:  # nothing of this transfer is seen from here
@@ -682,8 +685,8 @@ class Federation(OfTheProgram):
                 like = pay.floating_leaves(next(iter((received or payloads).values())))
                 if wrap is not None and wrap.gradients:
                     like = _wrapped_leaves(next(iter(crossing.values())))
+                taped = _tensors_asked(payloads, asked, name), _tensors_asked(received, asked, name)
                 answers = self._gradient_charges(transfer, charge, like, asked, pairs)
-                taped = _tensors_asked(payloads, asked, key), _tensors_asked(received, asked, key)
                 for tensors in taped[1].values():
                     for t in tensors:
                         t.requires_grad_()
@@ -810,6 +813,16 @@ def _pack(payload: Any, recording: bool, wrap: Wrapper | None, name: str) -> Mes
     return Message(encoded, flags, dtypes)
 
 
+def _check_arrived(message: Message, wrap: Wrapper | None, name: str) -> None:
+    """Raises WireError for a message from another process that is no payload of this transfer."""
+    leaves = pay.leaves(message.payload)
+    kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
+    if not all(isinstance(x, kinds) for x in leaves):
+        raise WireError(f"transfer {name!r}: what arrived is no payload of tensors: {_tell(message.payload)}")
+    if len(message.dtypes) != (0 if wrap is None else len(leaves)):
+        raise WireError(f"transfer {name!r}: the sender and the receiver do not use the same wrapper")
+
+
 def _unpack(message: Message, wrap: Wrapper | None) -> Any:
     """The payload of a message, out of the wrapper."""
     if wrap is None:
@@ -829,7 +842,7 @@ def _wrapped_leaves(message: Message) -> list[Tensor]:
 
 
 def _tensors_asked(
-    payloads: Mapping[Pair, Any], asked: Mapping[Pair, tuple[bool, ...]], key: str
+    payloads: Mapping[Pair, Any], asked: Mapping[Pair, tuple[bool, ...]], name: str
 ) -> dict[Pair, list[Tensor]]:
     """The tensors whose sender asked for a gradient, of every payload with such a tensor."""
     chosen = {}
@@ -837,7 +850,7 @@ def _tensors_asked(
         if p in payloads:
             tensors = pay.tensors_in(payloads[p])
             if len(tensors) != len(flags):
-                raise WireError(f"transfer {key!r}: {len(flags)} gradient flags for {len(tensors)} tensors")
+                raise WireError(f"transfer {name!r}: {len(flags)} gradient flags for {len(tensors)} tensors")
             chosen[p] = [t for t, flag in zip(tensors, flags, strict=True) if flag]
     return chosen
 

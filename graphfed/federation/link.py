@@ -81,7 +81,7 @@ def _open(text: bytes, device: torch.device) -> Message:
     grad, dtypes = header.get("grad"), header.get("dtypes")
     if not isinstance(grad, list) or not all(isinstance(g, bool) for g in grad):
         raise wire.WireError(f"the header says grad={grad!r} where a list of booleans is expected")
-    if not isinstance(dtypes, list) or not all(d == "" or d in pay.FLOATING for d in dtypes):
+    if not isinstance(dtypes, list) or not all(d in ("", *pay.FLOATING) for d in dtypes):
         raise wire.WireError(f"the header says dtypes={dtypes!r} where a list of floating dtypes is expected")
     if dtypes and len(dtypes) != len(pay.leaves(payload)):
         raise wire.WireError(f"the header gives {len(dtypes)} dtypes for {len(pay.leaves(payload))} tensors")

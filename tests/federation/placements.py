@@ -1,4 +1,5 @@
-"""Federations in every placement, a link in memory, and small worlds of rows with ids: shared by these tests."""
+"""Federations in every placement, a link in memory, and small worlds of rows with ids: shared by these
+tests."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,7 +21,9 @@ PATIENCE = 20.0
 class MemoryLink:
     """A `Link` between threads: messages wait in one dictionary until they are asked for."""
 
-    def __init__(self, mail: dict[tuple[int, int, str], bytes], arrived: threading.Condition, end: int) -> None:
+    def __init__(
+        self, mail: dict[tuple[int, int, str], bytes], arrived: threading.Condition, end: int
+    ) -> None:
         self.mail, self.arrived, self.end = mail, arrived, end
 
     def send(self, to: int, key: str, message: bytes) -> None:
@@ -37,7 +40,9 @@ class MemoryLink:
             return self.mail.pop(box)
 
 
-def run_apart(hosts: Sequence[Sequence[int]], program: Callable[[Federation], Any]) -> dict[int, tuple[Any, Federation]]:
+def run_apart(
+    hosts: Sequence[Sequence[int]], program: Callable[[Federation], Any]
+) -> dict[int, tuple[Any, Federation]]:
     """The program at every place apart, a thread each: {end: (its result, its federation)}."""
     mail: dict[tuple[int, int, str], bytes] = {}
     arrived = threading.Condition()
@@ -68,8 +73,8 @@ def run_apart(hosts: Sequence[Sequence[int]], program: Callable[[Federation], An
 
 @dataclass(frozen=True)
 class World:
-    """K clients: ids[k] [n_k] (different inside a client), x[k] [n_k, F]; wants[k] [m_k, 2]: (owner, id) of other
-    clients' rows; counts [K] weights of an average, not all zero; w a server's matrix [F, F]."""
+    """K clients: ids[k] [n_k] (different inside a client), x[k] [n_k, F]; wants[k] [m_k, 2]: (owner, id) of
+    other clients' rows; counts [K] weights of an average, not all zero; w a server's matrix [F, F]."""
 
     ids: list[Tensor]
     x: list[Tensor]
@@ -105,7 +110,10 @@ def make_world(num_clients: int, seed: int, *, width: int = 3, largest: int = 6)
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     return make_world(
-        draw(st.integers(1, 6)), draw(st.integers(0, 10**6)), width=draw(st.integers(1, 4)), largest=draw(st.integers(1, 6))
+        draw(st.integers(1, 6)),
+        draw(st.integers(0, 10**6)),
+        width=draw(st.integers(1, 4)),
+        largest=draw(st.integers(1, 6)),
     )
 
 
@@ -142,7 +150,9 @@ def client_index(fed: Federation, world: World, h: int) -> Tensor:
 
 def row_ids(fed: Federation, world: World) -> Located:
     ids = at_clients(fed, "ids", world.ids).parts
-    return fed.locate(CLIENTS, "ids", [RowIds(i, client_index(fed, world, h)) for h, i in zip(fed.here, ids, strict=True)])
+    return fed.locate(
+        CLIENTS, "ids", [RowIds(i, client_index(fed, world, h)) for h, i in zip(fed.here, ids, strict=True)]
+    )
 
 
 def peer_ids(fed: Federation, world: World) -> Located:
@@ -150,7 +160,9 @@ def peer_ids(fed: Federation, world: World) -> Located:
     for h in fed.here:
         hosted = fed.hosts[h]
         wants = torch.cat([world.wants[k] for k in hosted])
-        asker = torch.repeat_interleave(torch.arange(len(hosted)), torch.tensor([len(world.wants[k]) for k in hosted]))
+        asker = torch.repeat_interleave(
+            torch.arange(len(hosted)), torch.tensor([len(world.wants[k]) for k in hosted])
+        )
         held = torch.cat([world.ids[k] for k in hosted])
         parts.append(PeerIds(wants[:, 0], wants[:, 1], asker, held, client_index(fed, world, h)))
     return fed.locate(CLIENTS, "wants", parts)

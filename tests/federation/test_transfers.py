@@ -45,7 +45,9 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
     x = at_clients(fed, "x", world.x)
     own = per_client(fed, "own", torch.arange(3.0 * world.num_clients).double().reshape(-1, 3))
     route = fed.route(row_ids(fed, world), name="ids")
-    out: dict[str, Any] = {"table": fed.server.run(lambda t: torch.stack([t.index, t.client]), fed.table(route))}
+    out: dict[str, Any] = {
+        "table": fed.server.run(lambda t: torch.stack([t.index, t.client]), fed.table(route))
+    }
     with fed.phase("train", round=3):
         out["upload"] = fed.upload(x, route, name="upload")
         out["gather"] = fed.gather(own, name="gather")
@@ -213,7 +215,9 @@ def test_an_id_without_parts_is_minus_infinity_in_the_maximum():
 
 
 def sparse_world(fed: Federation) -> tuple[Located, Located]:
-    dense = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 3.0], [4.0, 5.0, 0.0]], dtype=torch.float64)
+    dense = torch.tensor(
+        [[0.0, 2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 3.0], [4.0, 5.0, 0.0]], dtype=torch.float64
+    )
     ids = torch.tensor([0, 1, 1, 0])
     rows = [[2 * k + i for k in h for i in range(2)] for h in fed.hosts]
     x = fed.locate(CLIENTS, "x", [SparseMatrix.from_dense(dense[rows[h]]) for h in fed.here])
@@ -305,7 +309,9 @@ def test_weights_that_sum_to_zero_are_bad_input():
         fed.average(per_client(fed, "x", torch.ones(2, 1)), at_server(fed, "n", torch.zeros(2)), name="mean")
 
 
-@pytest.mark.parametrize("weights", [torch.ones(3), torch.tensor([1.0, -1.0]), torch.tensor([1.0, float("nan")])])
+@pytest.mark.parametrize(
+    "weights", [torch.ones(3), torch.tensor([1.0, -1.0]), torch.tensor([1.0, float("nan")])]
+)
 def test_weights_are_one_number_of_at_least_zero_for_each_client(weights):
     fed = Federation([(0, 1)])
     with pytest.raises(PlaceError, match="weights must be 2 numbers"):
@@ -352,7 +358,8 @@ def ask(fed: Federation, site: list[int], ids: list[int]) -> None:
     held, holder = torch.tensor([3, 4]), torch.tensor([1, 1])
     asker = torch.zeros(len(site), dtype=torch.int64)
     fed.peer_route(
-        fed.locate(CLIENTS, "w", [PeerIds(torch.tensor(site), torch.tensor(ids), asker, held, holder)]), name="wants"
+        fed.locate(CLIENTS, "w", [PeerIds(torch.tensor(site), torch.tensor(ids), asker, held, holder)]),
+        name="wants",
     )
 
 
@@ -362,7 +369,9 @@ def test_a_wanted_row_that_its_owner_lacks_is_bad_input(vertex):
         ask(Federation([(0, 1)]), [1], [vertex])
 
 
-@pytest.mark.parametrize(("site", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")])
+@pytest.mark.parametrize(
+    ("site", "problem"), [(0, "a row of its own"), (2, "the clients are 0..1"), (-1, "0..1")]
+)
 def test_a_client_asks_other_clients_only(site, problem):
     with pytest.raises(PlaceError, match=problem):
         ask(Federation([(0, 1)]), [site], [3])

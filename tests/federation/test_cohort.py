@@ -1,0 +1,169 @@
+"""A cohort of some clients is those clients' rows of the cohort of all."""
+
+import numpy as np
+import pytest
+import torch
+
+from graphfed.data.graph import make_graph
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.federation.cohort import Cohort, load_cohort, make_cohort, save_cohort
+from graphfed.nn.sparse import SparseMatrix
+
+PARTITIONS = {
+    "random": {},
+    "overlapping": {},
+    "edges_uniform": {"overlap": 0.4},
+    "label_dirichlet": {"beta": 0.5},
+}
+CLIENTS = 5
+
+
+def dense(x):
+    return x.to_dense() if isinstance(x, SparseMatrix) else x
+
+
+@pytest.fixture(scope="module", params=["dense", "sparse"])
+def graph(request):
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(3)
+    n = 60
+    x = (rng.random((n, 7)) < 0.3).astype(np.float32)
+    edges = rng.integers(0, n, (2, 150))
+    edges = edges[:, edges[0] != edges[1]]
+    return make_graph(
+        name="toy", x=sp.csr_matrix(x) if request.param == "sparse" else x, y=np.arange(n) % 3, edges=edges
+    )
+
+
+@pytest.fixture(params=PARTITIONS)
+def parts(request, graph):
+    return partition(graph, request.param, CLIENTS, 0, **PARTITIONS[request.param])
+
+
+@pytest.fixture
+def split(graph):
+    return make_split(graph, "random:0.5,0.2,0.3", 0)
+
+
+@pytest.mark.parametrize("clients", [[0], [1, 3], [0, 2, 4], [4], list(range(CLIENTS))], ids=str)
+def test_a_cohort_of_some_clients_holds_their_rows_of_the_whole(graph, split, parts, clients):
+    whole, some = make_cohort(graph, split, parts, range(CLIENTS)), make_cohort(graph, split, parts, clients)
+    assert some.clients == tuple(clients)
+    mine = torch.isin(whole.client, torch.tensor(clients))
+    stable = torch.tensor(clients)[some.client]
+    assert torch.equal(stable, whole.client[mine])
+    for name in ("id", "y", "owned", "train", "val", "test"):
+        assert torch.equal(getattr(some, name), getattr(whole, name)[mine]), name
+    assert torch.equal(dense(some.x), dense(whole.x)[mine])
+    row = torch.full((whole.num_rows,), -1)
+    row[mine] = torch.arange(some.num_rows)
+    inside = mine[whole.edge_index[0]]
+    order = edge_set(row[whole.edge_index[:, inside]])
+    assert order == edge_set(some.edge_index)
+    cut = mine[whole.cut_row]
+    assert torch.equal(row[whole.cut_row[cut]], some.cut_row)
+    assert torch.equal(whole.cut_client[cut], some.cut_client)
+    assert torch.equal(whole.cut_id[cut], some.cut_id)
+
+
+def edge_set(edges):
+    return sorted(map(tuple, edges.t().tolist()))
+
+
+def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
+    """Checked vertex by vertex: features, labels, edges inside a client in both directions, cut edges by
+    id."""
+    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+    keys = list(zip(cohort.client.tolist(), cohort.id.tolist(), strict=True))
+    assert keys == sorted(keys)
+    vertex = {
+        (s, i): v
+        for s, i, v in zip(
+            parts.held_site.tolist(), parts.held_id.tolist(), parts.held_vertex.tolist(), strict=True
+        )
+    }
+    x = graph.x.toarray() if hasattr(graph.x, "toarray") else graph.x
+    held = [vertex[key] for key in keys]
+    assert np.array_equal(dense(cohort.x).numpy(), x[held])
+    assert cohort.y.tolist() == graph.y[held].tolist()
+    edges = {(s, u, v) for s, u, v in zip(parts.edge_site, parts.edge_u, parts.edge_v, strict=True)}
+    got = {(keys[a][0], keys[a][1], keys[b][1]) for a, b in cohort.edge_index.t().tolist()}
+    assert got == edges | {(s, v, u) for s, u, v in edges}
+    cut = [(*keys[r], c, i) for r, c, i in zip(cohort.cut_row, cohort.cut_client, cohort.cut_id, strict=True)]
+    expected = zip(parts.cut_site, parts.cut_id, parts.cut_remote_site, parts.cut_remote_id, strict=True)
+    assert [tuple(map(int, c)) for c in cut] == [tuple(map(int, c)) for c in expected]
+
+
+def test_every_vertex_is_trained_on_and_scored_at_its_owner_alone(graph, split, parts):
+    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+    for mask in (cohort.train, cohort.val, cohort.test):
+        assert not (mask & ~cohort.owned).any()
+    owned_ids = cohort.id[cohort.owned].tolist()
+    assert sorted(owned_ids) == sorted(set(parts.held_id.tolist())), "every id has one owner"
+    held = {(s, i): v for s, i, v in zip(parts.held_site, parts.held_id, parts.held_vertex, strict=True)}
+    for name in ("train", "val", "test"):
+        rows = cohort.rows(name)
+        vertices = [held[int(cohort.client[r]), int(cohort.id[r])] for r in rows]
+        assert getattr(split, name)[vertices].all()
+        if parts.name != "overlapping":  # there a copy is a vertex of its own
+            assert (
+                sorted(vertices)
+                == np.flatnonzero(getattr(split, name) & np.isin(np.arange(60), vertices)).tolist()
+            )
+    assert torch.equal(cohort.rows("all"), cohort.owned.nonzero()[:, 0])
+
+
+def test_degrees_and_counts_are_those_of_the_edges(graph, split, parts):
+    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+    for row in range(cohort.num_rows):
+        inside = int((cohort.edge_index[1] == row).sum())
+        assert int(cohort.degree()[row]) == inside
+        assert int(cohort.degree(with_cut=True)[row]) == inside + int((cohort.cut_row == row).sum())
+    counts = cohort.counts(cohort.train)
+    assert counts.tolist() == [int(cohort.train[cohort.client == k].sum()) for k in range(CLIENTS)]
+
+
+@pytest.mark.parametrize("clients", [[2], [0, 1, 4]], ids=str)
+def test_a_cohort_comes_back_from_its_file(graph, split, parts, clients, tmp_path):
+    cohort = make_cohort(graph, split, parts, clients)
+    save_cohort(cohort, tmp_path / "cohort.safetensors")
+    again = load_cohort(tmp_path / "cohort.safetensors")
+    assert isinstance(again, Cohort)
+    assert type(again.x) is type(cohort.x)
+    assert torch.equal(dense(again.x), dense(cohort.x))
+    assert (again.clients, again.num_classes) == (cohort.clients, cohort.num_classes)
+    for name in (
+        "client",
+        "id",
+        "y",
+        "edge_index",
+        "cut_row",
+        "cut_client",
+        "cut_id",
+        "owned",
+        "train",
+        "val",
+        "test",
+    ):
+        assert torch.equal(getattr(again, name), getattr(cohort, name)), name
+        assert getattr(again, name).dtype == getattr(cohort, name).dtype, name
+
+
+@pytest.mark.parametrize("clients", [[1, 0], [0, 0], [5], [-1]], ids=str)
+def test_clients_are_sites_in_ascending_order(graph, split, parts, clients):
+    with pytest.raises(InputError, match=r"sites 0\.\.4, ascending"):
+        make_cohort(graph, split, parts, clients)
+
+
+def test_another_file_is_no_cohort(tmp_path):
+    (tmp_path / "x").write_bytes(b"text")
+    with pytest.raises(InputError, match="is not a cohort file"):
+        load_cohort(tmp_path / "x")
+    from graphfed.files import write_tensors
+
+    write_tensors(tmp_path / "y", {"clients": np.zeros(1)})
+    with pytest.raises(InputError, match="it lacks client, cut_client"):
+        load_cohort(tmp_path / "y")

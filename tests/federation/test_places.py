@@ -1,0 +1,297 @@
+"""A value is used where it lives, and functions run at a place bring nothing along."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from graphfed.errors import InputError, PlaceError
+from graphfed.federation import CLIENTS, SERVER, Federation, StageError
+from graphfed.nn.sparse import SparseMatrix
+
+
+def identity(x):
+    return x
+
+
+def two_hosts() -> Federation:
+    return Federation([(0, 1), (2,)])
+
+
+@pytest.mark.parametrize(
+    ("at", "used", "fix"),
+    [(CLIENTS, SERVER, "upload, gather, sum, average or max"), (SERVER, CLIENTS, "download or broadcast")],
+)
+def test_a_value_used_elsewhere_is_an_error_that_names_it_its_place_and_the_missing_transfer(at, used, fix):
+    fed = two_hosts()
+    value = fed.locate(at, "h", [torch.ones(1)] * (2 if at == CLIENTS else 1))
+    place = fed.server if used == SERVER else fed.clients
+    with pytest.raises(PlaceError, match=rf"identity: 'h' lives at {at} but was used at {used}.*\({fix}\)"):
+        place.run(identity, value)
+
+
+@pytest.mark.parametrize("transfer", ["gather", "sum", "average", "broadcast"])
+def test_a_transfer_takes_a_value_from_its_own_end(transfer):
+    fed = two_hosts()
+    at = SERVER if transfer != "broadcast" else CLIENTS
+    value = fed.locate(at, "h", [torch.ones(1)] * (2 if at == CLIENTS else 1))
+    more = [value] if transfer == "average" else []
+    with pytest.raises(PlaceError, match=f"transfer 'name': 'h' lives at {at}"):
+        getattr(fed, transfer)(value, *more, name="name")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [bool, int, float, lambda v: v == 3, lambda v: v != 3, lambda v: v < 3, lambda v: range(5)[v]],
+    ids=["if", "int", "float", "==", "!=", "<", "index"],
+)
+def test_the_program_cannot_branch_on_a_located_value(use):
+    value = two_hosts().locate(SERVER, "accuracy", [0.5])
+    with pytest.raises(PlaceError, match="'accuracy' at server.*fed.control"):
+        use(value)
+
+
+@pytest.mark.parametrize(
+    "use", [list, len, lambda v: v[0], lambda v: 1 in v], ids=["iter", "len", "item", "in"]
+)
+def test_the_program_cannot_take_a_located_value_apart(use):
+    value = two_hosts().locate(SERVER, "pair", [(1, 2)])
+    with pytest.raises(PlaceError, match="take it apart in a function run at server"):
+        use(value)
+
+
+# ---- functions that bring data along -----------------------------------------------------------------------
+
+LEAKED = torch.ones(2)
+LEAKED_LIST = [torch.ones(2)]
+PLAIN = {"lr": 0.1}
+
+
+@dataclass
+class Config:
+    lr: float = 0.1
+    names: tuple[str, ...] = ("a",)
+
+
+@dataclass
+class Holder:
+    config: Config = field(default_factory=Config)
+    cache: list = field(default_factory=list)
+
+    def method(self, x):
+        return x
+
+    def __call__(self, x):
+        return x
+
+
+class Slotted:
+    __slots__ = ("cache",)
+
+    def __init__(self, cache):
+        self.cache = cache
+
+    def method(self, x):
+        return x
+
+
+def closes_over(value) -> Callable:
+    return lambda x: (x, value)
+
+
+def defaults_to(value) -> Callable:
+    def f(x, y=value):
+        return x, y
+
+    return f
+
+
+def keyword_defaults_to(value) -> Callable:
+    def f(x, *, y=value):
+        return x, y
+
+    return f
+
+
+def attribute_of(value) -> Callable:
+    def f(x):
+        return x
+
+    f.cache = value
+    return f
+
+
+CARRIERS = {
+    "closure": closes_over,
+    "closure in a closure": lambda v: closes_over(closes_over(v)),
+    "closure of a list": lambda v: closes_over([{"deep": (v,)}]),
+    "default": defaults_to,
+    "keyword default": keyword_defaults_to,
+    "function attribute": attribute_of,
+    "partial": lambda v: functools.partial(identity, v),
+    "keyword of a partial": lambda v: functools.partial(identity, x=v),
+    "partial of a closure": lambda v: functools.partial(closes_over(v)),
+    "bound method": lambda v: Holder(cache=[v]).method,
+    "object that is called": lambda v: Holder(cache=[v]),
+    "object with slots": lambda v: Slotted([v]).method,
+}
+DATA = {
+    "tensor": lambda: torch.ones(2),
+    "module": lambda: torch.nn.Linear(1, 1),
+    "array": lambda: np.ones(2),
+    "sparse matrix": lambda: SparseMatrix.from_dense(torch.eye(2)),
+    "located value": lambda: two_hosts().locate(SERVER, "v", [1]),
+    "federation": two_hosts,
+    "place": lambda: two_hosts().clients,
+}
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_function_that_carries_data_is_refused(carrier, data):
+    fed = two_hosts()
+    value = fed.locate(SERVER, "x", [1])
+    with pytest.raises(PlaceError, match="carries a .*pass it to run"):
+        fed.server.run(CARRIERS[carrier](DATA[data]()), value)
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("plain", [3, "text", None, Config(), PLAIN, identity, torch.float64], ids=str)
+def test_a_function_that_carries_plain_values_is_accepted(carrier, plain):
+    fed = two_hosts()
+    fn = CARRIERS[carrier](plain)
+    arguments = () if carrier in ("partial", "keyword of a partial") else (fed.locate(SERVER, "x", [1]),)
+    fed.server.run(fn, *arguments)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x + LEAKED,
+        lambda x: [x + t for t in LEAKED_LIST],
+        lambda x: (lambda: LEAKED)(),
+        torch.ones(2).add,
+        torch.nn.Linear(2, 2).forward,
+        torch.nn.Linear(2, 2),
+    ],
+    ids=[
+        "global",
+        "global list",
+        "global of an inner function",
+        "built-in method",
+        "module method",
+        "module",
+    ],
+)
+def test_globals_and_methods_of_data_are_refused(fn):
+    fed = two_hosts()
+    with pytest.raises(PlaceError, match="carries a"):
+        fed.server.run(fn, fed.locate(SERVER, "x", [torch.ones(2)]))
+
+
+def test_a_name_that_is_only_an_attribute_is_no_global():
+    fed = two_hosts()
+    fed.server.run(lambda x: x.LEAKED, fed.locate(SERVER, "x", [type("X", (), {"LEAKED": 1})()]))
+
+
+def test_functions_that_refer_to_each_other_are_looked_through_once():
+    def even(n):
+        return n == 0 or odd(n - 1)
+
+    def odd(n):
+        return n != 0 and even(n - 1)
+
+    fed = two_hosts()
+    assert fed.server.run(even, 4).parts == (True,)
+
+
+def test_a_closure_is_looked_at_every_time():
+    """The same code may close over something else the next time."""
+    fed = two_hosts()
+    fed.server.run(closes_over(1), 0)
+    with pytest.raises(PlaceError):
+        fed.server.run(closes_over(torch.ones(1)), 0)
+
+
+@pytest.mark.parametrize(
+    "bare", [torch.ones(1), np.ones(1), torch.nn.Linear(1, 1)], ids=["tensor", "array", "module"]
+)
+def test_bare_data_has_no_place_and_is_refused(bare):
+    with pytest.raises(PlaceError, match="identity: a bare .*fed.locate"):
+        two_hosts().server.run(identity, bare)
+
+
+@pytest.mark.parametrize(
+    "wrapped", [lambda v: [v], lambda v: (v,), lambda v: {"v": v}], ids=["list", "tuple", "dict"]
+)
+def test_a_located_value_inside_a_container_is_refused(wrapped):
+    fed = two_hosts()
+    with pytest.raises(PlaceError, match="argument of its own"):
+        fed.server.run(identity, wrapped(fed.locate(SERVER, "v", [1])))
+
+
+# ---- functions that fail -----------------------------------------------------------------------------------
+
+
+def fails_for_two_rows(x: Tensor, lr: float) -> Tensor:
+    if len(x) == 2:
+        raise RuntimeError("boom")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("hosts", "who"), [([(0,), (1,), (2,)], "client 1"), ([(0, 1), (2,)], r"clients 0\.\.1 \(stacked\)")]
+)
+def test_a_failure_names_the_client_the_stage_the_phase_the_round_and_the_inputs(hosts, who):
+    fed = Federation(hosts)
+    rows = {1: 2} if len(hosts) == 3 else {0: 2}
+    x = fed.locate(CLIENTS, "x", [torch.ones(rows.get(h, 1), 3) for h in range(len(hosts))])
+    told = (
+        rf"{who} failed in 'fails_for_two_rows' \(phase train, round 7\): RuntimeError: boom; "
+        r"inputs: float32 \[2, 3\], 0\.5"
+    )
+    with pytest.raises(StageError, match=told) as caught, fed.phase("train", round=7):
+        fed.clients.run(fails_for_two_rows, x, 0.5)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_failure_at_the_server_says_so():
+    fed = two_hosts()
+    with pytest.raises(StageError, match="server failed in 'fails_for_two_rows'"):
+        fed.server.run(fails_for_two_rows, fed.locate(SERVER, "x", [torch.ones(2)]), 1)
+
+
+def refuses(x):
+    raise InputError("the value 3 is bad; use 4")
+
+
+def test_bad_input_found_inside_a_function_reaches_the_user_as_it_is():
+    fed = two_hosts()
+    with pytest.raises(InputError, match=r"^the value 3 is bad; use 4$"):
+        fed.server.run(refuses, 1)
+
+
+@pytest.mark.parametrize("result", [(1,), (1, 2, 3), 4], ids=str)
+def test_a_function_with_several_outputs_gives_that_many(result):
+    with pytest.raises(StageError, match="where a tuple of 2 is expected"):
+        two_hosts().server.run(identity, result, outputs=2)
+
+
+def test_a_decision_is_plain_json():
+    fed = two_hosts()
+    assert fed.control(identity, {"stop": True}) == {"stop": True}
+    with pytest.raises(StageError, match="JSON"):
+        fed.control(identity, {"accuracy": float("nan")})
+    with pytest.raises(StageError, match="not JSON serializable"):
+        fed.control(identity, {"set": {1}})
+
+
+def test_a_value_has_a_part_for_every_host_of_its_place():
+    with pytest.raises(PlaceError, match="got 1 parts for the 2 hosts"):
+        two_hosts().locate(CLIENTS, "x", [1])
+    with pytest.raises(PlaceError):
+        two_hosts().locate("clients ", "x", [1])

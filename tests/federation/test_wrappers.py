@@ -1,0 +1,186 @@
+"""A wrapper around a transfer changes what crosses, alike in every placement, and the ledger says so."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from placements import (
+    GATEWAYS,
+    World,
+    at_clients,
+    at_server,
+    make_world,
+    peer_ids,
+    per_client,
+    row_ids,
+    run_apart,
+    whole,
+)
+from torch import Tensor
+
+from graphfed.errors import InputError, PlaceError
+from graphfed.federation import CLIENTS, SERVER, Cast, Federation, Located, as_leaves
+from graphfed.federation.link import SERVER_END
+from graphfed.federation.route import RowIds
+from graphfed.federation.wrap import Wrapper
+from graphfed.nn.sparse import SparseMatrix
+
+PLACEMENTS = [[range(6)], [(k,) for k in range(6)], GATEWAYS]
+CASTS = [Cast(torch.float16), Cast(torch.bfloat16), Cast(torch.bfloat16, gradients=True)]
+
+
+def squares(*xs: Tensor) -> Tensor:
+    return torch.stack([(x**2).sum() for x in xs]).sum()
+
+
+def client_part(down: Tensor, x: Tensor, model: Tensor, peers: Tensor) -> Tensor:
+    return squares(down, x @ model, peers)
+
+
+def wrapped_round(fed: Federation, world: World, wrap: Wrapper) -> dict[str, Located]:
+    route = fed.route(row_ids(fed, world), name="ids")
+    peer = fed.peer_route(peer_ids(fed, world), name="wants")
+    plain_gradients = Cast(wrap.dtype) if isinstance(wrap, Cast) else wrap
+    with fed.tape():
+        x = fed.clients.run(as_leaves, at_clients(fed, "x", world.x))
+        own = fed.clients.run(as_leaves, per_client(fed, "own", torch.linspace(0, 1, 6).double()[:, None]))
+        w = fed.server.run(as_leaves, at_server(fed, "w", world.w))
+        up = fed.upload(x, route, name="up", wrap=wrap)
+        summed = fed.sum(x, route, name="sum", wrap=wrap)
+        top = fed.max(x, route, name="max", wrap=wrap)
+        down = fed.download(top, route, name="down", wrap=wrap)
+        model = fed.broadcast(w, name="model", wrap=plain_gradients)
+        mean = fed.average(own, at_server(fed, "n", world.counts), name="mean", wrap=wrap)
+        every = fed.gather(own, name="every", wrap=wrap)
+        peers = fed.exchange(x, peer, name="peers", wrap=wrap)
+        loss = fed.sum(fed.clients.run(client_part, down, x, model, peers), name="loss")
+        fed.backward(fed.server.run(squares, loss, up, summed, top, mean, every))
+    out = {"up": up, "sum": summed, "max": top, "down": down, "mean": mean, "every": every, "peers": peers}
+    return out | {"x": fed.gradients(x), "own": fed.gradients(own), "w": fed.gradients(w)}
+
+
+@pytest.mark.parametrize("wrap", CASTS, ids=str)
+@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["one at a time", "gateways"])
+def test_a_wrapped_transfer_is_the_same_in_every_placement_and_across_a_link(hosts, wrap):
+    world = make_world(6, 5)
+    stacked, fed = Federation(PLACEMENTS[0]), Federation(hosts)
+    expected, got = wrapped_round(stacked, world, wrap), wrapped_round(fed, world, wrap)
+    for name, value in expected.items():
+        # Gradients meet in another order before they are cast; values do not.
+        close = 1e-12 if name not in ("x", "own", "w") or not wrap.gradients else 0.05
+        torch.testing.assert_close(whole(got[name]), whole(value), rtol=close, atol=close)
+    assert fed.ledger.to_json() == stacked.ledger.to_json()
+    apart = run_apart(hosts, lambda f: wrapped_round(f, world, wrap))
+    for name, value in got.items():
+        ends = [SERVER_END] if value.place == SERVER else range(len(hosts))
+        for end, part in zip(ends, value.parts, strict=True):
+            torch.testing.assert_close(apart[end][0][name].parts[0], part, rtol=1e-12, atol=1e-12)
+    between = [e for e in fed.ledger.to_json()["entries"] if e["from"] != e["to"]]
+    assert apart[SERVER_END][1].ledger.to_json()["entries"] == between
+
+
+def send_up(wrap: Wrapper | None, x: Tensor) -> tuple[Federation, Located, Located]:
+    """x [2, 3] at one client, uploaded; the gradient of the sum of squares."""
+    fed = Federation([(0,)])
+    rows = RowIds(torch.arange(2), torch.zeros(2, dtype=torch.int64))
+    route = fed.route(fed.locate(CLIENTS, "i", [rows]), name="ids")
+    with fed.tape():
+        leaf = fed.clients.run(as_leaves, fed.locate(CLIENTS, "x", [x]))
+        got = fed.upload(leaf, route, name="x", wrap=wrap)
+        fed.backward(fed.server.run(squares, got))
+    return fed, got, fed.gradients(leaf)
+
+
+X = torch.tensor([[1.0, 1 / 3, 1e-3], [-2.0, 100.1, 0.0]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_cast_rounds_the_values_and_passes_the_gradient_straight_through(dtype):
+    fed, got, gradient = send_up(Cast(dtype), X)
+    rounded = X.to(dtype).float()
+    assert got.parts[0].dtype == torch.float32
+    assert torch.equal(got.parts[0], rounded)
+    assert torch.equal(gradient.parts[0], 2 * rounded), (
+        "the gradient at the rounded value, not rounded itself"
+    )
+    told = {e.name: e for e in fed.ledger.entries}
+    assert (told["x"].bytes, told["x"].dtype) == (6 * 2, str(dtype).removeprefix("torch."))
+    assert (told["x/grad"].bytes, told["x/grad"].dtype) == (6 * 4, "float32")
+    assert told["x"].protection == "clear", "compression protects nobody"
+
+
+def test_cast_rounds_the_gradient_too_when_asked():
+    fed, got, gradient = send_up(Cast(torch.bfloat16, gradients=True), X)
+    rounded = X.to(torch.bfloat16).float()
+    assert torch.equal(gradient.parts[0], (2 * rounded).to(torch.bfloat16).float())
+    told = {e.name: e for e in fed.ledger.entries}
+    assert (told["x/grad"].bytes, told["x/grad"].dtype) == (6 * 2, "bfloat16")
+
+
+def test_integers_cross_a_cast_as_they_are():
+    fed = Federation([(0,), (1,)])
+    payload = {"w": torch.tensor([1 / 3]), "n": torch.tensor([2**40 + 1])}
+    got = fed.broadcast(at_server(fed, "p", payload), name="p", wrap=Cast())
+    assert int(got.parts[1]["n"]) == 2**40 + 1
+    assert fed.ledger.entries[0].received.tolist() == [10, 10]
+    assert fed.ledger.entries[0].dtype == "float16,int64"
+
+
+def test_sparse_rows_arrive_dense_out_of_a_wrapper():
+    fed = Federation([(0,)])
+    rows = RowIds(torch.arange(2), torch.zeros(2, dtype=torch.int64))
+    route = fed.route(fed.locate(CLIENTS, "i", [rows]), name="ids")
+    x = fed.locate(CLIENTS, "x", [SparseMatrix.from_dense(torch.eye(2) / 3)])
+    got = fed.upload(x, route, name="x", wrap=Cast())
+    assert torch.equal(whole(got), (torch.eye(2) / 3).half().float())
+
+
+def test_a_number_that_does_not_fit_is_refused_and_an_infinity_crosses():
+    with pytest.raises(
+        InputError, match=r"size 70000 cannot cross as float16 \(largest: 65504\); use bfloat16"
+    ):
+        send_up(Cast(torch.float16), torch.full((2, 3), 7e4))
+    wide, infinite = torch.full((2, 3), 7e4), torch.full((2, 3), -torch.inf)
+    assert bool(send_up(Cast(torch.bfloat16), wide)[1].parts[0].isfinite().all())
+    assert torch.equal(send_up(Cast(torch.float16), infinite)[1].parts[0], infinite)
+
+
+def test_a_cast_is_to_a_floating_dtype():
+    with pytest.raises(
+        InputError, match="Cast to torch.int8 is not possible; choose one of: float64, float32"
+    ):
+        Cast(torch.int8)
+
+
+def test_where_only_totals_exist_a_wrapper_is_refused():
+    """A stacked cohort holds the total of its clients: wrapping it would differ from wrapping each client's
+    part."""
+    fed = Federation([(0, 1)])
+    with pytest.raises(PlaceError, match="takes no wrapper"):
+        fed.sum(fed.locate(CLIENTS, "x", [torch.ones(1)]), name="sum", wrap=Cast())
+    with pytest.raises(PlaceError, match="cannot be wrapped client by client"):
+        fed.broadcast(at_server(fed, "w", torch.ones(1)), name="w", wrap=Cast(gradients=True))
+
+
+@dataclass(frozen=True)
+class Toggled:
+    """Swaps signs with a key that both ends know: stands for any encryption. What crosses are bytes."""
+
+    protection: str = "encrypted"
+    gradients: bool = True
+
+    def encode(self, x: Tensor) -> Tensor:
+        return (-x).contiguous().view(torch.uint8)
+
+    def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        return -encoded.view(dtype)
+
+
+def test_a_wrapper_of_another_kind_sets_the_protection_and_keeps_values_and_gradients():
+    fed, got, gradient = send_up(Toggled(), X)
+    assert torch.equal(got.parts[0], X)
+    assert torch.equal(gradient.parts[0], 2 * X)
+    told = {e.name: e for e in fed.ledger.entries}
+    assert told["x"].protection == told["x/grad"].protection == "encrypted"
+    assert (told["x"].dtype, told["x"].bytes, told["x/grad"].bytes) == ("uint8", 24, 24)
+    assert fed.ledger.statement()["left_the_clients"]["encrypted"] == {"bytes": 24, "transfers": ["x"]}
