@@ -315,8 +315,8 @@ def data_list(data_dir: DataDir = None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code (see the module's docstring)."""
-    # Before torch is loaded: threads that wait sleep instead of spinning. Where other programs keep the cores busy,
-    # spinning made a round on Cora up to 70 times slower.
+    # Before torch is loaded: threads that wait sleep instead of spinning. Where other programs keep the cores
+    # busy, spinning made a round on Cora up to 70 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         code = app(
