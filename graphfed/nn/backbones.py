@@ -200,11 +200,9 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
     att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
     heads, width = att_src.shape[-2:]
     scores = linear(z, torch.cat([_per_head(att_src), _per_head(att_dst)], -1), batch, layer).t()
-    source, target = (
-        scores[:heads],
-        scores[heads:].index_select(1, block.own),
-    )  # [heads, N_in], [heads, N_out]
-    # The heads lie along the adjacency's diagonal: vectors over its rows, columns and entries go head by head.
+    source = scores[:heads]  # [heads, N_in]
+    target = scores[heads:].index_select(1, block.own)  # [heads, N_out]
+    # The heads lie on the adjacency's diagonal: vectors over its rows, columns and entries go head by head.
     score = leaky_relu(entry_sums(block.adjacency, target.flatten(), source.flatten()), 0.2)  # [heads * E]
     alpha = row_softmax(block.adjacency, score)
     if dropout is not None:
@@ -215,7 +213,7 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
 
 
 def _per_head(att: Tensor) -> Tensor:
-    """Attention vectors [heads, H] as one matrix [heads * H, heads], a block for each head on its diagonal."""
+    """Attention vectors [heads, H] as one matrix [heads * H, heads] with a block per head on its diagonal."""
     eye = torch.eye(att.shape[-2], dtype=att.dtype, device=att.device)
     return (att[..., None] * eye[:, None]).flatten(-3, -2)
 

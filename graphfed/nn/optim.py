@@ -23,8 +23,11 @@ Tensors = Mapping[str, Tensor]
 
 def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) -> dict[str, Tensor]:
     """w - lr (g + weight_decay w), without momentum."""
-    decayed = {k: torch.add(gradients[k], w, alpha=weight_decay) for k, w in weights.items()}
-    return {k: torch.add(w, decayed[k], alpha=-lr) for k, w in weights.items()}
+    new: dict[str, Tensor] = {}
+    for k, w in weights.items():
+        g = torch.add(gradients[k], w, alpha=weight_decay)
+        new[k] = torch.add(w, g, alpha=-lr, out=g)  # the memory of g, which nobody else holds
+    return new
 
 
 def adam_init(weights: Tensors) -> AdamState:
