@@ -10,7 +10,7 @@ transfer computes at its ends (sums, maxima, reordering) is plain autograd.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,18 @@ from graphfed.federation.route import (
     traffic,
 )
 from graphfed.federation.tape import Pending, Record, Tape
+from graphfed.federation.transfer import (
+    Transfer,
+    answer,
+    check_arrived,
+    check_rows,
+    gradients_for,
+    pack,
+    tell,
+    tensors_asked,
+    unpack,
+    wrapped_leaves,
+)
 from graphfed.federation.values import (
     ABSENT,
     CLIENTS,
@@ -43,7 +55,7 @@ from graphfed.federation.values import (
 )
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
-from graphfed.nn.sparse import SparseMatrix, SparseWeights
+from graphfed.nn.sparse import SparseWeights
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 
@@ -62,30 +74,6 @@ def as_leaves(tree: Any) -> Any:
         return x.detach().requires_grad_() if x.is_floating_point() else x
 
     return pay.tree_map(leaf, tree)
-
-
-@dataclass(frozen=True)
-class _Transfer:
-    """One payload transfer: its name, its kind and flow on the ledger, and the caller's options.
-
-    leading: the first dimension of the payload counts the units of the flow."""
-
-    name: str
-    kind: str
-    flow: Flow
-    protection: str
-    grad: bool
-    wrap: Wrapper | None = None
-    leading: bool = True
-
-    def charge(self, payload: Any) -> Charge:
-        """What the payload of one message says of all: they differ in the number of units only."""
-        protection = self.protection
-        if self.wrap is not None and self.wrap.protection is not None:
-            protection = self.wrap.protection
-        shape = pay.describe(payload, leading=self.leading)
-        size = pay.unit_bytes(payload, leading=self.leading)
-        return Charge(self.name, self.kind, pay.dtype_of(payload), shape, protection, self.flow, size)
 
 
 class _Place(OfTheProgram):
@@ -118,7 +106,7 @@ class _Place(OfTheProgram):
             try:
                 result = fn(*inputs)
                 if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
-                    raise TypeError(f"returned {_tell(result)} where a tuple of {outputs} is expected")
+                    raise TypeError(f"returned {tell(result)} where a tuple of {outputs} is expected")
             except (InputError, PlaceError):
                 raise
             except Exception as error:
@@ -250,7 +238,7 @@ class Federation(OfTheProgram):
             )
 
     def _failure(self, end: int, stage: str, inputs: Sequence[Any], error: Exception) -> str:
-        told = ", ".join(_tell(x) for x in inputs)
+        told = ", ".join(tell(x) for x in inputs)
         return (
             f"{self._name(end)} failed in {stage!r} (phase {self.ledger.phase}, round {self.ledger.round}): "
             f"{type(error).__name__}: {error}; inputs: {told}"
@@ -377,7 +365,7 @@ class Federation(OfTheProgram):
         """Clients to server: a row of `x` for every id of the route, [M_h, ...] at each host -> [M, ...] in
         client order."""
         return Located(
-            SERVER, name, self._rows_up(x, route, _Transfer(name, "rows", route.flow, protection, grad, wrap))
+            SERVER, name, self._rows_up(x, route, Transfer(name, "rows", route.flow, protection, grad, wrap))
         )
 
     def gather(
@@ -394,14 +382,14 @@ class Federation(OfTheProgram):
         self._expect(x, CLIENTS, name)
         self._all_present(name)
         for h, part in zip(self.here, x.parts, strict=True):
-            _check_rows(part, len(self.hosts[h]), f"transfer {name!r}: {x.name!r}", "its clients are")
+            check_rows(part, len(self.hosts[h]), f"transfer {name!r}: {x.name!r}", "its clients are")
         got = self._move(
-            _Transfer(name, "gather", self._flow, protection, grad, wrap), self._from_hosts(x), self._up
+            Transfer(name, "gather", self._flow, protection, grad, wrap), self._from_hosts(x), self._up
         )
         if not self.server_ends:
             return Located(SERVER, name, ())
         for h, end in self._up:
-            _check_rows(
+            check_rows(
                 got[h, end], len(self.hosts[h]), f"transfer {name!r}: from {self._name(h)}", "its clients are"
             )
         return Located(SERVER, name, (pay.concat_rows([got[p] for p in self._up]),))
@@ -423,7 +411,7 @@ class Federation(OfTheProgram):
         messages: dict[Pair, Any] = {}
         for value in x.parts:
             assert route.table is not None
-            _check_rows(
+            check_rows(
                 value,
                 len(route.table.ids),
                 f"transfer {name!r}: {x.name!r}",
@@ -434,10 +422,10 @@ class Federation(OfTheProgram):
                 zip(self._down, pay.split_rows(rows, [route.sizes[h] for _, h in self._down]), strict=True)
             )
         got = self._move(
-            _Transfer(name, "rows", route.flow.back, protection, grad, wrap), messages, self._down
+            Transfer(name, "rows", route.flow.back, protection, grad, wrap), messages, self._down
         )
         for h in self.here:
-            _check_rows(
+            check_rows(
                 got[SERVER_END, h],
                 route.sizes[h],
                 f"transfer {name!r}: from the server",
@@ -464,7 +452,7 @@ class Federation(OfTheProgram):
             )
         messages = dict.fromkeys(self._down, x.parts[0]) if x.parts else {}
         got = self._move(
-            _Transfer(name, "broadcast", self._flow.back, protection, grad, wrap, leading=False),
+            Transfer(name, "broadcast", self._flow.back, protection, grad, wrap, leading=False),
             messages,
             self._down,
         )
@@ -488,7 +476,7 @@ class Federation(OfTheProgram):
         needs a route: a stacked cohort has no parts to wrap, only their total. In the clear the server sees
         each part."""
         if route is not None:
-            rows = self._rows_up(x, route, _Transfer(name, "sum", route.flow, protection, grad, wrap))
+            rows = self._rows_up(x, route, Transfer(name, "sum", route.flow, protection, grad, wrap))
             return Located(SERVER, name, tuple(pay.add_rows(r, *_groups(route)) for r in rows))
         if wrap is not None:
             raise PlaceError(
@@ -497,7 +485,7 @@ class Federation(OfTheProgram):
             )
         self._expect(x, CLIENTS, name)
         got = self._move(
-            _Transfer(name, "sum", self._flow, protection, grad, leading=False), self._from_hosts(x), self._up
+            Transfer(name, "sum", self._flow, protection, grad, leading=False), self._from_hosts(x), self._up
         )
         return Located(
             SERVER, name, self._total([got[p] for p in self._up], name) if self.server_ends else ()
@@ -516,7 +504,7 @@ class Federation(OfTheProgram):
         """Clients to server: the elementwise maximum of the rows [M_h, H] of the same id -> [U, H].
 
         The gradient goes to the row that won; of equal rows the one of the client with the lowest id."""
-        rows = self._rows_up(x, route, _Transfer(name, "max", route.flow, protection, grad, wrap))
+        rows = self._rows_up(x, route, Transfer(name, "max", route.flow, protection, grad, wrap))
         return Located(SERVER, name, tuple(pay.max_rows(r, *_groups(route)) for r in rows))
 
     def average(
@@ -543,7 +531,7 @@ class Federation(OfTheProgram):
         own = self.link is not None or wrap is not None
         if own:
             messages = {(h, end): pay.parts(m, self._present_in(h)) for (h, end), m in messages.items()}
-        got = self._move(_Transfer(name, "average", self._flow, protection, grad, wrap), messages, self._up)
+        got = self._move(Transfer(name, "average", self._flow, protection, grad, wrap), messages, self._up)
         if not self.server_ends:
             return Located(SERVER, name, ())
         share = self._shares(weights.parts[0], name)
@@ -554,9 +542,7 @@ class Federation(OfTheProgram):
                 mine = mine[self._present_in(h).numpy()]
             for leaf in pay.leaves(got[h, end]):
                 if not isinstance(leaf, SparseWeights):
-                    _check_rows(
-                        leaf, len(mine), f"transfer {name!r}: from {self._name(h)}", "its clients are"
-                    )
+                    check_rows(leaf, len(mine), f"transfer {name!r}: from {self._name(h)}", "its clients are")
             terms.append(pay.weighted_sum(got[h, end], mine))
         return Located(SERVER, name, self._total(terms, name))
 
@@ -576,14 +562,14 @@ class Federation(OfTheProgram):
         self._all_present(name)
         mine = dict(zip(self.here, x.parts, strict=True))
         messages = {(a, b): pay.take_rows(mine[a], rows) for (a, b), rows in route.send.items()}
-        got = self._move(_Transfer(name, "rows", route.flow, protection, grad, wrap), messages, route.pairs)
+        got = self._move(Transfer(name, "rows", route.flow, protection, grad, wrap), messages, route.pairs)
         received = []
         for b in self.here:
             parts = [got[p] for p in route.pairs if p[1] == b]
             rows = pay.concat_rows(parts) if parts else pay.take_rows(pay.detach(mine[b]), torch.arange(0))
             order = route.order[b]
             wanted = rows.shape[0] if order is None else len(order)
-            _check_rows(rows, wanted, f"transfer {name!r}: from other clients", f"route {route.name!r} names")
+            check_rows(rows, wanted, f"transfer {name!r}: from other clients", f"route {route.name!r} names")
             received.append(rows if order is None else pay.take_rows(rows, order))
         return Located(CLIENTS, name, tuple(received), self.roster)
 
@@ -628,14 +614,14 @@ class Federation(OfTheProgram):
         for record in reversed(tape.records):
             for end in dict.fromkeys(to for _, to in record.received):
                 pending.flush(end)
-            answers = {(to, source): _answer(ts, record.wrap) for (source, to), ts in record.received.items()}
+            answers = {(to, source): answer(ts, record.wrap) for (source, to), ts in record.received.items()}
             back = [(to, source) for source, to in record.pairs]
             got = self._deliver(answers, back, f"{record.key}/grad")
             for charge in record.answers:
                 self.ledger.charge(charge)
             for (source, to), tensors in record.sent.items():
                 gradients = got[to, source].payload
-                for tensor, gradient in zip(tensors, _gradients_for(tensors, gradients, record), strict=True):
+                for tensor, gradient in zip(tensors, gradients_for(tensors, gradients, record), strict=True):
                     pending.add(source, tensor, gradient)
         pending.flush_all()
 
@@ -659,7 +645,7 @@ class Federation(OfTheProgram):
         return deliver(messages, pairs, key, link=self.link, ends=ends, device=self.device)
 
     def _move(
-        self, transfer: _Transfer, payloads: Mapping[Pair, Any], pairs: Sequence[Pair]
+        self, transfer: Transfer, payloads: Mapping[Pair, Any], pairs: Sequence[Pair]
     ) -> dict[Pair, Any]:
         """Deliver payloads: `payloads` has those sent from here, the result those received here. Records and
         charges."""
@@ -667,12 +653,12 @@ class Federation(OfTheProgram):
         key, recording = self._next_key(name), transfer.grad and self._tape is not None
         if wrap is not None:
             payloads = {p: pay.densify(x) for p, x in payloads.items()}
-        outgoing = {p: _pack(x, recording, wrap, name) for p, x in payloads.items()}
+        outgoing = {p: pack(x, recording, wrap, name) for p, x in payloads.items()}
         arrived = self._deliver(outgoing, pairs, key)
         if self.link is not None:
             for message in arrived.values():
-                _check_arrived(message, wrap, name)
-        received = {p: _unpack(m, wrap) for p, m in arrived.items()}
+                check_arrived(message, wrap, name)
+        received = {p: unpack(m, wrap) for p, m in arrived.items()}
         crossing = arrived or outgoing
         if not crossing:  # nothing of this transfer is seen from here
             return received
@@ -684,8 +670,8 @@ class Federation(OfTheProgram):
                 # A gradient weighs what its tensor weighs: as it crossed, if gradients are wrapped too.
                 like = pay.floating_leaves(next(iter((received or payloads).values())))
                 if wrap is not None and wrap.gradients:
-                    like = _wrapped_leaves(next(iter(crossing.values())))
-                taped = _tensors_asked(payloads, asked, name), _tensors_asked(received, asked, name)
+                    like = wrapped_leaves(next(iter(crossing.values())))
+                taped = tensors_asked(payloads, asked, name), tensors_asked(received, asked, name)
                 answers = self._gradient_charges(transfer, charge, like, asked, pairs)
                 for tensors in taped[1].values():
                     for t in tensors:
@@ -696,7 +682,7 @@ class Federation(OfTheProgram):
 
     def _gradient_charges(
         self,
-        transfer: _Transfer,
+        transfer: Transfer,
         charge: Charge,
         like: Sequence[Any],
         asked: Mapping[Pair, tuple[bool, ...]],
@@ -714,25 +700,25 @@ class Federation(OfTheProgram):
                     clients[list(self.hosts[h])] = True
                 flow = flow.of(clients)
             wanted = tuple(x for x, flag in zip(like, flags, strict=True) if flag)
-            answer = replace(
+            back = replace(
                 transfer, name=f"{transfer.name}/grad", kind="gradients", flow=flow.back, wrap=None
             )
-            told = answer.charge(wanted[0] if len(wanted) == 1 else wanted)
+            told = back.charge(wanted[0] if len(wanted) == 1 else wanted)
             charges.append(replace(told, protection=charge.protection))
         return tuple(charges)
 
-    def _rows_up(self, x: Located, route: Route, transfer: _Transfer) -> tuple[Any, ...]:
+    def _rows_up(self, x: Located, route: Route, transfer: Transfer) -> tuple[Any, ...]:
         """The rows that a route names, of all clients in client order, at the server."""
         name, named = transfer.name, f"route {route.name!r} names"
         self._expect(x, CLIENTS, name)
         self._all_present(name)
         for h, part in zip(self.here, x.parts, strict=True):
-            _check_rows(part, route.sizes[h], f"transfer {name!r}: {x.name!r}", named)
+            check_rows(part, route.sizes[h], f"transfer {name!r}: {x.name!r}", named)
         got = self._move(transfer, self._from_hosts(x), self._up)
         if not self.server_ends:
             return ()
         for h, end in self._up:
-            _check_rows(got[h, end], route.sizes[h], f"transfer {name!r}: from {self._name(h)}", named)
+            check_rows(got[h, end], route.sizes[h], f"transfer {name!r}: from {self._name(h)}", named)
         return (pay.concat_rows([got[p] for p in self._up]),)
 
     def _from_hosts(self, x: Located) -> dict[Pair, Any]:
@@ -790,94 +776,6 @@ def _as_json(fn: Callable[..., dict[str, Any]], *inputs: Any) -> str:
     return json.dumps(fn(*inputs), allow_nan=False)
 
 
-def _check_rows(rows: Any, expected: int, what: str, why: str) -> None:
-    if not isinstance(rows, Tensor | SparseMatrix) or not len(rows.shape) or rows.shape[0] != expected:
-        raise PlaceError(f"{what} is {_tell(rows)} where {why} {expected}")
-
-
-def _pack(payload: Any, recording: bool, wrap: Wrapper | None, name: str) -> Message:
-    """What crosses for a payload: its values without their history, in the wrapper."""
-    flags: tuple[bool, ...] = ()
-    if recording:
-        if any(isinstance(x, SparseMatrix) and x.values.requires_grad for x in pay.leaves(payload)):
-            raise PlaceError(
-                f"transfer {name!r}: sparse rows carry no gradient; send to_dense(), or use grad=False"
-            )
-        flags = tuple(t.requires_grad for t in pay.tensors_in(payload))
-    payload = pay.detach(payload)
-    if wrap is None:
-        return Message(payload, flags)
-    floats = [isinstance(x, Tensor) and x.is_floating_point() for x in pay.leaves(payload)]
-    dtypes = tuple(pay.dtype_of(x) if f else "" for x, f in zip(pay.leaves(payload), floats, strict=True))
-    encoded = pay.tree_map(lambda x: wrap.encode(x) if x.is_floating_point() else x, payload)
-    return Message(encoded, flags, dtypes)
-
-
-def _check_arrived(message: Message, wrap: Wrapper | None, name: str) -> None:
-    """Raises WireError for a message from another process that is no payload of this transfer."""
-    leaves = pay.leaves(message.payload)
-    kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
-    if not all(isinstance(x, kinds) for x in leaves):
-        raise WireError(f"transfer {name!r}: what arrived is no payload of tensors: {_tell(message.payload)}")
-    if len(message.dtypes) != (0 if wrap is None else len(leaves)):
-        raise WireError(f"transfer {name!r}: the sender and the receiver do not use the same wrapper")
-
-
-def _unpack(message: Message, wrap: Wrapper | None) -> Any:
-    """The payload of a message, out of the wrapper."""
-    if wrap is None:
-        return message.payload
-    dtypes = iter(message.dtypes)
-
-    def leaf(x: Any) -> Any:
-        dtype = next(dtypes)
-        return wrap.decode(x, pay.FLOATING[dtype]) if dtype else x
-
-    return pay.tree_map(leaf, message.payload)
-
-
-def _wrapped_leaves(message: Message) -> list[Tensor]:
-    """The leaves that a wrapper encoded."""
-    return [x for x, dtype in zip(pay.leaves(message.payload), message.dtypes, strict=True) if dtype]
-
-
-def _tensors_asked(
-    payloads: Mapping[Pair, Any], asked: Mapping[Pair, tuple[bool, ...]], name: str
-) -> dict[Pair, list[Tensor]]:
-    """The tensors whose sender asked for a gradient, of every payload with such a tensor."""
-    chosen = {}
-    for p, flags in asked.items():
-        if p in payloads:
-            tensors = pay.tensors_in(payloads[p])
-            if len(tensors) != len(flags):
-                raise WireError(f"transfer {name!r}: {len(flags)} gradient flags for {len(tensors)} tensors")
-            chosen[p] = [t for t, flag in zip(tensors, flags, strict=True) if flag]
-    return chosen
-
-
-def _answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
-    """The gradients of received tensors, on their way back."""
-    gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
-    for t in tensors:
-        t.grad = None
-    if wrap is None or not wrap.gradients:
-        return Message(gradients)
-    return Message(tuple(wrap.encode(g) for g in gradients))
-
-
-def _gradients_for(tensors: Sequence[Tensor], answer: Any, record: Record) -> list[Tensor]:
-    """The gradients of sent tensors, out of the wrapper. WireError when they do not fit the tensors."""
-    wrap = record.wrap
-    if isinstance(answer, tuple) and wrap is not None and wrap.gradients:
-        answer = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, answer, strict=False))
-    alike = isinstance(answer, tuple) and len(answer) == len(tensors)
-    if not alike or any(
-        g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, answer, strict=True)
-    ):
-        raise WireError(f"transfer {record.key!r}: the gradients that came back do not fit what was sent")
-    return list(answer)
-
-
 def _groups(route: Route) -> tuple[Tensor, int]:
     """Which id each arriving row has, [M], and how many ids there are."""
     assert route.table is not None
@@ -894,21 +792,10 @@ def _order(places: Sequence[Tensor]) -> Tensor | None:
 def _pair_of_tensors(payload: Any, name: str) -> tuple[Tensor, Tensor]:
     if isinstance(payload, tuple) and len(payload) == 2 and all(isinstance(x, Tensor) for x in payload):
         return payload
-    raise WireError(f"route {name!r}: expected ids and their counts, got {_tell(payload)}")
+    raise WireError(f"route {name!r}: expected ids and their counts, got {tell(payload)}")
 
 
 def _gradient(x: Any) -> Any:
     if isinstance(x, SparseWeights):
         return x.with_values(_gradient(x.values))
     return torch.zeros_like(x) if x.grad is None else x.grad
-
-
-def _tell(x: Any) -> str:
-    """A value as an error message shows it: shapes, never contents."""
-    if isinstance(x, Tensor):
-        return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
-    if isinstance(x, SparseMatrix):
-        return f"sparse {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
-    if isinstance(x, dict):
-        return "{" + ", ".join(f"{key}: {_tell(item)}" for key, item in list(x.items())[:8]) + "}"
-    return repr(x) if isinstance(x, int | float | str | bool | None) else type(x).__name__

@@ -51,7 +51,7 @@ def test_a_transfer_takes_a_value_from_its_own_end(transfer):
 )
 def test_the_program_cannot_branch_on_a_located_value(use):
     value = two_hosts().locate(SERVER, "accuracy", [0.5])
-    with pytest.raises(PlaceError, match="'accuracy' at server.*fed.control"):
+    with pytest.raises(PlaceError, match=r"'accuracy' at server.*fed.control"):
         use(value)
 
 
@@ -155,7 +155,7 @@ DATA = {
 def test_a_function_that_carries_data_is_refused(carrier, data):
     fed = two_hosts()
     value = fed.locate(SERVER, "x", [1])
-    with pytest.raises(PlaceError, match="carries a .*pass it to run"):
+    with pytest.raises(PlaceError, match=r"carries a .*pass it to run"):
         fed.server.run(CARRIERS[carrier](DATA[data]()), value)
 
 
@@ -168,12 +168,19 @@ def test_a_function_that_carries_plain_values_is_accepted(carrier, plain):
     fed.server.run(fn, *arguments)
 
 
+def uses_a_global_inside(x):
+    def inner():
+        return LEAKED
+
+    return inner() + x
+
+
 @pytest.mark.parametrize(
     "fn",
     [
         lambda x: x + LEAKED,
         lambda x: [x + t for t in LEAKED_LIST],
-        lambda x: (lambda: LEAKED)(),
+        uses_a_global_inside,
         torch.ones(2).add,
         torch.nn.Linear(2, 2).forward,
         torch.nn.Linear(2, 2),
@@ -221,7 +228,7 @@ def test_a_closure_is_looked_at_every_time():
     "bare", [torch.ones(1), np.ones(1), torch.nn.Linear(1, 1)], ids=["tensor", "array", "module"]
 )
 def test_bare_data_has_no_place_and_is_refused(bare):
-    with pytest.raises(PlaceError, match="identity: a bare .*fed.locate"):
+    with pytest.raises(PlaceError, match=r"identity: a bare .*fed.locate"):
         two_hosts().server.run(identity, bare)
 
 

@@ -286,7 +286,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def test_the_tape_is_opened_once_closed_again_and_run_back_once():
     fed = Federation([(0,)])
     loss = fed.locate(CLIENTS, "loss", [torch.tensor(0.0)])
-    with pytest.raises(PlaceError, match="outside fed.tape"):
+    with pytest.raises(PlaceError, match=r"outside fed\.tape"):
         fed.backward(loss)
     with fed.tape():
         with pytest.raises(PlaceError, match="already recording"), fed.tape():

@@ -305,7 +305,7 @@ def test_a_client_of_weight_zero_does_not_count_even_when_its_values_are_not_fin
 
 def test_weights_that_sum_to_zero_are_bad_input():
     fed = Federation([(0, 1)])
-    with pytest.raises(InputError, match="'mean'.*weights sum to 0"):
+    with pytest.raises(InputError, match=r"'mean'.*weights sum to 0"):
         fed.average(per_client(fed, "x", torch.ones(2, 1)), at_server(fed, "n", torch.zeros(2)), name="mean")
 
 

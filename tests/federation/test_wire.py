@@ -234,10 +234,19 @@ def two_places(forge):
 
 @pytest.mark.parametrize(
     "header",
-    [{}, {"grad": [True]}, {"grad": "yes", "dtypes": []}, {"grad": [1], "dtypes": []}, {"grad": [], "dtypes": ["int8"]},
-     {"grad": [], "dtypes": ["float32", "float32"]}, {"grad": [], "dtypes": 3}, {"grad": [], "dtypes": [[]]}],
+    [
+        {},
+        {"grad": [True]},
+        {"grad": "yes", "dtypes": []},
+        {"grad": [1], "dtypes": []},
+        {"grad": [], "dtypes": ["int8"]},
+        {"grad": [], "dtypes": ["float32", "float32"]},
+        {"grad": [], "dtypes": ["float32"]},
+        {"grad": [], "dtypes": 3},
+        {"grad": [], "dtypes": [[]]},
+    ],
     ids=json.dumps,
-)  # fmt: skip
+)
 def test_a_message_whose_header_does_not_fit_is_refused(header):
     fed, x = two_places(encode(torch.ones(1, 2), **header))
     with pytest.raises(WireError):
@@ -261,10 +270,16 @@ def test_rows_that_do_not_fit_the_client_are_refused(payload):
 
 @pytest.mark.parametrize(
     "payload",
-    [(torch.tensor([1, 2]), torch.tensor([1])), (torch.tensor([1]), torch.tensor([-1])), torch.ones(1), "ids",
-     (torch.tensor([1.0]), torch.tensor([1])), (torch.tensor([1]), torch.tensor([1, 0]))],
+    [
+        (torch.tensor([1, 2]), torch.tensor([1])),
+        (torch.tensor([1]), torch.tensor([-1])),
+        (torch.tensor([1.0]), torch.tensor([1])),
+        (torch.tensor([1]), torch.tensor([1, 0])),
+        torch.ones(1),
+        "ids",
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_ids_that_do_not_fit_their_counts_are_refused(payload):
     fed, x = two_places(encode(payload, grad=[], dtypes=[]))
     with pytest.raises(WireError, match="route 'ids'"):

@@ -110,7 +110,7 @@ def test_cast_rounds_the_values_and_passes_the_gradient_straight_through(dtype):
 
 
 def test_cast_rounds_the_gradient_too_when_asked():
-    fed, got, gradient = send_up(Cast(torch.bfloat16, gradients=True), X)
+    fed, _, gradient = send_up(Cast(torch.bfloat16, gradients=True), X)
     rounded = X.to(torch.bfloat16).float()
     assert torch.equal(gradient.parts[0], (2 * rounded).to(torch.bfloat16).float())
     told = {e.name: e for e in fed.ledger.entries}
@@ -147,7 +147,7 @@ def test_a_number_that_does_not_fit_is_refused_and_an_infinity_crosses():
 
 def test_a_cast_is_to_a_floating_dtype():
     with pytest.raises(
-        InputError, match="Cast to torch.int8 is not possible; choose one of: float64, float32"
+        InputError, match=r"Cast to torch\.int8 is not possible; choose one of: float64, float32"
     ):
         Cast(torch.int8)
 

@@ -1,0 +1,154 @@
+"""One payload transfer on its way: what it weighs, what crosses of it, and what comes back as gradients."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphfed.errors import PlaceError
+from graphfed.federation import payload as pay
+from graphfed.federation.ledger import Charge, Flow
+from graphfed.federation.link import Message, Pair
+from graphfed.federation.tape import Record
+from graphfed.federation.wire import WireError
+from graphfed.federation.wrap import Wrapper
+from graphfed.nn.sparse import SparseMatrix
+
+__all__ = [
+    "Transfer",
+    "answer",
+    "check_arrived",
+    "check_rows",
+    "gradients_for",
+    "pack",
+    "tell",
+    "tensors_asked",
+    "unpack",
+    "wrapped_leaves",
+]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One payload transfer: its name, its kind and flow on the ledger, and the caller's options.
+
+    leading: the first dimension of the payload counts the units of the flow."""
+
+    name: str
+    kind: str
+    flow: Flow
+    protection: str
+    grad: bool
+    wrap: Wrapper | None = None
+    leading: bool = True
+
+    def charge(self, payload: Any) -> Charge:
+        """What the payload of one message says of all: they differ in the number of units only."""
+        protection = self.protection
+        if self.wrap is not None and self.wrap.protection is not None:
+            protection = self.wrap.protection
+        shape = pay.describe(payload, leading=self.leading)
+        size = pay.unit_bytes(payload, leading=self.leading)
+        return Charge(self.name, self.kind, pay.dtype_of(payload), shape, protection, self.flow, size)
+
+
+def pack(payload: Any, recording: bool, wrap: Wrapper | None, name: str) -> Message:
+    """What crosses for a payload: its values without their history, in the wrapper."""
+    flags: tuple[bool, ...] = ()
+    if recording:
+        if any(isinstance(x, SparseMatrix) and x.values.requires_grad for x in pay.leaves(payload)):
+            raise PlaceError(
+                f"transfer {name!r}: sparse rows carry no gradient; send to_dense(), or use grad=False"
+            )
+        flags = tuple(t.requires_grad for t in pay.tensors_in(payload))
+    payload = pay.detach(payload)
+    if wrap is None:
+        return Message(payload, flags)
+    floats = [isinstance(x, Tensor) and x.is_floating_point() for x in pay.leaves(payload)]
+    dtypes = tuple(pay.dtype_of(x) if f else "" for x, f in zip(pay.leaves(payload), floats, strict=True))
+    encoded = pay.tree_map(lambda x: wrap.encode(x) if x.is_floating_point() else x, payload)
+    return Message(encoded, flags, dtypes)
+
+
+def check_arrived(message: Message, wrap: Wrapper | None, name: str) -> None:
+    """Raises WireError for a message from another process that is no payload of this transfer."""
+    leaves = pay.leaves(message.payload)
+    kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
+    if not all(isinstance(x, kinds) for x in leaves):
+        raise WireError(f"transfer {name!r}: what arrived is no payload of tensors: {tell(message.payload)}")
+    if len(message.dtypes) != (0 if wrap is None else len(leaves)):
+        raise WireError(f"transfer {name!r}: the sender and the receiver do not use the same wrapper")
+
+
+def unpack(message: Message, wrap: Wrapper | None) -> Any:
+    """The payload of a message, out of the wrapper."""
+    if wrap is None:
+        return message.payload
+    dtypes = iter(message.dtypes)
+
+    def leaf(x: Any) -> Any:
+        dtype = next(dtypes)
+        return wrap.decode(x, pay.FLOATING[dtype]) if dtype else x
+
+    return pay.tree_map(leaf, message.payload)
+
+
+def check_rows(rows: Any, expected: int, what: str, why: str) -> None:
+    """Raises PlaceError unless `rows` has the expected number of rows."""
+    if not isinstance(rows, Tensor | SparseMatrix) or not len(rows.shape) or rows.shape[0] != expected:
+        raise PlaceError(f"{what} is {tell(rows)} where {why} {expected}")
+
+
+def tensors_asked(
+    payloads: Mapping[Pair, Any], asked: Mapping[Pair, tuple[bool, ...]], name: str
+) -> dict[Pair, list[Tensor]]:
+    """The tensors whose sender asked for a gradient, of every payload with such a tensor."""
+    chosen = {}
+    for p, flags in asked.items():
+        if p in payloads:
+            tensors = pay.tensors_in(payloads[p])
+            if len(tensors) != len(flags):
+                raise WireError(f"transfer {name!r}: {len(flags)} gradient flags for {len(tensors)} tensors")
+            chosen[p] = [t for t, flag in zip(tensors, flags, strict=True) if flag]
+    return chosen
+
+
+def wrapped_leaves(message: Message) -> list[Tensor]:
+    """The leaves that a wrapper encoded."""
+    return [x for x, dtype in zip(pay.leaves(message.payload), message.dtypes, strict=True) if dtype]
+
+
+def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
+    """The gradients of received tensors, on their way back."""
+    gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
+    for t in tensors:
+        t.grad = None
+    if wrap is None or not wrap.gradients:
+        return Message(gradients)
+    return Message(tuple(wrap.encode(g) for g in gradients))
+
+
+def gradients_for(tensors: Sequence[Tensor], arrived: Any, record: Record) -> list[Tensor]:
+    """The gradients of sent tensors, out of the wrapper. WireError when they do not fit the tensors."""
+    wrap = record.wrap
+    if isinstance(arrived, tuple) and wrap is not None and wrap.gradients:
+        arrived = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, arrived, strict=False))
+    alike = isinstance(arrived, tuple) and len(arrived) == len(tensors)
+    if not alike or any(
+        g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, arrived, strict=True)
+    ):
+        raise WireError(f"transfer {record.key!r}: the gradients that came back do not fit what was sent")
+    return list(arrived)
+
+
+def tell(x: Any) -> str:
+    """A value as an error message shows it: shapes, never contents."""
+    if isinstance(x, Tensor):
+        return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
+    if isinstance(x, SparseMatrix):
+        return f"sparse {str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
+    if isinstance(x, dict):
+        return "{" + ", ".join(f"{key}: {tell(item)}" for key, item in list(x.items())[:8]) + "}"
+    return repr(x) if isinstance(x, int | float | str | bool | None) else type(x).__name__
