@@ -10,7 +10,6 @@ transfer computes at its ends (sums, maxima, reordering) is plain autograd.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -700,11 +699,13 @@ class Federation(OfTheProgram):
                     clients[list(self.hosts[h])] = True
                 flow = flow.of(clients)
             wanted = tuple(x for x, flag in zip(like, flags, strict=True) if flag)
-            back = replace(
-                transfer, name=f"{transfer.name}/grad", kind="gradients", flow=flow.back, wrap=None
+            told = wanted[0] if len(wanted) == 1 else wanted
+            shape = pay.describe(told, leading=transfer.leading)
+            size = pay.unit_bytes(told, leading=transfer.leading)
+            dtype = pay.dtype_of(told)
+            charges.append(
+                Charge(f"{charge.name}/grad", "gradients", dtype, shape, charge.protection, flow.back, size)
             )
-            told = back.charge(wanted[0] if len(wanted) == 1 else wanted)
-            charges.append(replace(told, protection=charge.protection))
         return tuple(charges)
 
     def _rows_up(self, x: Located, route: Route, transfer: Transfer) -> tuple[Any, ...]:
