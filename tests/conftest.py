@@ -13,7 +13,7 @@ REAL_DATA_REASON = "real data absent: set GRAPHFED_DATA to a folder in the layou
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Path:
+def real_data(request: pytest.FixtureRequest) -> Path:
     """The folder of real data sets; skips the test where it is absent."""
     folder = os.environ.get("GRAPHFED_DATA")
     if not folder or not Path(folder).is_dir():

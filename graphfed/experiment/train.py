@@ -89,22 +89,15 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: v.sum(0) for k, v in scores.items()}
 
 
-def better_clients(
-    scores: dict[str, Tensor], best: dict[str, Tensor] | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Which clients beat their own best validation score [K] bool (equal accuracy: lower loss), and the best
-    scores so far.
+def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Which clients beat their own best validation score [K] bool, and the most vertices each got right so far [K].
 
     A client without validation vertices always takes the newest round, so it ends with the last."""
     correct = scores["confusion"].diagonal(dim1=1, dim2=2).sum(1)
-    empty = scores["confusion"].sum((1, 2)) == 0
-    new = {"correct": correct, "loss": scores["loss"]}
     if best is None:
-        return torch.ones_like(empty), new
-    better = (
-        (correct > best["correct"]) | (correct == best["correct"]) & (scores["loss"] < best["loss"]) | empty
-    )
-    return better, {k: torch.where(better, new[k], best[k]) for k in new}
+        return torch.ones_like(correct, dtype=torch.bool), correct
+    better = (correct > best) | (scores["confusion"].sum((1, 2)) == 0)
+    return better, torch.where(better, correct, best)
 
 
 def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,23 +134,21 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the server remembers between rounds to decide: the best validation score and how long ago it
-    was."""
+    """What the server remembers between rounds to decide: the best validation accuracy, and how many evaluations
+    ago it was."""
 
     best_round: int = 0
-    best: tuple[float, float] | None = None
+    best: float | None = None
     stale: int = 0
     latest_is_best: bool = False
 
 
 def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
-    """Compare a round's validation score with the best one: higher accuracy, then lower loss, then the
-    earlier round."""
-    metrics = metrics_of(sums)
-    score = (metrics["accuracy"], -metrics["loss"])
-    # With no validation vertices at all (nan) every round is as good as the last one.
-    if progress.best is None or score > progress.best or math.isnan(metrics["accuracy"]):
-        return Progress(number, score, 0, True)
+    """Compare a round's validation accuracy with the best one; of equal rounds the earliest stays."""
+    accuracy = metrics_of(sums)["accuracy"]
+    # Without validation vertices (nan) every round is as good as the last one.
+    if progress.best is None or accuracy > progress.best or math.isnan(accuracy):
+        return Progress(number, accuracy, 0, True)
     return Progress(progress.best_round, progress.best, progress.stale + 1, False)
 
 

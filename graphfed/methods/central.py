@@ -19,5 +19,4 @@ METHOD = Method(
     round=round,
     predict=predict,
     pooled=True,
-    defaults={"client_state": "keep"},
 )

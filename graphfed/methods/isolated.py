@@ -65,6 +65,4 @@ METHOD = Method(
     round=round,
     predict=predict,
     personal=True,
-    # Nothing crosses, so a round is only a point at which to look; the optimiser never starts afresh.
-    defaults={"client_state": "keep"},
 )
