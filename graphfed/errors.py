@@ -1,8 +1,8 @@
 """The exceptions a user can meet, each with the exit code of the command line.
 
-GraphfedError            1   anything the program itself gets wrong
-├── InputError           2   a bad option, file, name or value: the message says what was found, expected, and the fix
-└── PlaceError           1   a method used a value at a place where it does not live (a programming error)
+GraphfedError      1   anything the program itself gets wrong
+├── InputError     2   a bad option, file, name or value: says what was found, what was expected, and the fix
+└── PlaceError     1   a method used a value at a place where it does not live (a programming error)
 """
 
 import difflib

@@ -1,24 +1,45 @@
 """Fixtures every test may use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+# Before torch starts its threads: one that waits sleeps instead of spinning, which costs minutes when busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
 
-# The tests' tensors are tiny: a second thread costs more than it brings, and on a busy machine its spinning costs minutes.
+# The tests' tensors are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
 
-REAL_DATA_REASON = "real data absent: set GRAPHFED_DATA to a folder in the layout of graphfed's data documentation"
+REAL_DATA_REASON = "real data absent: set GRAPHFED_DATA to a folder laid out as docs/data.md says"
+_on_real_data: set[str] = set()
 
 
 @pytest.fixture(scope="session")
-def real_data(request: pytest.FixtureRequest) -> Path:
+def real_data() -> Path:
     """The folder of real data sets; skips the test where it is absent."""
     folder = os.environ.get("GRAPHFED_DATA")
     if not folder or not Path(folder).is_dir():
         pytest.skip(REAL_DATA_REASON)
     return Path(folder)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and report.passed and "real_data" in report.keywords:
+        _on_real_data.add(report.nodeid)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need real data carry its name as a keyword, so that they can be counted and selected."""
+    for item in items:
+        if "real_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_data)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.write_line(f"tests that passed on real data: {len(_on_real_data)}")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,7 +49,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def float32_default():
+def float32_default() -> Iterator[None]:
     """A test may change the default dtype; the next one starts from float32."""
     yield
     torch.set_default_dtype(torch.float32)

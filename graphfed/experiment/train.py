@@ -90,7 +90,7 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which clients beat their own best validation score [K] bool, and the most vertices each got right so far [K].
+    """Which clients beat their own best validation score, [K] bool, and how many vertices that was, [K].
 
     A client without validation vertices always takes the newest round, so it ends with the last."""
     correct = scores["confusion"].diagonal(dim1=1, dim2=2).sum(1)
@@ -134,8 +134,8 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the server remembers between rounds to decide: the best validation accuracy, and how many evaluations
-    ago it was."""
+    """What the server remembers between rounds to decide: the best validation accuracy, and how many
+    evaluations ago it was."""
 
     best_round: int = 0
     best: float | None = None

@@ -160,8 +160,8 @@ def train_from_shared(
 def train_personal(
     prepared: Prepared, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int
 ) -> tuple[Weights, AdamState]:
-    """Every client goes on from its own weights and optimiser state: nothing crosses, so a round is only a point at
-    which to look, and `client_state` has no part in it."""
+    """Every client goes on from its own weights and optimiser state: nothing crosses, so a round is only a
+    point at which to look, and `client_state` has no part in it."""
     state = optimizer or _fresh_state(weights, config)
     return _descend(prepared.train, weights, state, config, number, 0.0)
 

@@ -1,7 +1,8 @@
 """Claims on real data: the numbers the README states, on the public split of Cora and on three other graphs.
 
-Fedgcn's place beside central, and fedavg's far below it when cross-client edges are dropped at training and at
-prediction, are FedGCN's own findings (Yao et al. 2023, Table 2); the bands are those of methods.md and design.md."""
+Fedgcn's place beside central, and fedavg's far below it when cross-client edges are dropped at training and
+at prediction, are FedGCN's own findings (Yao et al. 2023, Table 2); the bands are those of methods.md and
+design.md."""
 
 from pathlib import Path
 
@@ -54,12 +55,14 @@ def test_the_pooled_score_of_fedavg_is_another_number_and_higher(cora):
 
 
 def test_a_fedgcn_client_predicts_what_the_pooled_graph_would(cora):
-    """Two hops make a two-layer GCN exact at prediction: the federated and the pooled scores are the same vertices."""
+    """Two hops make a two-layer GCN exact at prediction: the federated and the pooled scores are the same
+    vertices."""
     assert cora["fedgcn"]["test_pooled"]["accuracy"] == cora["fedgcn"]["test"]["accuracy"]
 
 
 def test_the_bytes_of_fedgcns_exchange_on_cora_equal_the_formula(real_data):
-    """6.3: up sum_i |clients touching N(i)| d scalars, down d sum_k |closure_k|: counted here from the edges."""
+    """6.3: up sum_i |clients touching N(i)| d scalars, down d sum_k |closure_k|: counted here from the
+    edges."""
     graph = load("cora", real_data)
     dealt = partition(graph, "label_dirichlet", 10, 0)
     site = np.empty(graph.num_nodes, dtype=int)
@@ -87,5 +90,7 @@ def test_the_same_comparison_runs_on_other_graphs_in_the_same_order(data, real_d
 
 def test_physics_trains_too(real_data):
     """8 415 count features, 34 493 vertices: one short run, better than the largest class (51 %)."""
-    result = graphfed.run("fedavg", data="physics", clients=10, rounds=10, data_dir=real_data, out=False, lr=0.01)
+    result = graphfed.run(
+        "fedavg", data="physics", clients=10, rounds=10, data_dir=real_data, out=False, lr=0.01
+    )
     assert result.test["accuracy"] > 0.55

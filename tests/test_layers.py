@@ -1,0 +1,85 @@
+"""Imports point downwards only, and `import graphfed` stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import graphfed
+
+PACKAGE = Path(graphfed.__file__).parent
+#: Top to bottom; a module may import from its own layer and from those below it.
+LAYERS = (
+    "cli",
+    "report",
+    "audit",
+    "experiment",
+    "methods",
+    "runtime",
+    "federation",
+    "secure",
+    "privacy",
+    "nn",
+    "data",
+    "random",
+    "errors|files",
+)
+
+
+def layer_of(module: str) -> int | None:
+    """The layer of ``graphfed.<name>...``; None for the package itself."""
+    parts = module.split(".")
+    if len(parts) < 2:
+        return None
+    return next(i for i, layer in enumerate(LAYERS) if parts[1] in layer.split("|"))
+
+
+def imports_of(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text())
+    found = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    found += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    return [name for name in found if name.startswith("graphfed.")]
+
+
+def test_imports_point_downwards_only():
+    upwards = []
+    for path in PACKAGE.rglob("*.py"):
+        module = ".".join(("graphfed", *path.relative_to(PACKAGE).with_suffix("").parts))
+        here = layer_of(module.removesuffix(".__init__"))
+        if here is None or module == "graphfed.__init__":
+            continue
+        for name in imports_of(path):
+            there = layer_of(name)
+            if there is not None and there < here:
+                upwards.append(f"{module} imports {name}")
+    assert not upwards
+
+
+def test_a_module_of_every_layer_that_exists_is_known():
+    """A new top-level module must be given its place in LAYERS."""
+    modules = [p.stem for p in PACKAGE.glob("*.py")] + [p.parent.name for p in PACKAGE.glob("*/__init__.py")]
+    known = {name for layer in LAYERS for name in layer.split("|")} | {"__init__", "__main__"}
+    assert set(modules) <= known
+
+
+def loaded_after(code: str) -> set[str]:
+    """The top-level modules loaded by a program in a process of its own."""
+    program = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(out.stdout.split())
+
+
+HEAVY = {"torch_geometric", "sklearn", "networkx", "matplotlib", "pyarrow", "pymetis", "pandas"}
+
+
+def test_importing_graphfed_loads_nothing_heavy():
+    assert not loaded_after("import graphfed") & (HEAVY | {"torch", "scipy", "pydantic"})
+
+
+def test_a_run_that_writes_nothing_needs_torch_numpy_and_scipy_only():
+    code = "import graphfed\ngraphfed.run('fedavg', rounds=1, out=False)"
+    assert not loaded_after(code) & HEAVY
+
+
+def test_help_answers_without_torch():
+    assert not loaded_after("import graphfed.cli") & (HEAVY | {"torch"})
