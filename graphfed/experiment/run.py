@@ -178,6 +178,12 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
     dealt = make_partition(
         graph, config.partition, config.clients, config.partition_seed, **config.partition_options
     )
+    held = np.bincount(dealt.held_vertex, minlength=graph.num_nodes)
+    if config.method.disjoint and held.max() > 1:
+        raise InputError(
+            f"{config.method.name} needs every vertex at one client only, but partition {config.partition!r} gives "
+            f"vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as 'label_dirichlet'"
+        )
     return Inputs(graph, split, dealt)
 
 

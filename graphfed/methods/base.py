@@ -95,5 +95,7 @@ class Method:
     personal: bool = False
     #: Goes on with a smaller roster when clients are absent.
     dropouts: bool = False
+    #: Every vertex must be held by one client only.
+    disjoint: bool = False
     #: Recipe settings in which the method differs from `TrainingConfig`.
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
@@ -53,8 +54,9 @@ class FedGCNConfig(TrainingConfig):
     @model_validator(mode="after")
     def _only_gcn(self) -> "FedGCNConfig":
         if self.backbone != "gcn":
-            raise ValueError(
-                "backbone must be 'gcn': what is exchanged are the sums of GCN's own normalised adjacency"
+            raise InputError(
+                f"fedgcn cannot use backbone={self.backbone!r}: what is exchanged are the sums of GCN's own "
+                "normalised adjacency; leave it at 'gcn'"
             )
         return self
 
@@ -184,4 +186,5 @@ METHOD = Method(
     round=fedavg.round,
     predict=fedavg.predict,
     dropouts=True,
+    disjoint=True,
 )

@@ -289,6 +289,8 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ({"lrr": 0.1}, "did you mean 'lr'"),
         ({"lr": 0.1, "settings": {"lr": 0.2}}, "lr is given twice"),
         ({"partition": "ego", "runtime": "processes"}, "one process per client"),
+        ({"method": "fedgcn", "backbone": "gat"}, "fedgcn cannot use backbone='gat'"),
+        ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every vertex at one client only"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
     ],
 )
