@@ -181,8 +181,9 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
     held = np.bincount(dealt.held_vertex, minlength=graph.num_nodes)
     if config.method.disjoint and held.max() > 1:
         raise InputError(
-            f"{config.method.name} needs every vertex at one client only, but partition {config.partition!r} gives "
-            f"vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as 'label_dirichlet'"
+            f"{config.method.name} needs every vertex at one client only, but partition {config.partition!r} "
+            f"gives vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as "
+            "'label_dirichlet'"
         )
     return Inputs(graph, split, dealt)
 

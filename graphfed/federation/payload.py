@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphfed.errors import PlaceError
-from graphfed.nn.sparse import SparseMatrix, SparseWeights
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, multiply
 
 __all__ = [
     "FLOATING",
@@ -167,12 +167,13 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     sparse = [p for p in parts if isinstance(p, SparseMatrix)]
     if sparse:
-        starts = np.cumsum([0, *(p.shape[0] for p in sparse)]).tolist()
-        return SparseMatrix.from_coo(
-            torch.cat([p.row + s for p, s in zip(sparse, starts, strict=False)]),
-            torch.cat([p.indices.long() for p in sparse]),
+        entries = np.cumsum([0, *(len(p.indices) for p in sparse)]).tolist()
+        pointers = [p.indptr[1:] + start for p, start in zip(sparse, entries, strict=False)]
+        return SparseMatrix.from_csr(
+            torch.cat([sparse[0].indptr[:1], *pointers]),
+            torch.cat([p.indices for p in sparse]),
             torch.cat([p.values for p in sparse]),
-            (starts[-1], sparse[0].shape[1]),
+            (sum(p.shape[0] for p in sparse), sparse[0].shape[1]),
         )
     return torch.cat([p for p in parts if isinstance(p, Tensor)])
 
@@ -187,17 +188,15 @@ def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:
     if isinstance(x, Tensor):
         return list(torch.split(x, list(sizes)))
     ends = np.cumsum(sizes).tolist()
-    device = x.values.device
-    return [x.select_rows(torch.arange(e - s, e, device=device)) for s, e in zip(sizes, ends, strict=True)]
+    return [x.slice_rows(e - s, e) for s, e in zip(sizes, ends, strict=True)]
 
 
 def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
     """Row u of the result is the sum of the rows m of `x` with index[m] = u: [num_rows, ...]."""
     if isinstance(x, SparseMatrix):
-        width = x.shape[1]
-        codes, where = torch.unique(index[x.row] * width + x.indices.long(), return_inverse=True)
-        values = torch.zeros(len(codes), dtype=x.dtype, device=codes.device).index_add_(0, where, x.values)
-        return SparseMatrix.from_coo(codes // width, codes % width, values, (num_rows, width))
+        rows = torch.arange(len(index), device=index.device)
+        ones = torch.ones(len(index), dtype=x.dtype, device=index.device)
+        return multiply(SparseMatrix.from_coo(index, rows, ones, (num_rows, len(index))), x)
     return torch.zeros((num_rows, *x.shape[1:]), dtype=x.dtype, device=x.device).index_add(0, index, x)
 
 

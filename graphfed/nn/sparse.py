@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "Pattern",
     "SparseMatrix",
     "SparseWeights",
     "entry_sums",
@@ -36,46 +37,62 @@ with warnings.catch_warnings():
 
 
 @dataclass(frozen=True, eq=False)
-class SparseMatrix:
-    """A CSR matrix [N, M] that knows its transpose, so that a product and its gradient are one CSR product
-    each.
+class Pattern:
+    """Where a CSR matrix [N, M] has entries: indptr [N+1] int32, indices [E] int32, ascending in each row.
 
-    indptr [N+1] int32, indices [E] int32 (sorted in each row), values [E] float; t_indptr [M+1], t_indices
-    [E] int32 and t_order [E] int64 describe the transpose: its values t_values are ``values[t_order]``."""
+    What products with the transpose need is worked out when first asked for, and shared by every matrix on
+    this pattern."""
 
     indptr: Tensor
     indices: Tensor
-    values: Tensor
     shape: tuple[int, int]
-    t_indptr: Tensor
-    t_indices: Tensor
-    t_order: Tensor
-    t_values: Tensor
+
+    @cached_property
+    def row(self) -> Tensor:
+        """The row of each stored entry, [E] int64."""
+        rows = torch.arange(self.shape[0], device=self.indptr.device)
+        return torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=len(self.indices))
+
+    @cached_property
+    def t_order(self) -> Tensor:
+        """Which entry comes where in the transpose, [E] int64: its values are ``values[t_order]``."""
+        return _stable_order(self.indices, self.shape[1])
+
+    @cached_property
+    def transpose(self) -> tuple[Tensor, Tensor]:
+        """indptr [M+1] and indices [E] of the transpose, int32."""
+        return _pointers(self.indices, self.shape[1]).int(), self.row.int()[self.t_order]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A CSR matrix [N, M] with values [E] on a pattern; a product and its gradient are one CSR product
+    each."""
+
+    pattern: Pattern
+    values: Tensor
+
+    @staticmethod
+    def from_csr(indptr: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> "SparseMatrix":
+        """Build from CSR parts whose indices ascend in each row."""
+        return SparseMatrix(Pattern(indptr.int(), indices.int(), shape), values)
 
     @staticmethod
     def from_coo(row: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> "SparseMatrix":
         """Build from coordinates in any order ([E] each); duplicates stay as separate entries."""
-        order = torch.argsort(row * shape[1] + col, stable=True)
-        row, col, values = row[order], col[order], values[order]
-        t_order = torch.argsort(col, stable=True)
-        return SparseMatrix(
-            indptr=_pointers(row, shape[0]),
-            indices=col.int(),
-            values=values,
-            shape=shape,
-            t_indptr=_pointers(col[t_order], shape[1]),
-            t_indices=row[t_order].int(),
-            t_order=t_order,
-            t_values=values[t_order],
-        )
+        order = _stable_order(col, shape[1])
+        order = order[_stable_order(row[order], shape[0])]
+        return SparseMatrix.from_csr(_pointers(row, shape[0]), col[order], values[order], shape)
 
     @staticmethod
     def from_scipy(matrix: Any, dtype: torch.dtype | None = None) -> "SparseMatrix":
         """Build from a scipy sparse matrix or array, values in `dtype` (default: torch's default)."""
-        coo = matrix.tocoo()
-        values = torch.from_numpy(np.asarray(coo.data)).to(dtype or torch.get_default_dtype())
-        row, col = (torch.from_numpy(np.asarray(i, dtype=np.int64)) for i in (coo.row, coo.col))
-        return SparseMatrix.from_coo(row, col, values, tuple(coo.shape))
+        csr = matrix.tocsr()
+        if not csr.has_sorted_indices:
+            csr = csr.sorted_indices()
+        indptr, indices, values = (torch.from_numpy(np.array(x)) for x in (csr.indptr, csr.indices, csr.data))
+        values = values.to(dtype or torch.get_default_dtype())
+        return SparseMatrix.from_csr(indptr, indices, values, tuple(csr.shape))
 
     def to_scipy(self) -> Any:
         """The matrix as a scipy CSR matrix, on the CPU."""
@@ -88,13 +105,30 @@ class SparseMatrix:
     def from_dense(dense: Tensor) -> "SparseMatrix":
         """The stored entries are the non-zero ones."""
         row, col = dense.nonzero(as_tuple=True)
-        return SparseMatrix.from_coo(row, col, dense[row, col], (dense.shape[0], dense.shape[1]))
+        shape = (dense.shape[0], dense.shape[1])
+        return SparseMatrix.from_csr(_pointers(row, shape[0]), col, dense[row, col], shape)
 
-    @cached_property
+    @property
+    def indptr(self) -> Tensor:
+        return self.pattern.indptr
+
+    @property
+    def indices(self) -> Tensor:
+        return self.pattern.indices
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pattern.shape
+
+    @property
     def row(self) -> Tensor:
         """The row of each stored entry, [E] int64."""
-        rows = torch.arange(self.shape[0], device=self.indptr.device)
-        return torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=len(self.indices))
+        return self.pattern.row
+
+    @cached_property
+    def t_values(self) -> Tensor:
+        """The values in the order of the transpose."""
+        return self.values.index_select(0, self.pattern.t_order)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,47 +136,38 @@ class SparseMatrix:
 
     def with_values(self, values: Tensor) -> "SparseMatrix":
         """The same pattern with other values [E]."""
-        return replace(self, values=values, t_values=values.index_select(0, self.t_order))
+        return SparseMatrix(self.pattern, values)
 
     def block_diagonal(self, copies: int) -> "SparseMatrix":
         """The matrix `copies` times along a diagonal, [copies * N, copies * M]; entries copy by copy."""
         (n, m), entries = self.shape, len(self.indices)
         copy = torch.arange(copies, device=self.indices.device)[:, None]
-
-        def shifted(index: Tensor, step: int) -> Tensor:
-            return (index + copy * step).flatten().to(index.dtype)
-
-        def pointers(indptr: Tensor) -> Tensor:
-            return torch.cat([shifted(indptr[:-1], entries), indptr.new_tensor([copies * entries])])
-
-        return SparseMatrix(
-            indptr=pointers(self.indptr),
-            indices=shifted(self.indices, m),
-            values=self.values.repeat(copies),
-            shape=(copies * n, copies * m),
-            t_indptr=pointers(self.t_indptr),
-            t_indices=shifted(self.t_indices, n),
-            t_order=shifted(self.t_order, entries),
-            t_values=self.t_values.repeat(copies),
+        indptr = torch.cat(
+            [(self.indptr[:-1] + copy * entries).flatten(), copy.new_tensor([copies * entries])]
         )
+        indices = (self.indices + copy * m).flatten()
+        return SparseMatrix.from_csr(indptr, indices, self.values.repeat(copies), (copies * n, copies * m))
 
     def select_rows(self, rows: Tensor) -> "SparseMatrix":
         """The matrix of the given rows [n] int64, in that order."""
-        starts, counts = self.indptr[rows].long(), self.indptr.diff()[rows].long()
+        starts, counts = self.indptr[rows], self.indptr.diff()[rows]
         entry = _ranges(starts, counts)
-        new_row = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
-        return SparseMatrix.from_coo(
-            new_row, self.indices[entry].long(), self.values[entry], (len(rows), self.shape[1])
-        )
+        shape = (len(rows), self.shape[1])
+        return SparseMatrix.from_csr(_ends(counts), self.indices[entry], self.values[entry], shape)
+
+    def slice_rows(self, start: int, stop: int) -> "SparseMatrix":
+        """The matrix of the rows start .. stop - 1, sharing the memory of the entries."""
+        indptr = self.indptr[start : stop + 1]
+        entries = slice(int(indptr[0]), int(indptr[-1]))
+        shape = (stop - start, self.shape[1])
+        return SparseMatrix.from_csr(indptr - indptr[0], self.indices[entries], self.values[entries], shape)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> "SparseMatrix":
         """The matrix on another device or with values of another dtype."""
-        moved = {k: getattr(self, k).to(device) for k in _TENSOR_FIELDS}
-        for k in ("values", "t_values"):
-            moved[k] = moved[k].to(dtype or self.dtype)
-        return replace(self, **moved)
+        values = self.values.to(device).to(dtype or self.dtype)
+        return SparseMatrix.from_csr(self.indptr.to(device), self.indices.to(device), values, self.shape)
 
     def to_dense(self) -> Tensor:
         """The dense matrix [N, M]; duplicate entries are added."""
@@ -150,12 +175,33 @@ class SparseMatrix:
         return dense.index_put_((self.row, self.indices.long()), self.values, accumulate=True)
 
 
-_TENSOR_FIELDS = ("indptr", "indices", "values", "t_indptr", "t_indices", "t_order", "t_values")
+def _pointers(rows: Tensor, n: int) -> Tensor:
+    """CSR pointers [n+1] of entries with the given rows, in any order."""
+    return _ends(torch.bincount(rows, minlength=n))
 
 
-def _pointers(sorted_rows: Tensor, n: int) -> Tensor:
-    counts = torch.bincount(sorted_rows, minlength=n)
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+def _ends(counts: Tensor) -> Tensor:
+    """CSR pointers from the entries of each row."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+#: Below this many keys a comparison sort is as fast as a counting sort.
+_FEW = 50_000
+
+
+def _stable_order(keys: Tensor, num_keys: int) -> Tensor:
+    """The stable ascending order of integers in 0..num_keys-1, [E] int64.
+
+    On the CPU a long one is a counting sort: in scipy's words, turning a matrix whose row e has its one entry
+    in column keys[e] from CSR to CSC."""
+    if len(keys) < _FEW or keys.device.type != "cpu":
+        return torch.argsort(keys, stable=True)
+    import scipy.sparse
+
+    size = len(keys)
+    one_per_row = (np.ones(size, dtype=np.int8), keys.numpy(), np.arange(size + 1))
+    order = scipy.sparse.csr_matrix(one_per_row, shape=(size, num_keys)).tocsc().indices
+    return torch.from_numpy(order).long()
 
 
 def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
@@ -181,45 +227,43 @@ def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
 
 def _column_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
     """The sum of each column's entries, [E] -> [M]."""
-    t_values = values.index_select(0, matrix.t_order)
-    return _product(matrix.t_indptr, matrix.t_indices, t_values, values.new_ones(matrix.shape[0]))
+    indptr, indices = matrix.pattern.transpose
+    t_values = values.index_select(0, matrix.pattern.t_order)
+    return _product(indptr, indices, t_values, values.new_ones(matrix.shape[0]))
 
 
 class _SpMM(torch.autograd.Function):
-    """values, dense -> CSR(values) @ dense, with gradients to both."""
+    """values, dense -> CSR(values) @ dense, with gradients to both; values None: the matrix's own."""
 
     @staticmethod
-    def forward(
-        ctx: Any, matrix: SparseMatrix, values: Tensor, t_values: Tensor | None, dense: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, matrix: SparseMatrix, values: Tensor | None, dense: Tensor) -> Tensor:
         ctx.matrix = matrix
-        ctx.save_for_backward(values, t_values, dense if values.requires_grad else None)
-        return _product(matrix.indptr, matrix.indices, values, dense)
+        ctx.save_for_backward(values, dense if values is not None and values.requires_grad else None)
+        return _product(matrix.indptr, matrix.indices, matrix.values if values is None else values, dense)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         matrix = ctx.matrix
-        values, t_values, dense = ctx.saved_tensors
+        values, dense = ctx.saved_tensors
         grad = grad.contiguous()
         grad_values = grad_dense = None
         if ctx.needs_input_grad[1]:
             # grad_values[e] = <grad[row(e)], dense[column(e)]>: a dense product sampled at the pattern.
             pattern = torch.sparse_csr_tensor(matrix.indptr, matrix.indices, values, matrix.shape)
             grad_values = torch.sparse.sampled_addmm(pattern, grad, dense.t(), beta=0.0).values()
-        if ctx.needs_input_grad[3]:
-            t_values = values.index_select(0, matrix.t_order) if t_values is None else t_values
-            grad_dense = _product(matrix.t_indptr, matrix.t_indices, t_values, grad)
-        return None, grad_values, None, grad_dense
+        if ctx.needs_input_grad[2]:
+            indptr, indices = matrix.pattern.transpose
+            order = matrix.pattern.t_order
+            t_values = matrix.t_values if values is None else values.index_select(0, order)
+            grad_dense = _product(indptr, indices, t_values, grad)
+        return None, grad_values, grad_dense
 
 
 def spmm(matrix: SparseMatrix, dense: Tensor, values: Tensor | None = None) -> Tensor:
     """``matrix @ dense``: [N, M] by [M, H] -> [N, H], optionally with other `values` [E] on the same pattern.
 
     Differentiable in `dense` and in `values`; the matrix's own values are constants."""
-    if values is None:
-        result: Tensor = _SpMM.apply(matrix, matrix.values, matrix.t_values, dense)  # type: ignore[no-untyped-call]
-    else:
-        result = _SpMM.apply(matrix, values, None, dense)  # type: ignore[no-untyped-call]
+    result: Tensor = _SpMM.apply(matrix, values, dense)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -338,7 +382,12 @@ def pair_columns(
     elif every_pair:
         codes = torch.arange(num_clients * features, device=client.device)
     else:
-        codes = torch.unique(client[matrix.row] * features + matrix.indices.long())
+        codes = client[matrix.row] * features + matrix.indices
+        if num_clients * features < 4 * len(codes):  # marking every possible pair beats sorting
+            occurs = torch.zeros(num_clients * features, dtype=torch.bool, device=codes.device)
+            codes = occurs.index_fill_(0, codes, True).nonzero()[:, 0]
+        else:
+            codes = torch.unique(codes)
     return codes // features, codes % features
 
 
@@ -350,13 +399,18 @@ def shift_columns(
     An entry (row of client k, feature f) goes to its pair's column, or to the ghost column P + f where the
     pair is not stored. One product with the result multiplies every client's rows by that client's
     weights."""
-    features = matrix.shape[1]
+    features, pairs = matrix.shape[1], len(pair_client)
+    shape = (matrix.shape[0], pairs + features)
+    if pairs == 0:
+        return SparseMatrix.from_csr(matrix.indptr, matrix.indices, matrix.values, shape)
     codes = pair_client * features + pair_feature
-    wanted = client[matrix.row] * features + matrix.indices.long()
-    place = torch.searchsorted(codes, wanted).clamp(max=max(len(codes) - 1, 0))
-    found = codes[place] == wanted if len(codes) else torch.zeros_like(wanted, dtype=torch.bool)
-    columns = torch.where(found, place, len(codes) + matrix.indices.long())
-    return SparseMatrix.from_coo(matrix.row, columns, matrix.values, (matrix.shape[0], len(codes) + features))
+    wanted = client[matrix.row] * features + matrix.indices
+    place = torch.searchsorted(codes, wanted).clamp(max=pairs - 1)
+    found = codes[place] == wanted
+    if bool(found.all()):  # the pairs of a client ascend with the feature, so every row stays sorted
+        return SparseMatrix.from_csr(matrix.indptr, place, matrix.values, shape)
+    columns = torch.where(found, place, pairs + matrix.indices)
+    return SparseMatrix.from_coo(matrix.row, columns, matrix.values, shape)
 
 
 def multiply(left: SparseMatrix, right: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
@@ -365,5 +419,4 @@ def multiply(left: SparseMatrix, right: Tensor | SparseMatrix) -> Tensor | Spars
     if isinstance(right, Tensor):
         return spmm(left, right)
     product = left.to_scipy() @ right.to_scipy()
-    product.sort_indices()
     return SparseMatrix.from_scipy(product, right.dtype).to(right.values.device)

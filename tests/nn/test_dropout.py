@@ -126,7 +126,7 @@ def test_sparse_dropout_keeps_the_pattern_and_changes_stored_values_only() -> No
     dropped = Dropout(0.5, KEY).entries(matrix, entry_words(matrix.row, matrix.indices.long()), 0)
     result = dropped.to_dense()
     assert torch.equal(dropped.indices, matrix.indices)
-    assert torch.equal(dropped.t_values, dropped.values[dropped.t_order])
+    assert torch.equal(dropped.t_values, dropped.values[dropped.pattern.t_order])
     kept = result != 0
     assert torch.equal(result[kept], 2 * dense[kept])
     assert not (kept & (dense == 0)).any()
