@@ -95,7 +95,9 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0 (default: 
 Threads = Annotated[
     int | None,
     typer.Option(
-        parser=_whole, metavar="N", help="Threads to compute with (default: every core of this process)."
+        parser=_whole,
+        metavar="N",
+        help="Threads to compute with (default: one for a small graph, every core for a large one).",
     ),
 ]
 DataDir = Annotated[

@@ -71,7 +71,7 @@ class RunConfig:
     runtime: Runtime
     placement: Placement
     device: str
-    threads: int
+    threads: int | None
 
     @property
     def data_name(self) -> str:
@@ -127,7 +127,8 @@ def make_config(
 
     data: the name of a data set, a `Graph`, or a PyG `Data`.
     clients: default 10, or one per vertex where the partition says so.
-    rounds: default the method's. threads: default every core this process may use.
+    rounds: default the method's. threads: default one for a small graph, every core for a
+    large one.
 
     Raises InputError with the key, the bad value and what was expected; nothing was loaded or written."""
     if method is None:
@@ -170,7 +171,7 @@ def make_config(
         runtime=kind,
         placement=_one_of("placement", placement, get_args(Placement)),
         device=_device(device),
-        threads=default_threads() if threads is None else _integer("threads", threads, 1),
+        threads=None if threads is None else _integer("threads", threads, 1),
     )
 
 
@@ -404,6 +405,14 @@ def _device(device: Any) -> str:
     return str(device)
 
 
-def default_threads() -> int:
-    """Every core this process may use."""
+#: Stored features and edge ends from which a second thread pays: below, waiting for each other costs more.
+MANY_ENTRIES = 1_000_000
+
+
+def default_threads(graph: Graph) -> int:
+    """One thread for a small graph, every core this process may use for a large one."""
+    stored = getattr(graph.x, "nnz", None)
+    entries = (stored if stored is not None else graph.num_nodes * graph.num_features) + 2 * graph.num_edges
+    if entries < MANY_ENTRIES:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,7 +19,7 @@ from graphfed.data.partition import partition as make_partition
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
-from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.config import RunConfig, default_threads, make_config
 from graphfed.experiment.progress import show_progress
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def run(
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
     runtime: "local", or "processes" (one process per site).
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
-    threads: default every core.
+    threads: default one for a small graph, every core for a large one.
     out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
     progress: show it on stderr. command: what to write down as the command.
     settings and **more: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
@@ -198,7 +198,8 @@ def execute(
 ) -> Result:
     """Train and score on loaded inputs, then write the folder (None: write nothing)."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    with _threads(config.threads):
+    threads = default_threads(inputs.graph) if config.threads is None else config.threads
+    with _threads(threads):
         trained = _train(config, inputs, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
@@ -250,7 +251,7 @@ def execute(
             "versions": result.versions,
             "device": config.device,
             # Processes of sites compute with one thread each.
-            "threads": config.threads if config.runtime == "local" else 1,
+            "threads": threads if config.runtime == "local" else 1,
             "placement": config.placement if config.runtime == "local" else None,
         }
         files.write_run(

@@ -15,12 +15,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several threads that wait for each other crawl where other programs keep the cores busy."""
-    monkeypatch.setattr("graphfed.experiment.config.default_threads", lambda: 1)
-
-
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One short run with its folder, shared by the tests that only read it."""

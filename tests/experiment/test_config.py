@@ -1,13 +1,15 @@
 """What is refused, and what the defaults are."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from graphfed.data.datasets import load
 from graphfed.data.graph import make_graph
 from graphfed.errors import InputError
-from graphfed.experiment.config import make_config, parse_settings, read_config
+from graphfed.experiment.config import default_threads, make_config, parse_settings, read_config
 from graphfed.methods.registry import METHODS
 
 
@@ -71,7 +73,13 @@ def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
     config = make_config(method)
     assert (config.data, config.clients, config.partition) == ("digits", 10, "label_dirichlet")
     assert (config.seed, config.partition_seed, config.split_seed, config.training.seed) == (0, 0, 0, 0)
-    assert config.threads >= 1
+    assert config.threads is None
+
+
+def test_a_second_thread_is_for_large_graphs() -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert default_threads(load("digits")) == 1
+    assert default_threads(load("social", num_nodes=60_000)) == cores
 
 
 def test_an_alias_is_the_method_it_stands_for() -> None:
