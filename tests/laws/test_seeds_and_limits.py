@@ -63,11 +63,16 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
 SERVER_OPTIMISES = {"fedadam", "skeleton"}
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in SERVER_OPTIMISES])
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        (name, steps)
+        for name in METHODS
+        for steps in (1, 3)
+        if name not in SERVER_OPTIMISES and (name, steps) != ("exchange_toy", 3)
+    ],
+)
 def test_one_client_equals_central(name, steps):
-    if name == "exchange_toy" and steps > 1:
-        pytest.skip("the toy takes one step a round")
     settings = {"local_steps": steps, "weight_decay": 1e-2, **options(name)}
     if name == "fedprox":
         settings["mu"] = 0.0
