@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import partition
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Method, State, Task, TrainingConfig
@@ -48,9 +48,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. val, test and test_confusion [C, C] (class, prediction) are known where the server is,
-    None elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every
-    owned vertex."""
+    """What a run gave. val, test and test_confusion [C, C + 1] (class, prediction, none) are known where the
+    server is, None elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n,
+    C]) of every owned vertex."""
 
     best_round: int
     rounds_run: int
@@ -72,11 +72,15 @@ class Outcome:
 
 
 def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tensor]:
-    """Every client's confusion counts [K, C, C] (class, prediction) and summed loss [K]."""
+    """Every client's confusion counts [K, C, C + 1] (class, prediction) and summed loss [K].
+
+    The last column counts rows whose logits are not all finite: training has diverged, they predict
+    nothing."""
     rows = cohort.rows(target)
     y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
-    cells = (client * c + y) * c + logits.argmax(1)
-    confusion = torch.bincount(cells, minlength=cohort.num_clients * c * c).view(-1, c, c)
+    predicted = torch.where(logits.isfinite().all(1), logits.argmax(1), c)
+    cells = (client * c + y) * (c + 1) + predicted
+    confusion = torch.bincount(cells, minlength=cohort.num_clients * c * (c + 1)).view(-1, c, c + 1)
     loss = torch.zeros(cohort.num_clients, dtype=torch.float64, device=y.device)
     return {
         "confusion": confusion,
@@ -122,7 +126,7 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
     count = float(confusion.sum())
     if count == 0:
         return {"accuracy": float("nan"), "macro_f1": float("nan"), "loss": float("nan")}
-    hit, true, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    hit, true, predicted = confusion.diagonal(), confusion.sum(1), confusion[:, :-1].sum(0)
     seen = (true + predicted) > 0
     f1 = 2 * hit[seen] / (true + predicted)[seen]
     return {
@@ -134,45 +138,58 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the server remembers between rounds to decide: the best validation accuracy, and how many
-    evaluations ago it was."""
+    """What the server remembers between rounds to decide: the best validation accuracy, how many evaluations
+    ago it was, and the first round whose predictions were not finite (0: none)."""
 
     best_round: int = 0
     best: float | None = None
     stale: int = 0
     latest_is_best: bool = False
+    diverged: int = 0
 
 
 def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
     """Compare a round's validation accuracy with the best one; of equal rounds the earliest stays."""
     accuracy = metrics_of(sums)["accuracy"]
+    if bool(sums["confusion"][:, -1].any()):
+        first = progress.diverged or number
+        return replace(progress, stale=progress.stale + 1, latest_is_best=False, diverged=first)
     # Without validation vertices (nan) every round is as good as the last one.
     if progress.best is None or accuracy > progress.best or math.isnan(accuracy):
-        return Progress(number, accuracy, 0, True)
-    return Progress(progress.best_round, progress.best, progress.stale + 1, False)
+        return Progress(number, accuracy, 0, True, progress.diverged)
+    return replace(progress, stale=progress.stale + 1, latest_is_best=False)
 
 
-def plan(progress: Progress, number: int, num_clients: int, config: TrainingConfig) -> dict[str, Any]:
-    """The control values that open round `number`: keep the last evaluated state, stop, who takes part."""
+def plan(
+    progress: Progress, number: int, num_clients: int, config: TrainingConfig, personal: bool
+) -> dict[str, Any]:
+    """The control values that open round `number`: keep the last evaluated state, stop, and who takes part (a
+    bit for every client, in hexadecimal; None: everyone).
+
+    A shared model that has diverged will not come back, so the run stops; other clients' own models go on."""
     out_of_patience = config.patience is not None and progress.stale >= config.patience
-    decision: dict[str, Any] = {
-        "keep": progress.latest_is_best,
-        "stop": out_of_patience or number > config.rounds,
-        "roster": None,
-    }
+    lost = progress.diverged > 0 and not personal
+    roster = None
     if config.fraction < 1:
+        present = np.zeros(num_clients, dtype=bool)
         size = max(1, round(config.fraction * num_clients))
-        drawn = permutation(fold(config.seed, "roster", number), num_clients)[:size]
-        decision["roster"] = sorted(drawn.tolist())
-    return {**decision, "best_round": progress.best_round}
+        present[permutation(fold(config.seed, "roster", number), num_clients)[:size].numpy()] = True
+        roster = np.packbits(present).tobytes().hex()
+    return {
+        "keep": progress.latest_is_best,
+        "stop": out_of_patience or lost or number > config.rounds,
+        "roster": roster,
+        "best_round": progress.best_round,
+        "diverged": progress.diverged,
+    }
 
 
 def metrics_here(sums: Located) -> Metrics | None:
     """The metrics where the server is in this process; None in a number's place where there was nothing to
-    score."""
+    score, or no finite number."""
     if not sums.parts:
         return None
-    return {k: None if math.isnan(v) else v for k, v in metrics_of(sums.parts[0]).items()}
+    return {k: v if math.isfinite(v) else None for k, v in metrics_of(sums.parts[0]).items()}
 
 
 # ---- the run -----------------------------------------------------------------------------------------------
@@ -190,7 +207,8 @@ def train(
     """Train `method` on the clients' `data` (a `Cohort` at each host), select on validation, score the test
     vertices once.
 
-    InputError when `fraction` < 1 and the method needs every client."""
+    InputError when `fraction` < 1 and the method needs every client; GraphfedError when no round's
+    predictions were finite."""
     if config.fraction < 1 and not method.dropouts:
         raise InputError(
             f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
@@ -212,7 +230,7 @@ def train(
     best_scores: Located | None = None
     progress = fed.server.run(Progress)
     for number in itertools.count(1):
-        decision = fed.control(plan, progress, number, fed.num_clients, config)
+        decision = fed.control(plan, progress, number, fed.num_clients, config, method.personal)
         if decision["keep"] and not method.personal:
             best = evaluated
         if decision["stop"]:
@@ -234,15 +252,13 @@ def train(
         history.append({"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds})
         tell("train", number, val)
     trained = time.perf_counter()
+    if decision["diverged"] and not decision["best_round"]:
+        raise GraphfedError(
+            f"{method.name} diverged in round {decision['diverged']}: its predictions are no longer finite; "
+            f"use a smaller learning rate (lr is {config.lr:g})"
+        )
 
-    with fed.phase("predict"):
-        logits = method.predict(fed, best, config, "all")
-        predictions = fed.clients.run(owned_rows, data, logits)
-    final = {}
-    with fed.phase("eval"):
-        for target in ("val", "test"):
-            rows = fed.clients.run(rows_of_target, data, predictions, target)
-            _, final[target] = _score(fed, data, rows, target, f"final_{target}_scores")
+    predictions, final = _score_once(fed, method, data, best, config)
     done = time.perf_counter()
     rounds_run = len(history)
     tell("done", rounds_run, metrics_here(final["val"]))
@@ -262,19 +278,36 @@ def train(
         history=history,
         state=best,
         predictions=predictions,
+        details={"diverged_in_round": decision["diverged"]} if decision["diverged"] else {},
     )
 
 
+def _score_once(
+    fed: Federation, method: Method, data: Located, best: State, config: TrainingConfig
+) -> tuple[Located, dict[str, Located]]:
+    """Predict every owned vertex with the chosen state, and score validation and test vertices from that."""
+    with fed.phase("predict"):
+        logits = method.predict(fed, best, config, "all")
+        predictions = fed.clients.run(owned_rows, data, logits)
+    final = {}
+    with fed.phase("eval"):
+        for target in ("val", "test"):
+            rows = fed.clients.run(rows_of_target, data, predictions, target)
+            _, final[target] = _score(fed, data, rows, target, f"final_{target}_scores")
+    return predictions, final
+
+
 @contextmanager
-def _taking_part(fed: Federation, roster: list[int] | None) -> Iterator[None]:
-    """Only the clients of the roster take part in this block (None: everyone)."""
+def _taking_part(fed: Federation, roster: str | None) -> Iterator[None]:
+    """Only the clients of the roster take part in this block (see `plan`; None: everyone)."""
     everyone = fed.roster
     if roster is not None:
-        present = np.zeros(fed.num_clients, dtype=bool)
-        present[roster] = True
-        fed.set_roster(present)
-    yield
-    fed.set_roster(everyone)
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(roster), dtype=np.uint8))
+        fed.set_roster(bits[: fed.num_clients].astype(bool))
+    try:
+        yield
+    finally:
+        fed.set_roster(everyone)
 
 
 def _score(

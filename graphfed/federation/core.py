@@ -51,12 +51,17 @@ from graphfed.federation.values import (
     OfTheProgram,
     check_arguments,
     check_function,
+    versions,
 )
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseWeights
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
+
+
+#: Characters of a decision, beside one for every client: data does not cross as control.
+MAX_CONTROL = 1000
 
 
 class StageError(GraphfedError):
@@ -102,8 +107,14 @@ class _Place(OfTheProgram):
                 results.append(ABSENT if outputs == 1 else (ABSENT,) * outputs)
                 continue
             inputs = [a.parts[position] if isinstance(a, Located) else a for a in arguments]
+            before = versions(inputs)
             try:
                 result = fn(*inputs)
+                if any(tensor._version != count for tensor, count in before):
+                    raise PlaceError(
+                        f"{stage} wrote into one of its arguments at {self.name}: in one process the value "
+                        "is shared with whoever sent it; work on a copy (x.clone())"
+                    )
                 if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
                     raise TypeError(f"returned {tell(result)} where a tuple of {outputs} is expected")
             except (InputError, PlaceError):
@@ -264,6 +275,10 @@ class Federation(OfTheProgram):
         text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
         if not isinstance(text, str):
             raise WireError("a control message is not text")
+        if len(text) > MAX_CONTROL + self.num_clients:
+            raise PlaceError(
+                f"a control message of {len(text)} characters is no decision; move data with a named transfer"
+            )
         with self.ledger.in_phase("control"):
             flow, size = self._everyone_flow.back, len(text.encode())
             self.ledger.charge(Charge("control", "control", "json", [], "public", flow, size))
@@ -486,9 +501,7 @@ class Federation(OfTheProgram):
         got = self._move(
             Transfer(name, "sum", self._flow, protection, grad, leading=False), self._from_hosts(x), self._up
         )
-        return Located(
-            SERVER, name, self._total([got[p] for p in self._up], name) if self.server_ends else ()
-        )
+        return Located(SERVER, name, self._total([got[p] for p in self._up]) if self.server_ends else ())
 
     def max(
         self,
@@ -512,6 +525,7 @@ class Federation(OfTheProgram):
         weights: Located,
         *,
         name: str,
+        otherwise: Located | None = None,
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
@@ -520,11 +534,13 @@ class Federation(OfTheProgram):
         roster.
 
         `x` holds per-client values ([K_h, ...] tensors or `SparseWeights`); `weights` [K] at the server,
-        constants. A client of weight 0 does not count; if all that take part have weight 0 that is an
-        InputError. In the clear the server sees each part. Across a link or under a wrapper sparse weights
-        are stored in full, client by client."""
+        constants. A client of weight 0 does not count; if all that take part have weight 0 the result is
+        `otherwise` (a value at the server), or an InputError without one. In the clear the server sees each
+        part. Across a link or under a wrapper sparse weights are stored in full, client by client."""
         self._expect(x, CLIENTS, name)
         self._expect(weights, SERVER, name)
+        if otherwise is not None:
+            self._expect(otherwise, SERVER, name)
         messages = self._from_hosts(x)
         # In one process a cohort's values stay as they are stored; else each present client's own crosses.
         own = self.link is not None or wrap is not None
@@ -534,6 +550,13 @@ class Federation(OfTheProgram):
         if not self.server_ends:
             return Located(SERVER, name, ())
         share = self._shares(weights.parts[0], name)
+        if share is None:
+            if otherwise is None:
+                raise InputError(
+                    f"transfer {name!r}: no client that takes part has a training vertex (their weights sum "
+                    "to 0); use fewer clients, a larger fraction, or a split with more training vertices"
+                )
+            return otherwise
         terms = []
         for h, end in self._up:
             mine = share[self.hosts[h][0] : self.hosts[h][-1] + 1]
@@ -543,7 +566,7 @@ class Federation(OfTheProgram):
                 if not isinstance(leaf, SparseWeights):
                     check_rows(leaf, len(mine), f"transfer {name!r}: from {self._name(h)}", "its clients are")
             terms.append(pay.weighted_sum(got[h, end], mine))
-        return Located(SERVER, name, self._total(terms, name))
+        return Located(SERVER, name, self._total(terms))
 
     def exchange(
         self,
@@ -661,7 +684,7 @@ class Federation(OfTheProgram):
         crossing = arrived or outgoing
         if not crossing:  # nothing of this transfer is seen from here
             return received
-        charge = transfer.charge(next(iter(crossing.values())).payload)
+        charge = self._one_charge(transfer, crossing)
         self.ledger.charge(charge)
         if recording:
             asked = {p: m.grad for p, m in (*outgoing.items(), *arrived.items()) if any(m.grad)}
@@ -730,20 +753,29 @@ class Federation(OfTheProgram):
         first, last = self.hosts[host][0], self.hosts[host][-1]
         return torch.from_numpy(np.flatnonzero(self.roster[first : last + 1]))
 
-    def _total(self, parts: Sequence[Any], name: str) -> tuple[Any]:
-        """The sum of the parts in client order; they must be alike, or adding would broadcast."""
-        total = parts[0]
-        for (h, _), part in zip(self._up[1:], parts[1:], strict=True):
-            if pay.describe(part, leading=False) != pay.describe(parts[0], leading=False):
+    def _one_charge(self, transfer: Transfer, crossing: Mapping[Pair, Message]) -> Charge:
+        """What the messages of a transfer weigh; they must be alike, or the ledger would count one for all."""
+        (first, message), *others = crossing.items()
+        charge = transfer.charge(message.payload)
+        for pair, other in others:
+            it = transfer.charge(other.payload)
+            if (it.dtype, it.shape) != (charge.dtype, charge.shape):
+                ends = [self._name(p[0] if p[0] != SERVER_END else p[1]) for p in (pair, first)]
                 raise PlaceError(
-                    f"transfer {name!r}: {self._name(h)} sent {pay.describe(part, leading=False)} where "
-                    f"{self._name(self._up[0][0])} sent {pay.describe(parts[0], leading=False)}"
+                    f"transfer {transfer.name!r}: {ends[0]} sent {it.dtype} {it.shape} where {ends[1]} sent "
+                    f"{charge.dtype} {charge.shape}; every message of a transfer is of one kind"
                 )
+        return charge
+
+    def _total(self, parts: Sequence[Any]) -> tuple[Any]:
+        """The sum of the parts in client order."""
+        total = parts[0]
+        for part in parts[1:]:
             total = pay.add(total, part)
         return (total,)
 
-    def _shares(self, weights: Tensor, name: str) -> np.ndarray:
-        """p_k of the weighted mean over the roster, [K] float64."""
+    def _shares(self, weights: Tensor, name: str) -> np.ndarray | None:
+        """p_k of the weighted mean over the roster, [K] float64; None where nobody has a weight."""
         given = weights.detach().cpu().double().numpy()
         if given.shape != (self.num_clients,) or not (given >= 0).all():
             raise PlaceError(
@@ -751,13 +783,7 @@ class Federation(OfTheProgram):
             )
         given = np.where(self.roster, given, 0.0)
         total = given.sum()
-        if total <= 0:
-            raise InputError(
-                f"transfer {name!r}: no client that takes part has a training vertex (their weights sum "
-                "to 0); use fewer clients, a larger fraction, or a split with more training vertices"
-            )
-        share: np.ndarray = given / total
-        return share
+        return given / total if total > 0 else None
 
     def _expect(self, x: Located, place: str, name: str) -> None:
         check_arguments(place, f"transfer {name!r}", [x])

@@ -10,7 +10,7 @@ import functools
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -21,7 +21,16 @@ from torch import Tensor
 from graphfed.errors import PlaceError
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
-__all__ = ["ABSENT", "CLIENTS", "SERVER", "Located", "OfTheProgram", "check_arguments", "check_function"]
+__all__ = [
+    "ABSENT",
+    "CLIENTS",
+    "SERVER",
+    "Located",
+    "OfTheProgram",
+    "check_arguments",
+    "check_function",
+    "versions",
+]
 
 CLIENTS, SERVER = "clients", "server"
 
@@ -76,6 +85,9 @@ class Located(OfTheProgram):
     __iter__ = __len__ = __getitem__ = __contains__ = _refuse_parts
 
 
+#: What nobody needs to look into.
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
 #: What holds data: it lives at a place, so neither a function nor a bare argument may bring it along.
 _DATA = (Tensor, torch.nn.Module, np.ndarray, SparseMatrix, SparseWeights)
 
@@ -100,13 +112,45 @@ def check_arguments(place: str, stage: str, arguments: Iterable[Any]) -> None:
                 f"{stage}: a bare {type(argument).__name__} was passed at {place}, but data lives "
                 "at a place; make it in a function run there, or name its owner with fed.locate(...)"
             )
-        elif isinstance(argument, list | tuple | dict):
-            for item in argument.values() if isinstance(argument, dict) else argument:
-                if isinstance(item, (*_DATA, OfTheProgram)):
-                    raise PlaceError(
-                        f"{stage}: a {type(argument).__name__} with a {type(item).__name__} in it was "
-                        f"passed at {place}; pass every located value as an argument of its own"
-                    )
+        elif not isinstance(argument, _PLAIN):
+            _check_object(place, stage, argument)
+
+
+_plain_configs: WeakSet[Any] = WeakSet()
+
+
+def _check_object(place: str, stage: str, argument: Any) -> None:
+    """Refuse a container or an object that brings data or located values along, however deep it holds
+    them."""
+    frozen = is_dataclass(argument) and getattr(argument, "__dataclass_params__").frozen  # noqa: B009
+    try:
+        known = frozen and argument in _plain_configs
+    except TypeError:  # it holds something that can change, so it is looked at every time
+        frozen = known = False
+    if known:
+        return
+    for _, item in _data_in(argument, "", {}, _DEPTH):
+        raise PlaceError(
+            f"{stage}: a {type(argument).__name__} with a {type(item).__name__} in it was "
+            f"passed at {place}; pass every located value as an argument of its own"
+        )
+    if frozen:
+        _plain_configs.add(argument)
+
+
+def versions(inputs: Iterable[Any]) -> list[tuple[Tensor, int]]:
+    """The tensors of the payloads among `inputs`, each with its count of in-place writes."""
+    found: list[tuple[Tensor, int]] = []
+    for value in inputs:
+        if isinstance(value, Tensor):
+            found.append((value, value._version))
+        elif isinstance(value, SparseMatrix | SparseWeights):
+            found.append((value.values, value.values._version))
+        elif isinstance(value, dict):
+            found += versions(value.values())
+        elif isinstance(value, tuple):
+            found += versions(value)
+    return found
 
 
 # ---- functions that carry data -----------------------------------------------------------------------------

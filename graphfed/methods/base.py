@@ -97,5 +97,7 @@ class Method:
     dropouts: bool = False
     #: Every vertex must be held by one client only.
     disjoint: bool = False
+    #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
+    shared_model: bool = False
     #: Recipe settings in which the method differs from `TrainingConfig`.
     defaults: Mapping[str, Any] = field(default_factory=dict)

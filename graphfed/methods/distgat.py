@@ -19,5 +19,6 @@ METHOD = Method(
     round=round,
     predict=predict,
     dropouts=True,
+    shared_model=True,
     defaults={"backbone": "gat", "hidden": 8, "heads": 8, "optimizer": "adam", "lr": 0.01},
 )

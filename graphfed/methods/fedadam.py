@@ -83,4 +83,5 @@ METHOD = Method(
     round=round,
     predict=predict,
     dropouts=True,
+    shared_model=True,
 )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.base import Method, State, Task, TrainingConfig
@@ -47,6 +48,12 @@ def count_training(prepared: Prepared) -> Tensor:
     return prepared.counts
 
 
+def check_counts(counts: Tensor) -> Tensor:
+    if not bool(counts.any()):
+        raise InputError("no client has a training vertex; use another split or partition")
+    return counts
+
+
 def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
     return {}
 
@@ -54,6 +61,7 @@ def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
 def start(fed: Federation, prepared: Located, task: Task, config: TrainingConfig) -> State:
     """First weights at the server, and how much each client weighs."""
     counts = fed.gather(fed.clients.run(count_training, prepared), name="training_counts", grad=False)
+    counts = fed.server.run(check_counts, counts)
     return State(
         values={
             "weights": fed.server.run(initial_weights, task, config, str(fed.device)),
@@ -85,10 +93,10 @@ def average_local_training(
         proximal,
         outputs=2,
     )
-    # w_{t+1} = sum_k (n_k / n) w_k, over the clients that take part
-    return fed.average(local, clients.counts, name="update", grad=False), fed.keep_absent(
-        optimizer, state.values["optimizer"]
-    )
+    # w_{t+1} = sum_k (n_k / n) w_k over the clients that take part; w_t where none of them has a training
+    # vertex
+    mean = fed.average(local, clients.counts, otherwise=state.weights, name="update", grad=False)
+    return mean, fed.keep_absent(optimizer, state.values["optimizer"])
 
 
 def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
@@ -112,4 +120,5 @@ METHOD = Method(
     round=round,
     predict=predict,
     dropouts=True,
+    shared_model=True,
 )

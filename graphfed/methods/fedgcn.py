@@ -186,5 +186,6 @@ METHOD = Method(
     round=fedavg.round,
     predict=fedavg.predict,
     dropouts=True,
+    shared_model=True,
     disjoint=True,
 )

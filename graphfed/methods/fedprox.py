@@ -36,4 +36,5 @@ METHOD = Method(
     round=round,
     predict=predict,
     dropouts=True,
+    shared_model=True,
 )

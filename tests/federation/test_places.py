@@ -1,6 +1,7 @@
 """A value is used where it lives, and functions run at a place bring nothing along."""
 
 import functools
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, SERVER, Federation, StageError
+from graphfed.methods.base import State
 from graphfed.nn.sparse import SparseMatrix
 
 
@@ -302,3 +304,36 @@ def test_a_value_has_a_part_for_every_host_of_its_place():
         two_hosts().locate(CLIENTS, "x", [1])
     with pytest.raises(PlaceError):
         two_hosts().locate("clients ", "x", [1])
+
+
+@pytest.mark.parametrize("place", ["clients", "server"])
+def test_a_function_that_writes_into_its_argument_is_refused(place):
+    """In one process the receiver would change the sender's value; in two it would not."""
+    fed = Federation([(0,), (1,)])
+    w = fed.locate("server", "w", [torch.ones(2)])
+    value = fed.broadcast(w, name="w") if place == "clients" else w
+    with pytest.raises(PlaceError, match=r"_double_in_place wrote into one of its arguments"):
+        getattr(fed, place).run(_double_in_place, {"w": 1}, value)
+
+
+def _double_in_place(_, x):
+    return x.mul_(2)
+
+
+def test_an_object_that_hides_a_located_value_is_refused_as_an_argument():
+    """Passing a method's whole state instead of one value of it is the likeliest slip of its author."""
+    fed = Federation([(0,), (1,)])
+    w = fed.locate("server", "w", [torch.ones(2)])
+    for hidden in (State({"weights": w}), [[w]], {"a": {"b": w}}, types.SimpleNamespace(w=torch.ones(1))):
+        with pytest.raises(PlaceError, match="pass every located value as an argument of its own"):
+            fed.clients.run(print, hidden)
+
+
+def test_control_is_for_decisions_and_not_for_data():
+    fed = Federation([(0,), (1,)])
+    with pytest.raises(PlaceError, match="move data with a named transfer"):
+        fed.control(_many_numbers)
+
+
+def _many_numbers():
+    return {"weights": list(range(1000))}

@@ -338,7 +338,7 @@ def test_shapes_that_do_not_fit_are_refused_before_anything_is_charged():
 def test_parts_of_unlike_shapes_are_not_broadcast_into_a_sum():
     fed = Federation([(0,), (1,)])
     x = fed.locate(CLIENTS, "x", [torch.ones(3), torch.ones(1)])
-    with pytest.raises(PlaceError, match=r"client 1 sent \[1\] where client 0 sent \[3\]"):
+    with pytest.raises(PlaceError, match=r"client 1 sent float32 \[1\] where client 0 sent float32 \[3\]"):
         fed.sum(x, name="sum")
 
 

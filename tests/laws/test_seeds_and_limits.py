@@ -10,9 +10,9 @@ from worlds import World, by_vertex, logits, make_world, pooled, run_local
 
 from graphfed.data.graph import Split
 from graphfed.data.partition import from_assignment
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.state import load_state, save_state
-from graphfed.experiment.train import train
+from graphfed.experiment.train import score_clients, train
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods import fedavg
 from graphfed.methods.registry import get_method
@@ -280,3 +280,46 @@ def test_train_gives_every_event_once():
         ("done", 3),
     ]
     assert events[1].bytes < events[2].bytes < events[3].bytes
+
+
+def test_a_round_in_which_nobody_has_a_training_vertex_changes_nothing():
+    """All training vertices are at client 0 of 5; whenever it is absent the weights stay as they were."""
+    world = make_world(clients=5)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    split = Split("one client", world.split.train & (site == 0), world.split.val, world.split.test)
+    world = World(world.graph, split, world.partition)
+    outcome, _ = run_local("fedavg", world, rounds=12, fraction=0.2, dropout=0.0, lr=0.01)
+    losses = [h["val"]["loss"] for h in outcome.history]
+    assert 1 < len(set(losses)) < len(losses), "it trains in some rounds and stands still in the others"
+
+
+def test_no_training_vertex_anywhere_is_refused_before_training():
+    world = make_world()
+    none = np.zeros_like(world.split.train)
+    world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
+    with pytest.raises(InputError, match="no client has a training vertex"):
+        run_local("fedavg", world)
+
+
+def test_a_run_that_diverges_at_once_fails_and_names_the_learning_rate():
+    with pytest.raises(
+        GraphfedError, match=r"fedavg diverged in round \d+: .* smaller learning rate \(lr is 1e\+300\)"
+    ):
+        run_local("fedavg", make_world(), lr=1e300, dropout=0.0)
+
+
+def test_a_run_that_diverges_later_stops_and_keeps_its_best_round():
+    """The step of round 1 is harmless; weight decay beyond 1 then doubles the weights without end."""
+    outcome, _ = run_local(
+        "fedavg", make_world(), rounds=2000, lr=100.0, weight_decay=1.0, dropout=0.0, local_steps=1
+    )
+    assert 0 < outcome.best_round < outcome.details["diverged_in_round"] == outcome.rounds_run < 2000
+    assert torch.isfinite(logits(outcome)).all()
+
+
+def test_predictions_that_are_not_finite_are_never_right():
+    world = make_world()
+    cohort = make_cohort(world.graph, world.split, world.partition, range(3))
+    scores = score_clients(cohort, torch.full((int(cohort.val.sum()), 3), torch.nan), "val")
+    assert scores["confusion"][..., :-1].sum() == 0
+    assert scores["confusion"][..., -1].sum() == cohort.val.sum()
