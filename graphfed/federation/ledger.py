@@ -240,13 +240,12 @@ class Ledger:
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
     def totals(self) -> dict[str, Any]:
-        """The `bytes` object of result.json: total (setup + train), by direction, setup alone, every
-        transfer's own."""
+        """The `bytes` object of result.json: total (setup + train), by direction, setup alone and every
+        transfer's own, which add up to the total; beside: what crossed in the other phases."""
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
         by_transfer: dict[str, int] = {}
-        for e in self.entries:
-            key = e.name if e.phase in COUNTED_PHASES else f"{e.phase}/{e.name}"
-            by_transfer[key] = by_transfer.get(key, 0) + e.bytes
+        for e in counted:
+            by_transfer[e.name] = by_transfer.get(e.name, 0) + e.bytes
         return {
             "total": sum(e.bytes for e in counted),
             "up": sum(e.bytes for e in counted if e.direction == UP),
@@ -254,6 +253,11 @@ class Ledger:
             "peer": sum(e.bytes for e in counted if e.direction == PEER),
             "setup": sum(e.bytes for e in counted if e.phase == "setup"),
             "by_transfer": by_transfer,
+            "beside": {
+                phase: sum(e.bytes for e in self.entries if e.phase == phase)
+                for phase in PHASES
+                if phase not in COUNTED_PHASES
+            },
         }
 
     def statement(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_a_result_has_every_key_of_the_contract_and_plain_values_only(finished: 
     assert set(result) == KEYS
     assert set(result["test"]) == {"accuracy", "macro_f1", "loss"} == set(result["val"])
     assert set(result["seconds"]) >= {"setup", "train", "total", "per_round"}
-    assert set(result["bytes"]) == {"total", "up", "down", "peer", "setup", "by_transfer"}
+    assert set(result["bytes"]) == {"total", "up", "down", "peer", "setup", "by_transfer", "beside"}
     assert set(result["hashes"]) == {"data", "split", "partition"}
     assert set(result["versions"]) >= {"graphfed", "python", "torch", "numpy"}
     assert {type(leaf) for leaf in numbers(result)} <= {int, float, str, bool, type(None)}

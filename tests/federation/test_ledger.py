@@ -34,10 +34,10 @@ def filled() -> Ledger:
 
 def test_totals_are_of_setup_and_training_and_the_other_phases_stand_beside():
     totals = filled().totals()
-    by_transfer = totals.pop("by_transfer")
+    by_transfer, beside = totals.pop("by_transfer"), totals.pop("beside")
     assert totals == {"total": 2 * 120, "up": 48, "down": 48, "peer": 144, "setup": 120}
-    assert {by_transfer[k] for k in ("x", "y")} == {48}
-    assert by_transfer["eval/z"] == by_transfer["control/z"] == by_transfer["predict/z"] == 72
+    assert by_transfer == {"x": 48, "y": 48, "z": 144}
+    assert beside == {"eval": 120, "control": 120, "predict": 120}
     assert filled().counted_bytes == 240
 
 

@@ -151,7 +151,11 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     totals = fed.ledger.totals()
     beside = {e.phase for e in fed.ledger.entries} - {"setup", "train"}
     assert beside == {"eval", "control", "predict"}
-    assert totals["by_transfer"]["eval/model"] == ROUNDS * 3 * model_size() * 8
+    assert totals["by_transfer"] == averaging(make_world())
+    # Confusion counts with the column of none, and the loss: every round, and at the end for both targets.
+    scores = 3 * (C * (C + 1) + 1) * 8
+    assert totals["beside"]["eval"] == ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
+    assert totals["beside"]["predict"] == 3 * model_size() * 8
     assert totals["up"] + totals["down"] + totals["peer"] == totals["total"]
 
 
