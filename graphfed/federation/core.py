@@ -754,7 +754,7 @@ class Federation(OfTheProgram):
         return torch.from_numpy(np.flatnonzero(self.roster[first : last + 1]))
 
     def _one_charge(self, transfer: Transfer, crossing: Mapping[Pair, Message]) -> Charge:
-        """What the messages of a transfer weigh; they must be alike, or the ledger would count one for all."""
+        """What the messages of a transfer weigh; alike, or the ledger would count one for all."""
         (first, message), *others = crossing.items()
         charge = transfer.charge(message.payload)
         for pair, other in others:

@@ -6,15 +6,32 @@ Differs from the paper: weights are averaged (FedAvg), where the authors' progra
 gradients at the server; the recipe is GAT's usual one (8 heads of 8, Adam) since FedGAT's learning rate is
 lost (methods.md 4.3)."""
 
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+
+from graphfed.errors import InputError
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.fedavg import predict, round, setup
 
-__all__ = ["METHOD"]
+__all__ = ["METHOD", "DistGATConfig"]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class DistGATConfig(TrainingConfig):
+    @model_validator(mode="after")
+    def _only_gat(self) -> "DistGATConfig":
+        if self.backbone != "gat":
+            raise InputError(
+                f"distgat cannot use backbone={self.backbone!r}: it is FedAvg on GAT; run fedavg "
+                "with that backbone"
+            )
+        return self
+
 
 METHOD = Method(
     name="distgat",
     summary="FedAvg on GAT, cross-client edges dropped",
-    config=TrainingConfig,
+    config=DistGATConfig,
     setup=setup,
     round=round,
     predict=predict,
