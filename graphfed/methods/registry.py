@@ -18,7 +18,7 @@ METHODS: dict[str, str] = {
     "distgat": "graphfed.methods.distgat",
 }
 
-ALIASES: dict[str, str] = {"local": "isolated"}
+ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
 
 
 def get_method(name: str) -> Method:

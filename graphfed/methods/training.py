@@ -78,9 +78,11 @@ def prepare(
     pairs = None
     if isinstance(view.x, SparseMatrix):
         if personal:
-            # A client keeps the rows of every feature it has: its best round may differ from another
-            # client's, so the rows that all clients share are never read.
+            # Clients differ in their best rounds, so each keeps the rows of every feature it has. Rows of a
+            # feature that a client has nowhere are as of the last round, in every placement.
             pairs = pair_columns(view.x, view.client, view.num_clients)
+            if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
+                pairs = (pairs[0][:0], pairs[1][:0])
         elif config.client_state == "keep" and config.fraction < 1:
             # Absent clients keep older moments than present ones, so no row moves alike at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
@@ -219,17 +221,22 @@ def _untouched_where_absent(new: AdamState, old: AdamState, weights: Weights, pr
 
 
 def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
-    """Per-client weights: the new ones where `better` [K] bool, else the old ones."""
+    """Per-client weights: the new ones where `better` [K] bool, else the old ones.
+
+    First-layer rows that all clients share are the newest, unless they are the only client's own."""
     chosen: Weights = {}
     for k, w in new.items():
         before = old[k]
-        mask = better[_rows_of_client(w)]
         if isinstance(w, SparseWeights):
             assert isinstance(before, SparseWeights)
+            shared = torch.ones_like(w.ghost[:, 0], dtype=torch.bool)
+            if not len(w.pair_client):
+                shared = better.expand(len(shared))
+            mask = torch.cat([better[w.pair_client], shared])
             chosen[k] = w.with_values(torch.where(mask[:, None], w.values, before.values))
         else:
             assert isinstance(before, Tensor)
-            chosen[k] = torch.where(mask.view(-1, *[1] * (w.dim() - 1)), w, before)
+            chosen[k] = torch.where(better.view(-1, *[1] * (w.dim() - 1)), w, before)
     return chosen
 
 

@@ -149,7 +149,10 @@ def make_batch(
         x = x.select_rows(fields[0]) if len(fields[0]) < size else x
         words = entry_words(view.ids[fields[0]][x.row], x.indices.long())
         if per_client:
-            pairs = pair_columns(x, client[0], view.num_clients) if pairs is None else pairs
+            if pairs is None:
+                pairs = pair_columns(x, client[0], view.num_clients)
+                if view.num_clients == 1:  # the rows that all clients share are this client's weights
+                    pairs = (pairs[0][:0], pairs[1][:0])
             x = shift_columns(x, client[0], *pairs)
     elif len(fields[0]) < size:
         x = x[fields[0]]

@@ -375,11 +375,9 @@ def pair_columns(
     """The (client, feature) pairs whose weights are to be stored, sorted: two [P] int64 tensors.
 
     They are the pairs that occur in the rows of a stacked matrix, whose clients are `client` [N]; all K * F
-    of them if `every_pair`; and none where there is one client only, whose weights the ghost rows are."""
+    of them if `every_pair`."""
     features = matrix.shape[1]
-    if num_clients == 1:
-        codes = client.new_empty(0)
-    elif every_pair:
+    if every_pair:
         codes = torch.arange(num_clients * features, device=client.device)
     else:
         codes = client[matrix.row] * features + matrix.indices

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import World, by_vertex, logits, make_world, run_local, run_processes
+from worlds import World, by_vertex, last_round_stands, logits, make_world, run_local, run_processes
 
 from graphfed.data.partition import from_assignment, partition
 from graphfed.data.tables import Partition
+from graphfed.federation.payload import part_of
 from graphfed.methods import training
 from graphfed.methods.registry import get_method
 from graphfed.runtime.processes import Sites
@@ -26,6 +27,7 @@ def settings_of(name: str) -> dict:
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse):
     world = make_world(sparse=sparse)
+    world = world if sparse else last_round_stands(world)
     fast, fed = run_local(name, world, **settings_of(name))
     slow, oracle = run_local(name, world, "one at a time", **settings_of(name))
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -36,7 +38,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
 
 @pytest.mark.parametrize("name", [n for n in METHODS if n != "central"])
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, three_sites: Sites):
-    world = make_world(1)
+    world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
     together, fed = run_local(name, world, **settings_of(name))
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
@@ -143,3 +145,14 @@ def test_every_kind_of_partition_is_the_same_in_both_placements(name, dealt):
     assert fed.ledger.to_json() == oracle.ledger.to_json()
     scored = sum(sum(row) for row in fast.test_confusion)
     assert scored == int(world.split.test[world.partition.held_vertex[world.partition.held_owner]].sum())
+
+
+def test_the_weights_that_isolated_clients_keep_are_the_same_in_both_placements():
+    """Clients select different rounds, and some features occur at some clients only."""
+    world = make_world(8, clients=12)
+    fast, _ = run_local("isolated", world, rounds=12, **SETTINGS)
+    slow, _ = run_local("isolated", world, "one at a time", rounds=12, **SETTINGS)
+    (stacked,) = fast.weights.parts
+    for k, alone in enumerate(slow.weights.parts):
+        for name, w in part_of(stacked, k).items():
+            assert torch.allclose(w, part_of(alone, 0)[name], rtol=0, atol=1e-12), (k, name)

@@ -110,3 +110,10 @@ def by_vertex(outcome: Outcome, world: World, order: Any = None) -> Tensor:
     rows = logits(outcome)
     ids = torch.from_numpy(world.partition.held_id[world.partition.held_owner])
     return torch.zeros_like(rows).index_copy_(0, ids, rows)
+
+
+def last_round_stands(world: World) -> World:
+    """The same world without validation vertices: nothing is selected, so every round counts."""
+    none = np.zeros_like(world.split.val)
+    split = Split("no validation", world.split.train, none, world.split.test)
+    return World(world.graph, split, world.partition)
