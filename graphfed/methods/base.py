@@ -1,9 +1,12 @@
 """What a method is: a frozen config, and three functions that are one program over places.
 
-    setup(fed, data, task, config)       one-off exchanges and the first weights -> State round(fed, state,
-    config, number)    one communication round, counted from 1 -> State predict(fed, state, config, target)
-    at the clients, logits [n, C] of cohort.rows(target), with only what the method's
-                                         protocol lets it see at prediction time -> Located
+    setup(fed, data, task, config) -> State
+        one-off exchanges and the first weights
+    round(fed, state, config, number) -> State
+        one communication round, counted from 1
+    predict(fed, state, config, target) -> Located
+        at the clients, logits [n, C] of cohort.rows(target), with only what the method's protocol lets it see
+        at prediction time
 
 `data` is a `Cohort` located at the clients, `task` what everyone knows beforehand.
 

@@ -7,18 +7,18 @@ training, then FedAvg (methods.md 6.3).
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
-1. Client k adds up, for every vertex i next to one of its own (i itself included), its share sum_{j in N(i),
-   j in V_k} x_j /
-   sqrt(d_j + 1) and uploads it: one row of F numbers for every vertex of its closure V_k + neighbours.
+1. Client k adds up, for every vertex i next to one of its own (i itself included), its share
+   sum_{j in N(i), j in V_k} x_j / sqrt(d_j + 1) and uploads it: one row of F numbers for every vertex of its
+   closure (V_k and the neighbours of V_k).
 2. The server adds the shares of each vertex and returns them: to the owner of i (1 hop) or to every client
-   with i in its
-   closure (2 hops), who scale them by 1 / sqrt(d_i + 1).
-3. Training is FedAvg with a first layer that only transforms; the second layer uses the neighbours'
-   aggregates (2 hops), which
-   makes a two-layer GCN exact, or the client's own vertices only (1 hop). hops=0 sends nothing: it is FedAvg.
+   with i in its closure (2 hops), who scale them by 1 / sqrt(d_i + 1).
+3. Training is FedAvg with a first layer that only transforms. The second layer uses the neighbours'
+   aggregates (2 hops), which makes a two-layer GCN exact, or the client's own vertices only (1 hop). hops=0
+   sends nothing: it is FedAvg.
 
-What it shows: the server sees every share in clear, and a vertex with one neighbour elsewhere shows that
-neighbour's features.
+What it shows. The server sees every share in clear, which client touches which vertex, and (2 hops) the number
+of neighbours there: a share of one vertex, such as that of a vertex without neighbours at its own client, is
+that vertex's features exactly. A client sees sums: of a neighbour with a single neighbour, features exactly.
 
 Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
 raw features of the hops instead and know the graph). A layer beyond the second uses the client's own vertices
