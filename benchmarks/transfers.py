@@ -3,7 +3,7 @@
     python benchmarks/transfers.py
 
 10 stacked clients, small tensors; then the same transfers with 22 470 clients, where charging must stay
-cheap. Each line: the median time of one call and its ratio to cloning the payload. Aim (design.md 9): at most
+cheap. Each line: the median time of one call and its ratio to cloning the payload. Aim: at most
 50 us a transfer."""
 
 import platform

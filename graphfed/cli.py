@@ -3,14 +3,18 @@
 0    done
 1    the program itself failed (GraphfedError)
 2    the input cannot be used: one line on stderr, nothing written (InputError, unknown options)
-130  interrupted
+130  interrupted, by Ctrl-C or SIGTERM
 """
 
 import json
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,7 +48,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+        raise typer.BadParameter(f"{text[:60]!r} is not a whole number") from None
 
 
 Config = Annotated[
@@ -320,25 +324,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that wait sleep instead of spinning. Where other programs keep the cores
     # busy, spinning made a round on Cora up to 70 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        # A result must not be lost because a terminal cannot show a sign of it.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(
-            None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
-        )
+        with _signals():
+            code = app(
+                None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
+            )
     except (typer.Abort, KeyboardInterrupt):
         # Versions of typer differ: some return 130 themselves.
         code = 130
     except GraphfedError as error:
-        _say(f"error: {' '.join(str(error).split())}")
+        _say(f"error: {_one_line(str(error))}")
         return error.exit_code
     except _UsageError as error:
         # Empty where help was printed because nothing was asked.
-        message = " ".join(error.format_message().split())
+        message = _one_line(error.format_message())
         if message:
             _say(f"error: {message} (see graphfed --help)")
         return 2
     if code == 130:
         _say("interrupted; the folders of finished runs are whole, nothing else was kept")
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM stops the program as Ctrl-C does: what is half done is cleaned away.
+
+    A second wish within two seconds of the first is not heard, so that the cleaning is not cut short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = -2.0
+
+    def stop(*_: object) -> None:
+        nonlocal heard
+        if time.monotonic() - heard > 2:
+            heard = time.monotonic()
+            raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # One that is ignored stays so: that is how a shell keeps Ctrl-C from programs in the background.
+    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 2000 else f"{line[:2000]}..."
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which
@@ -374,18 +416,23 @@ def _compare_files(
                 )
         own = options.pop("set", {})
         options |= {key: value for key, value in given.items() if key not in ("out", "seeds")}
-        rows.append({**options, "settings": own, "label": options.get("label", path.stem)})
+        label = options.get("label", path.stem)
+        if not isinstance(label, str | int | float):
+            raise InputError(f"the config file {path}: label must be text (found {type(label).__name__})")
+        rows.append({**options, "settings": own, "label": label})
     return rows, common
 
 
 def _parse_seeds(seeds: Any) -> tuple[int, ...]:
     """``"0,1,2"``, a number or a list -> seeds."""
+    from graphfed.experiment.config import shown
+
     parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
     try:
         return tuple(int(str(part)) for part in parts)
     except ValueError:
         raise InputError(
-            f"seeds {seeds!r} cannot be read; write whole numbers with commas, as in 0,1,2"
+            f"seeds {shown(seeds)} cannot be read; write whole numbers with commas, as in 0,1,2"
         ) from None
 
 
@@ -419,9 +466,9 @@ def _say(text: str) -> None:
 def _show(table: "Table") -> None:
     from rich.console import Console
 
-    # Where stdout is no terminal, rich would cut the table to 80 columns.
+    # Where stdout is no terminal and nobody says how wide it is, rich would cut the table to 80 columns.
     console = Console()
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=140)
     console.print(table)
 

@@ -15,6 +15,10 @@ from graphfed.errors import InputError
 
 __all__ = ["Graph", "Sensors", "Split", "from_pyg", "make_graph"]
 
+SPARE_CLASSES = (
+    1000  # a graph may name so many more classes than it has vertices, unless num_classes says more
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -160,6 +164,13 @@ def make_graph(
     n = len(y)
     if num_classes is None:
         num_classes = len(class_names) or int(y.max(initial=-1)) + 1
+        if not class_names and num_classes > n + SPARE_CLASSES:
+            raise InputError(
+                f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are only {n} "
+                "vertices; number the classes 0, 1, ... or give num_classes"
+            )
+    elif isinstance(num_classes, bool) or not hasattr(num_classes, "__index__") or num_classes < 0:
+        raise InputError(f"graph {name!r}: num_classes={num_classes!r} must be a whole number of at least 0")
     if y.max(initial=-1) >= num_classes:
         raise InputError(
             f"graph {name!r}: vertex {int(y.argmax())} has class {y.max()}, but there are {num_classes} "
@@ -174,23 +185,30 @@ def make_graph(
             f"graph {name!r}: split {split.name!r} is for {len(split.train)} vertices, the graph has {n}"
         )
     return Graph(
-        name, _features(name, x, n), y, _undirected(name, edges, n), num_classes, split, tuple(class_names)
+        name,
+        _features(name, x, n),
+        y,
+        _undirected(name, edges, n),
+        num_classes.__index__(),
+        split,
+        tuple(class_names),
     )
 
 
 def from_pyg(data: Any, name: str = "custom") -> Graph:
     """A Graph from a PyG `Data` with x, y, edge_index and, if it has a split, 1-D train/val/test masks.
 
-    The masks become the graph's public split. Raises InputError for a missing or unusable attribute.
+    The masks (boolean, or of 0 and 1) become the graph's public split. Edges become undirected; their weights
+    and attributes are not read. Raises InputError for a missing or unusable attribute.
     """
     for attribute in ("x", "y", "edge_index"):
         if getattr(data, attribute, None) is None:
             raise InputError(f"the Data object has no {attribute!r}; x, y and edge_index are needed")
-    y = _to_numpy(data.y)
+    x, y, edges = (_to_numpy(key, getattr(data, key)) for key in ("x", "y", "edge_index"))
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     names = ("train_mask", "val_mask", "test_mask")
-    masks = {key: _to_numpy(m) for key in names if (m := getattr(data, key, None)) is not None}
+    masks = {key: _to_numpy(key, m) for key in names if (m := getattr(data, key, None)) is not None}
     split = None
     if masks:
         missing = [key for key in names if key not in masks]
@@ -204,22 +222,50 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
                     f"{key} has shape {mask.shape}: one column a split; choose one, as in "
                     f"data.{key} = data.{key}[:, 0]"
                 )
+            if len(mask) != len(y) or not ((mask == 0) | (mask == 1)).all():
+                raise InputError(
+                    f"{key} has dtype {mask.dtype} and {len(mask)} entries; expected one boolean for each of "
+                    f"the {len(y)} vertices (a mask, not a list of vertices)"
+                )
         split = Split("public", *(mask.astype(bool) for mask in masks.values()))
-    return make_graph(name, _to_numpy(data.x), y, _to_numpy(data.edge_index), split=split)
+    return make_graph(name, x, y, edges, split=split)
 
 
-def _to_numpy(tensor: Any) -> Any:
+def _to_numpy(attribute: str, tensor: Any) -> Any:
     """A torch tensor as numpy (csr if it is sparse); anything else as numpy sees it."""
-    layout = str(getattr(tensor, "layout", "torch.strided"))
-    if layout != "torch.strided":
-        coo = tensor.detach().cpu().to_sparse_coo().coalesce()
+    try:
+        if sp.issparse(tensor):
+            return tensor
+        if not hasattr(tensor, "detach"):
+            return np.asarray(tensor)
+        tensor = tensor.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":  # numpy has no such type
+            tensor = tensor.float()
+        if str(tensor.layout) == "torch.strided":
+            return tensor.numpy()
+        coo = tensor.to_sparse_coo().coalesce()
         return sp.csr_matrix((coo.values().numpy(), coo.indices().numpy()), shape=tuple(coo.shape))
-    return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+    except Exception as error:  # torch, numpy and scipy each refuse in their own way
+        raise InputError(
+            f"{attribute} of the Data object, a {type(tensor).__name__}, cannot be read as an array ({error}); "
+            "give a tensor of numbers"
+        ) from error
+
+
+def _array(name: str, what: str, values: Any) -> np.ndarray:
+    """As numpy sees it; unsigned 64-bit integers that would wrap become as large as the sign allows."""
+    try:
+        array: np.ndarray = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different length, a tensor with gradient
+        raise InputError(f"graph {name!r}: {what} are no array ({error})") from error
+    if array.dtype == np.uint64:
+        array = np.minimum(array, np.uint64(2**63 - 1)).astype(np.int64)
+    return array
 
 
 def _classes(name: str, values: Any) -> np.ndarray:
-    y: np.ndarray = np.asarray(values)
-    if y.ndim != 1 or not (np.issubdtype(y.dtype, np.integer) or y.size == 0):
+    y = _array(name, "classes", values)
+    if y.ndim != 1 or not (y.dtype.kind in "iu" or y.size == 0):
         raise InputError(
             f"graph {name!r}: classes have dtype {y.dtype} and shape {y.shape}; "
             "expected one integer a vertex (-1 where unknown)"
@@ -235,39 +281,42 @@ def _classes(name: str, values: Any) -> np.ndarray:
 def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
     if x is None:
         return None
-    if sp.issparse(x):
-        x = sp.csr_matrix(x, dtype=np.float32, copy=True)
-        # One form for equal content: sorted columns, no repetition, no stored zeros.
-        x.sum_duplicates()
-        x.eliminate_zeros()
-        values = x.data
-    else:
-        x = np.asarray(x)
-        if x.dtype == object or not (np.issubdtype(x.dtype, np.number) or x.dtype == bool):
-            raise InputError(f"graph {name!r}: features have dtype {x.dtype}; expected numbers")
-        values = x = np.ascontiguousarray(x, dtype=np.float32)
+    if not sp.issparse(x):
+        x = _array(name, "features", x)
+    if x.dtype.kind not in "biuf":
+        raise InputError(f"graph {name!r}: features have dtype {x.dtype}; expected real numbers")
     if x.ndim != 2 or x.shape[0] != n:
         raise InputError(
             f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} vertices"
         )
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
+        if sp.issparse(x):
+            x = sp.csr_matrix(x, dtype=np.float32, copy=True)
+            # One form for equal content: sorted columns, no repetition, no stored zeros.
+            x.sum_duplicates()
+            x.eliminate_zeros()
+            values = x.data
+        else:
+            values = x = np.ascontiguousarray(x, dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(values.ravel()))
     if bad.size:
         row = np.searchsorted(x.indptr, bad[0], side="right") - 1 if sp.issparse(x) else bad[0] // x.shape[1]
         raise InputError(
-            f"graph {name!r}: vertex {row} has a feature that is not a finite number "
+            f"graph {name!r}: vertex {row} has a feature that is not a finite number in float32 "
             f"({bad.size} such entries); fill or drop them"
         )
     return x
 
 
 def _undirected(name: str, edges: Any, n: int) -> np.ndarray:
-    edges = np.asarray(edges)
+    edges = _array(name, "edges", edges)
     if edges.size == 0:
         return np.zeros((2, 0), dtype=np.int64)
-    if edges.ndim != 2 or edges.shape[0] != 2 or not np.issubdtype(edges.dtype, np.integer):
+    if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+        hint = " (transpose it)" if edges.ndim == 2 and edges.shape[1] == 2 else ""
         raise InputError(
             f"graph {name!r}: edges have dtype {edges.dtype} and shape {edges.shape}; "
-            "expected integers [2, m]"
+            f"expected integers [2, m]{hint}"
         )
     edges = edges.astype(np.int64)
     outside = np.flatnonzero(((edges < 0) | (edges >= n)).any(axis=0))

@@ -5,21 +5,24 @@ An npz file holds
     labels         [N] integers; label_names, their names, is optional
     feat_indptr    [N + 1], feat_indices [nnz]: the features as csr, of width num_features
     feat_values    [nnz]; 1 everywhere when absent
-No array may be a pickled object. The feature arrays may be absent: then only the structure can be loaded.
+No array may be a pickled object, and none is converted before its type and range are checked. The feature arrays may be absent: then only the structure can be loaded.
 """
 
-from collections.abc import Callable
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.graph import Graph, make_graph
+from graphfed.data.sparse import MAX_WIDTH, csr_from_arrays
 from graphfed.errors import InputError
 
 __all__ = ["NPZ_SOURCES", "NpzSource", "find_npz", "load_npz"]
+
+MAX_BYTES = 2**31  # of all arrays of a file, unpacked
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,11 @@ def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[st
     place = next((path for path in _candidates(roots, source) if path.is_file()), None)
     if place is None:
         return None, [source.file]
-    with _open(place, source) as arrays:
-        return place, [] if "feat_indptr" in arrays else [f"features in {source.file}"]
+    try:
+        with _open(place, source) as arrays:
+            return place, [] if "feat_indptr" in arrays else [f"features in {source.file}"]
+    except InputError:
+        return place, [f"a readable {source.file}"]
 
 
 def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Graph:
@@ -89,7 +95,7 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
             "graphfed/data/npz.py describes"
         )
     with _open(place, source) as arrays:
-        labels = _take(arrays, "labels", place, source)
+        labels = _integers(arrays, "labels", place, source, ndim=1)
         if not structure_only and "feat_indptr" not in arrays:
             raise InputError(
                 f"data set {source.name!r}: {place} lacks the features of its {len(labels)} vertices"
@@ -97,17 +103,31 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
                 "and its classes without features"
             )
         x = None if structure_only else _features(arrays, place, source, len(labels))
-        names = tuple(arrays["label_names"].tolist()) if "label_names" in arrays else ()
-        edges = _take(arrays, "edges", place, source)
-    return make_graph(source.name, x, labels, edges.T, class_names=names)
+        names = _names(arrays, place, source, len(labels)) if "label_names" in arrays else ()
+        edges = _integers(arrays, "edges", place, source, ndim=2)
+    if edges.shape[1] != 2:
+        _refuse(place, source, f"array 'edges' has shape {edges.shape}; expected [m, 2], one row an edge")
+    try:
+        return make_graph(source.name, x, labels, edges.T, class_names=names)
+    except InputError as error:
+        _refuse(place, source, str(error))
 
 
 def _candidates(roots: list[Path], source: NpzSource) -> list[Path]:
     return [place for root in roots for place in (root / source.folder / source.file, root / source.file)]
 
 
+def _refuse(place: Path, source: NpzSource, why: str) -> NoReturn:
+    raise InputError(f"{place}: {why}; get it again from {source.source}")
+
+
 def _open(place: Path, source: NpzSource) -> Any:
     try:
+        # numpy also reads a single array and a pickle; a set is an archive.
+        with zipfile.ZipFile(place) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > MAX_BYTES:
+            raise ValueError(f"its arrays have {unpacked} bytes, more than {MAX_BYTES}")
         return np.load(place, allow_pickle=False)
     except Exception as error:  # a file that is no zip archive fails in several ways
         raise InputError(f"{place} cannot be read ({error}); get it again from {source.source}") from error
@@ -115,7 +135,9 @@ def _open(place: Path, source: NpzSource) -> Any:
 
 def _take(arrays: Any, key: str, place: Path, source: NpzSource) -> np.ndarray:
     try:
-        array: np.ndarray = arrays[key]
+        array = arrays[key]
+        if not isinstance(array, np.ndarray):
+            raise TypeError("it is no array")
     except Exception as error:  # absent, damaged, or an object array, which numpy refuses to unpickle
         raise InputError(
             f"{place}: array {key!r} cannot be read ({error}); get it again from {source.source}"
@@ -123,23 +145,57 @@ def _take(arrays: Any, key: str, place: Path, source: NpzSource) -> np.ndarray:
     return array
 
 
+def _integers(arrays: Any, key: str, place: Path, source: NpzSource, ndim: int) -> np.ndarray:
+    array = _take(arrays, key, place, source)
+    if array.ndim != ndim or array.dtype.kind not in "iu":
+        _refuse(
+            place,
+            source,
+            f"array {key!r} has dtype {array.dtype} and shape {array.shape}; expected integers with "
+            f"{ndim} axes",
+        )
+    return array
+
+
+def _names(arrays: Any, place: Path, source: NpzSource, n: int) -> tuple[str, ...]:
+    names = _take(arrays, "label_names", place, source)
+    if names.ndim != 1 or names.dtype.kind != "U" or len(names) > n:
+        _refuse(
+            place,
+            source,
+            f"array 'label_names' has dtype {names.dtype} and shape {names.shape}; expected a vector of "
+            f"text, one a class and at most one for each of the {n} vertices",
+        )
+    return tuple(names.tolist())
+
+
 def _features(arrays: Any, place: Path, source: NpzSource, n: int) -> sp.csr_matrix:
-    take: Callable[[str], np.ndarray] = lambda key: _take(arrays, key, place, source)  # noqa: E731
-    indptr, indices = take("feat_indptr"), take("feat_indices").astype(np.int32)
-    values = take("feat_values") if "feat_values" in arrays else np.ones(len(indices))
+    indptr, indices, width = (
+        _take(arrays, key, place, source) for key in ("feat_indptr", "feat_indices", "num_features")
+    )
+    if width.size != 1 or width.dtype.kind not in "iu" or not 0 <= int(width.item()) <= MAX_WIDTH:
+        _refuse(
+            place,
+            source,
+            f"array 'num_features' has dtype {width.dtype} and shape {width.shape}; expected one whole "
+            f"number, at most {MAX_WIDTH}",
+        )
+    given = "feat_values" in arrays
+    values = _take(arrays, "feat_values", place, source) if given else np.ones(indices.shape, np.float32)
     try:
-        x = sp.csr_matrix((values.astype(np.float32), indices, indptr), shape=(n, int(take("num_features"))))
-        x.check_format(full_check=True)
+        return csr_from_arrays(values, indices, indptr, (n, int(width.item())))
     except ValueError as error:
-        raise InputError(
-            f"{place}: the features are damaged ({error}); get it again from {source.source}"
-        ) from error
-    return x
+        _refuse(place, source, f"the features are damaged ({error})")
 
 
 def _partial(place: Path, source: NpzSource) -> str:
+    """What a message adds about the file beside `place`; nothing when there is none that can be read."""
     beside = place.parent / source.partial if source.partial else None
     if beside is None or not beside.is_file():
         return ""
-    with _open(beside, source) as arrays:
-        return f", and {beside.name} has those of the first {len(arrays['feat_indptr']) - 1} only"
+    try:
+        with _open(beside, source) as arrays:
+            rows = len(_integers(arrays, "feat_indptr", beside, source, ndim=1)) - 1
+    except InputError:
+        return ""
+    return f", and {beside.name} has those of the first {rows} only"

@@ -1,8 +1,8 @@
 """Planetoid's raw files (Cora, CiteSeer, PubMed), read without trusting them.
 
-The files are Python 2 pickles. An unpickler that admits six names reads them, so a file cannot run
-code; the result is cached as safetensors under a key made of the files' content. Nothing is written beside
-the raw files.
+The files are Python 2 pickles, which planetoid_pickle.py reads; the result is cached as safetensors under a
+key made of the files' content. Nothing is written beside the raw files. A file that does not fit the others
+is named, and found out before anything is allocated by a number it states.
 
 Format: Yang, Cohen, Salakhutdinov, "Revisiting Semi-Supervised Learning with Graph Embeddings", ICML 2016;
 public repository kimiyoung/planetoid, folder data.
@@ -10,11 +10,9 @@ public repository kimiyoung/planetoid, folder data.
 
 import contextlib
 import hashlib
-import io
-import pickle
-from collections import defaultdict
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,98 +20,20 @@ import scipy.sparse as sp
 from graphfed.data.cache import cache_folder
 from graphfed.data.content import content_hash
 from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.planetoid_pickle import SOURCE, brief, read_pickle
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_bytes, write_tensors
 
-__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid", "read_pickle"]
+__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid"]
 
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 FEATURE_PARTS = ("x", "tx", "allx")
-SOURCE = "the public repository kimiyoung/planetoid, folder data"
 URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 TIMEOUT_SECONDS = 5.0
 NUM_VAL = 500
+MAX_BYTES = 2**28  # of one file; the largest real one has 8 million
+MAX_DIGITS = 18  # of a number in test.index
 FORMAT = "1"  # raise when the cached form changes
-
-
-class _Dtype:
-    """Stands in for numpy's dtype: a number's code, such as "f4", and its byte order."""
-
-    def __init__(self, code: str, *_: Any) -> None:
-        self.code = code
-        self.order: Any = "="
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = state[1]
-
-    def plain(self) -> np.dtype[Any]:
-        dtype = np.dtype(self.code).newbyteorder(self.order)
-        if dtype.kind not in "biuf":
-            raise ValueError(f"an array of {dtype}, not of numbers")
-        return dtype
-
-
-class _Array:
-    """Stands in for numpy's array."""
-
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.state = state
-
-    def plain(self) -> np.ndarray:
-        _, shape, dtype, fortran, content = self.state
-        # A Python 2 string is read as latin-1, one character a byte.
-        raw = content.encode("latin1") if isinstance(content, str) else content
-        return np.frombuffer(raw, dtype=dtype.plain()).reshape(shape, order="F" if fortran else "C")
-
-
-class _Csr:
-    """Stands in for scipy's csr_matrix."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.state = state
-
-    def plain(self) -> sp.csr_matrix:
-        data, indices, indptr = (self.state[key].plain() for key in ("data", "indices", "indptr"))
-        matrix = sp.csr_matrix((data, indices, indptr), shape=self.state["_shape"])
-        matrix.check_format(full_check=True)
-        return matrix
-
-
-# Everything the eight files name. What comes from numpy and scipy is only recorded while the pickle is read,
-# and built afterwards from checked numbers: a pickle never hands numpy a state of its own making.
-ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Dtype,
-    ("scipy.sparse.csr", "csr_matrix"): _Csr,
-    ("collections", "defaultdict"): defaultdict,
-    ("__builtin__", "list"): list,
-}
-
-
-class _AllowListUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no Planetoid file needs") from None
-
-
-def read_pickle(content: bytes, path: Path) -> Any:
-    """The array, csr matrix or dict in a Planetoid file. `path` is for messages.
-
-    Raises InputError for a file that names anything but the six, or is damaged; no code of it runs.
-    """
-    try:
-        value = _AllowListUnpickler(io.BytesIO(content), encoding="latin1").load()
-        return value.plain() if isinstance(value, _Array | _Csr) else value
-    except Exception as error:  # a hostile or damaged pickle can fail in any way
-        raise InputError(
-            f"{path} is not a Planetoid file and was refused: {error}; get it from {SOURCE}"
-        ) from error
 
 
 def folders(root: Path, folder: str) -> list[Path]:
@@ -165,8 +85,21 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
                 f"in {looked}, and could not be downloaded; set GRAPHFED_DATA or the data folder to where "
                 f"they are, or get them from {SOURCE}"
             )
-    content = {file: (place / file).read_bytes() for file in needed}
+    content = {file: _read(place / file) for file in needed}
     return _cached(name, content, place, structure_only)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); get it from {SOURCE}") from error
+    if len(content) > MAX_BYTES:
+        raise InputError(
+            f"{path} is larger than any Planetoid file ({MAX_BYTES} bytes); get it from {SOURCE}"
+        )
+    return content
 
 
 def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: bool) -> Graph:
@@ -183,9 +116,11 @@ def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: b
     raw = {file.removeprefix(f"ind.{name}."): (file, data) for file, data in content.items()}
     try:
         tensors = _convert(name, raw, place, structure_only)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # files that do not belong together can fail in any way
         raise InputError(
-            f"the files in {place} do not belong together ({error}); get all eight from {SOURCE}"
+            f"the files in {place} do not belong together ({brief(error)}); get all eight from {SOURCE}"
         ) from error
     graph = _from_tensors(name, tensors)
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
@@ -207,19 +142,20 @@ def _convert(
     name: str, raw: dict[str, tuple[str, bytes]], place: Path, structure_only: bool
 ) -> dict[str, np.ndarray]:
     """The arrays of the graph from the raw files, in the vertex order of PyG."""
-
-    def part(key: str) -> Any:
-        file, content = raw[key]
-        return read_pickle(content, place / file)
-
-    test_index = np.array(raw["test.index"][1].split(), dtype=np.int64)
-    y, ty, ally, graph = (part(key) for key in ("y", "ty", "ally", "graph"))
+    files = {part: place / file for part, (file, _) in raw.items()}
+    content = {part: data for part, (_, data) in raw.items()}
+    one_hot = {part: _one_hot(content[part], files[part]) for part in ("ally", "ty", "y")}
+    num_classes = one_hot["ally"].shape[1]
+    for part, rows in one_hot.items():
+        if rows.shape[1] != num_classes:
+            _refuse(files[part], f"{rows.shape[1]} classes, where {files['ally'].name} has {num_classes}")
+    y, ty, ally = one_hot["y"], one_hot["ty"], one_hot["ally"]
+    first = len(ally)
+    if len(y) + NUM_VAL > first:
+        _refuse(files["y"], f"{len(y)} training and {NUM_VAL} validation rows of the {first} before the test")
+    test_index = _test_index(content["test.index"], files["test.index"], first, len(ty))
     # The test vertices come last. Where a number among theirs is in no file (CiteSeer), its vertex is blank.
-    first, span = len(ally), int(test_index.max()) + 1 - len(ally)
-    n = first + span
-    sorted_index = np.sort(test_index)
-    if test_index.min() < first or len(ty) != len(test_index):
-        raise ValueError(f"{len(ty)} rows for {len(test_index)} test vertices from {test_index.min()} on")
+    n = int(test_index.max()) + 1
     # Row i of ty and tx is the i-th number of test.index.
     classes = np.zeros(n, dtype=np.int64)
     classes[:first] = ally.argmax(axis=1)
@@ -227,29 +163,26 @@ def _convert(
     masks = np.zeros((3, n), dtype=bool)
     masks[0, : len(y)] = True
     masks[1, len(y) : len(y) + NUM_VAL] = True
-    masks[2, sorted_index] = True
-    degree = np.fromiter((len(graph.get(i, ())) for i in range(n)), dtype=np.int64, count=n)
-    ends = np.fromiter(
-        (j for i in range(n) for j in graph.get(i, ())), dtype=np.int64, count=int(degree.sum())
-    )
+    masks[2, test_index] = True
+    edges = _edges(content["graph"], files["graph"], n)
     tensors = {
         "y": classes,
-        "edges": make_graph(name, None, classes, np.stack((np.repeat(np.arange(n), degree), ends))).edges,
+        "edges": make_graph(name, None, classes, edges).edges,
         "train": masks[0],
         "val": masks[1],
         "test": masks[2],
     }
     if not structure_only:
-        allx, tx = part("allx"), part("tx")
-        if allx.shape[0] != len(ally) or tx.shape[0] != len(ty):
-            raise ValueError(
-                f"features of {allx.shape[0]} + {tx.shape[0]} vertices for {len(ally)} + {len(ty)}"
-            )
+        allx, tx = (_features(content[part], files[part]) for part in ("allx", "tx"))
+        for part, matrix, rows in (("allx", allx, ally), ("tx", tx, ty)):
+            if matrix.shape != (len(rows), allx.shape[1]):
+                _refuse(
+                    files[part], f"a matrix {matrix.shape}, where {(len(rows), allx.shape[1])} was expected"
+                )
         # Row r of the stack belongs to vertex place_of[r]; rows that are in no file stay empty.
         stack = sp.vstack((allx, tx)).tocoo()
         place_of = np.concatenate((np.arange(first), test_index))
         x = sp.csr_matrix((stack.data, (place_of[stack.row], stack.col)), shape=(n, stack.shape[1]))
-        x = x.astype(np.float32)
         x.sum_duplicates()
         x.eliminate_zeros()
         tensors |= {
@@ -261,8 +194,67 @@ def _convert(
     return tensors
 
 
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise InputError(f"{path} does not fit the other files: {why}; get all eight from {SOURCE}")
+
+
+def _one_hot(content: bytes, path: Path) -> np.ndarray:
+    """[rows, C], the class of each row as a one."""
+    rows = read_pickle(content, path)
+    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] == 0:
+        _refuse(path, "it holds no table of classes, one row a vertex and one column a class")
+    return rows
+
+
+def _features(content: bytes, path: Path) -> sp.csr_matrix:
+    matrix = read_pickle(content, path)
+    if not sp.issparse(matrix):
+        _refuse(path, "it holds no csr matrix of features")
+    return matrix
+
+
+def _test_index(content: bytes, path: Path, first: int, count: int) -> np.ndarray:
+    """[count] int64: different vertex numbers from `first` on, at most as many missing as are there."""
+    words = content.split()
+    wrong = next((word for word in words if len(word) > MAX_DIGITS or not word.isdigit()), None)
+    if wrong is not None:
+        _refuse(path, f"{wrong[:40].decode('ascii', 'backslashreplace')!r} is not a vertex number")
+    if len(words) != count or not count:
+        _refuse(path, f"{len(words)} numbers for the {count} rows of the test vertices")
+    index = np.array(words, dtype=np.int64)
+    if index.min() < first or index.max() >= first + 2 * count:
+        _refuse(
+            path,
+            f"numbers from {index.min()} to {index.max()}; {count} test vertices after the first {first} "
+            f"have numbers in {first}..{first + 2 * count - 1}",
+        )
+    if len(np.unique(index)) != count:
+        _refuse(path, "a number is listed twice")
+    return index
+
+
+def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
+    """[2, entries] int64: every vertex beside each of its neighbours."""
+    neighbours = read_pickle(content, path)
+    if not isinstance(neighbours, dict):
+        _refuse(path, "it holds no dict of neighbours")
+    for vertex, listed in neighbours.items():
+        if type(vertex) is not int or not 0 <= vertex < n or type(listed) is not list:
+            _refuse(path, f"the entry of vertex {str(vertex)[:40]!r} is no list of one of the {n} vertices")
+    degree = np.fromiter(map(len, neighbours.values()), dtype=np.int64, count=len(neighbours))
+    # One list may stand for many vertices, and so for more entries than the memory holds.
+    if degree.sum() > len(content):
+        _refuse(path, f"{degree.sum()} neighbours in a file of {len(content)} bytes")
+    ends = list(itertools.chain.from_iterable(neighbours.values()))
+    if set(map(type, ends)) - {int} or (ends and not 0 <= min(ends) <= max(ends) < n):
+        _refuse(path, f"a vertex has a neighbour that is not one of the {n} vertices")
+    vertices = np.fromiter(neighbours, dtype=np.int64, count=len(neighbours))
+    return np.stack((np.repeat(vertices, degree), np.array(ends, dtype=np.int64)))
+
+
 def _download(folder: str, target: Path) -> bool:
     """Fetch the raw files into `target`; False when the network or the disk does not allow it."""
+    import http.client
     import urllib.request
 
     try:
@@ -270,7 +262,7 @@ def _download(folder: str, target: Path) -> bool:
             file = f"ind.{folder.lower()}.{part}"
             if not (target / file).is_file():
                 with urllib.request.urlopen(f"{URL}/{file}", timeout=TIMEOUT_SECONDS) as reply:
-                    write_bytes(target / file, reply.read())
-    except OSError:
+                    write_bytes(target / file, reply.read(MAX_BYTES))
+    except (OSError, http.client.HTTPException):
         return False
     return True

@@ -33,6 +33,9 @@ STRETCH_KM = 10.0
 KERNEL_THRESHOLD = 0.1
 PEAKS_MINUTE = (7 * 60 + 30, 17 * 60)
 NOISE_PERSISTENCE = 0.85
+# What is larger is a slip of the keyboard: at either limit a few GB are in use while the data are drawn.
+MAX_SENSORS = 5000
+MAX_READINGS = 5 * 10**7
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,19 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
     """Speeds of `sensors` sensors over `weeks` weeks: T = weeks * 2016 steps.
 
     Sensors are numbered road by road, in the direction of travel. position is in kilometres. The same options
-    give the same data. Raises InputError when an option is not a whole number of at least 1.
+    give the same data. Raises InputError when an option is not a whole number of at least 1, or above 5000
+    sensors or 5 * 10^7 readings.
     """
     for option, value in {"sensors": sensors, "weeks": weeks}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"roads: {option}={value!r} must be a whole number of at least 1")
+    if sensors > MAX_SENSORS:
+        raise InputError(f"roads: sensors={sensors} is too many; use at most {MAX_SENSORS}")
+    if 7 * weeks * STEPS_PER_DAY * sensors > MAX_READINGS:
+        raise InputError(
+            f"roads: weeks={weeks} of sensors={sensors} are more than {MAX_READINGS} readings; use at most "
+            f"{MAX_READINGS // (7 * STEPS_PER_DAY * sensors)} weeks"
+        )
     rng = generator(seed, "roads")
     roads = _lay_out(rng, sensors)
     days = 7 * weeks

@@ -20,6 +20,10 @@ TAIL = 2.5  # exponent of the degree distribution
 FEATURES_PER_VERTEX = 8  # on average, before repetitions
 FAVOURED = 0.3  # the share of a vertex's features drawn by its community's taste
 MAX_TOP_UPS = 100
+# What is larger is a slip of the keyboard: 10^7 vertices of degree 10 take about 8 GB while they are drawn.
+MAX_NODES = 10**7
+MAX_EDGES = 10**8
+MAX_TASTES = 10**8  # communities x features
 
 
 def make_social(
@@ -35,7 +39,8 @@ def make_social(
     """A graph of `num_nodes` vertices with exactly round(num_nodes * average_degree / 2) edges.
 
     features: F binary columns, csr [N, F] float32. homophily: probability that an edge is drawn inside a
-    community. The same options give the same graph. Raises InputError when an option is out of range.
+    community. The same options give the same graph. Raises InputError when an option is out of range, or
+    above 10^7 vertices, 10^8 edges or 10^8 communities x features.
     """
     _check(num_nodes, communities, features, average_degree, homophily)
     rng = generator(seed, "social")
@@ -114,6 +119,11 @@ def _check(num_nodes: int, communities: int, features: int, average_degree: floa
     for option, value in whole.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"social: {option}={value!r} must be a whole number of at least 1")
+    for option, number in {"average_degree": average_degree, "homophily": homophily}.items():
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise InputError(f"social: {option}={number!r} must be a number")
+    if num_nodes > MAX_NODES:
+        raise InputError(f"social: num_nodes={num_nodes} is too many; use at most {MAX_NODES}")
     if communities > num_nodes:
         raise InputError(
             f"social: {communities} communities need at least as many num_nodes (got {num_nodes})"
@@ -122,6 +132,16 @@ def _check(num_nodes: int, communities: int, features: int, average_degree: floa
         raise InputError(
             f"social: average_degree={average_degree:g} must be from 0 to half of the other vertices "
             f"({(num_nodes - 1) / 2:g} for num_nodes={num_nodes})"
+        )
+    if num_nodes * average_degree / 2 > MAX_EDGES:
+        raise InputError(
+            f"social: num_nodes={num_nodes} of average_degree={average_degree:g} have more than {MAX_EDGES} "
+            "edges; use a smaller average_degree"
+        )
+    if communities * features > MAX_TASTES:
+        raise InputError(
+            f"social: communities={communities} times features={features} is more than {MAX_TASTES}; "
+            "use fewer of either"
         )
     if not 0 <= homophily <= 1:
         raise InputError(f"social: homophily={homophily:g} must be a fraction from 0 to 1")

@@ -21,6 +21,7 @@ import numpy as np
 
 from graphfed.data.content import content_hash
 from graphfed.data.graph import Graph
+from graphfed.data.table_checks import check_against_graph, check_recipe, check_tables
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 
@@ -76,12 +77,16 @@ class Partition:
         return content_hash(self.tables, f"{self.num_sites} {self.graph_hash}")
 
     def check(self, graph: Graph) -> None:
-        """Raises InputError when this partition was made for another graph."""
+        """Raises InputError when this partition was made for another graph, or its tables are no partition
+        of this one: a row out of place, an unknown vertex or id, an edge the graph does not have."""
         if graph.hash != self.graph_hash:
             raise InputError(
                 f"this {self.name!r} partition was made for another graph (hash {self.graph_hash[:12]}) than "
                 f"{graph.name!r} (hash {graph.hash[:12]}); partition this graph again, or load the other"
             )
+        where = f"the {self.name!r} partition"
+        check_tables(self.tables, self.num_sites, where)
+        check_against_graph(self.tables, graph, where)
 
     def save(self, path: str | Path) -> None:
         """Write one portable safetensors file, atomically."""
@@ -98,7 +103,8 @@ class Partition:
 
     @staticmethod
     def load(path: str | Path) -> "Partition":
-        """Read what `save` wrote. Raises InputError for a missing, foreign or damaged file."""
+        """Read what `save` wrote. Raises InputError for a missing, foreign or damaged file, and for one whose
+        tables are no partition of any graph: then it names table and row. `check` compares with a graph."""
         path = Path(path)
         if not path.is_file():
             raise InputError(f"there is no partition file {path}; write one with Partition.save")
@@ -117,6 +123,8 @@ class Partition:
             raise InputError(
                 f"{path} is damaged or of another version: its content does not match its hash; save it again"
             )
+        check_recipe(recipe, str(path))
+        check_tables(loaded.tables, loaded.num_sites, str(path))
         return loaded
 
 
@@ -169,7 +177,7 @@ def from_assignment(
         graph_hash=graph.hash,
         name=name,
         options=dict(options or {}),
-        seed=seed,
+        seed=int(seed),
     )
 
 

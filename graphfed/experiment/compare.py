@@ -1,17 +1,17 @@
 """Methods side by side over seeds: same data, same split, same partition per seed, or no table at all."""
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from graphfed.errors import InputError, did_you_mean
+from graphfed.errors import GraphfedError, InputError, did_you_mean
 from graphfed.experiment import folder as files
-from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names
+from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names, shown
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
 from graphfed.experiment.run import Inputs, Result, execute, load_inputs
 from graphfed.files import write_json
@@ -67,12 +67,13 @@ class Comparison:
 
     def table(self) -> "Table":
         """The rows for a screen (a rich table)."""
+        from rich.markup import escape
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
         table = Table(
-            title=f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}",
-            caption=self._caption(),
+            title=escape(f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"),
+            caption=escape(self._caption()),
             caption_justify="left",
         )
         table.add_column("method")
@@ -92,7 +93,7 @@ class Comparison:
             cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
             cells.append(human_bytes(row["bytes"]["mean"]))
             cells.append(human_seconds(row["seconds"]["mean"]))
-            table.add_row(row["label"] + (" *" if row["recipe"] else ""), *cells)
+            table.add_row(escape(row["label"]) + (" *" if row["recipe"] else ""), *cells)
         return table
 
     def _caption(self) -> str:
@@ -133,33 +134,39 @@ def compare(
     options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
     settings, where a key goes to every row whose method has it, and ``"fedgcn.hops"`` to that method alone.
     out: the folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder for
-    each run as it ends, and comparison.json at last.
+    each run as it ends, and comparison.json at last. Until then the file .unfinished claims it, so that two
+    comparisons never share a folder. A run that has ended stays, whatever happens to those after it.
 
     Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
-    partitions."""
+    partitions: all of that is checked before the first run."""
     seeds = _seeds(seeds)
-    rows, added = _plan(methods, seeds, dict(settings or {}), options)
-    folder = _folder(out, rows)
-    inputs = _load(rows)
-    results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
-    total, number = len(rows) * len(seeds), 0
-    try:
+    rows, added = _plan(methods, seeds, settings, options)
+    folder = files.chosen_folder(out, f"compare-{next(iter(rows[0].configs.values())).data_name}")
+    with nullcontext() if folder is None else files.claimed_folder(folder):
+        inputs = _load(rows)
+        results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
+        total, number = len(rows) * len(seeds), 0
         for row in rows:
             for seed, config in row.configs.items():
                 number += 1
-                place = None if folder is None else folder / f"{row.label}-seed{seed}"
-                with show_progress(f"[{number}/{total}] {row.label}, seed {seed}", progress) as on_event:
+                with (
+                    nullcontext()
+                    if folder is None
+                    else files.new_folder(folder / _run_name(row.label, seed)) as place,
+                    show_progress(f"[{number}/{total}] {row.label}, seed {seed}", progress) as on_event,
+                ):
                     results[row.label][seed] = execute(
                         config, inputs[row.label, seed], folder=place, command=command, on_event=on_event
                     )
-    except InputError:
-        # Refused input leaves nothing behind; after any other failure the finished runs stay, each whole.
+        comparison = _comparison(results, added=added, folder=folder)
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    comparison = _comparison(results, added=added, folder=folder)
-    if folder is not None:
-        write_json(folder / "comparison.json", comparison.to_json())
+            try:
+                write_json(folder / "comparison.json", comparison.to_json())
+            except OSError as error:
+                raise GraphfedError(
+                    f"every run has ended, but {folder / 'comparison.json'} could not be written: "
+                    f"{error.strerror or error}"
+                ) from error
     return comparison
 
 
@@ -201,23 +208,31 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
 
 
 def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    chosen = tuple(seeds)
+    try:
+        chosen = tuple(seeds)
+        len(set(chosen))
+    except TypeError:
+        raise InputError(
+            f"seeds of type {type(seeds).__name__} cannot be used; give whole numbers, as in [0, 1, 2]"
+        ) from None
     if not chosen:
         raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
     if len(set(chosen)) < len(chosen):
-        raise InputError(f"seeds {', '.join(str(s) for s in chosen)}: a seed is there twice; give each once")
+        raise InputError(
+            f"seeds {', '.join(shown(s) for s in chosen)}: a seed is there twice; give each once"
+        )
     return chosen
 
 
 def _plan(
     methods: Sequence[str | Mapping[str, Any]],
     seeds: tuple[int, ...],
-    settings: dict[str, Any],
+    settings: Mapping[str, Any] | None,
     options: dict[str, Any],
 ) -> tuple[list[_Row], tuple[str, ...]]:
     """Every row with its checked configs, and the reference rows that were added."""
-    if isinstance(methods, str):
-        raise InputError(f"methods={methods!r} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
+    if isinstance(methods, str) or not isinstance(methods, Sequence):
+        raise InputError(f"methods={shown(methods)} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
     if not methods:
         raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
     asked = [_row_options(item) for item in methods]
@@ -225,7 +240,7 @@ def _plan(
     references = REFERENCES.get(get_method(names[0]).task, ())
     added = tuple(name for name in references if name not in names)
     asked += [{"method": name, "label": name, "settings": {}} for name in added]
-    shared = _shared_settings(settings, [row["method"] for row in asked], options)
+    shared = _shared_settings(_settings(settings), [row["method"] for row in asked], options)
     rows: list[_Row] = []
     for row in asked:
         own = {key: value for key, value in row.items() if key not in ("label", "settings")}
@@ -239,16 +254,39 @@ def _plan(
 
 def _row_options(item: str | Mapping[str, Any]) -> dict[str, Any]:
     """A row as a mapping, with its method's proper name, a label and settings."""
+    if not isinstance(item, str | Mapping):
+        raise InputError(
+            f"a row of type {type(item).__name__} cannot be used; give a method's name, or a mapping as in "
+            "{'method': 'fedgcn', 'label': 'one hop'}"
+        )
     row: dict[str, Any] = {"method": item} if isinstance(item, str) else dict(item)
     for key in row:
         if key not in _ROW_KEYS:
             raise InputError(f"a row of a comparison has no {key!r}; {did_you_mean(str(key), _ROW_KEYS)}")
-    row["method"] = get_method(row.get("method", "")).name
-    row["settings"] = dict(row.get("settings", {}))
-    row["label"] = str(row.get("label", row["method"]))
-    if not row["label"] or "/" in row["label"] or row["label"].startswith("."):
-        raise InputError(f"the label {row['label']!r} cannot name a folder; use letters, digits, dashes")
+    if not isinstance(row.get("method"), str):
+        raise InputError("a row of a comparison needs a method, as in {'method': 'fedgcn'}")
+    row["method"] = get_method(row["method"]).name
+    row["settings"] = _settings(row.get("settings"))
+    row["label"] = label = str(row.get("label", row["method"]))
+    if not label.isprintable() or "/" in label or label[:1] in ("", ".") or len(label.encode()) > MAX_LABEL:
+        raise InputError(
+            f"the label {shown(label)} cannot name a folder; use at most {MAX_LABEL} letters, digits, dashes"
+        )
     return row
+
+
+#: Bytes of a label: with the seed it is the name of a folder.
+MAX_LABEL = 200
+
+
+def _run_name(label: str, seed: int) -> str:
+    return f"{label}-seed{seed}"
+
+
+def _settings(settings: Any) -> dict[str, Any]:
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
+    return dict(settings or {})
 
 
 def _shared_settings(
@@ -274,20 +312,11 @@ def _shared_settings(
         if not takers:
             every = sorted({name for names in known.values() for name in names})
             raise InputError(
-                f"no method of this comparison has a setting {key!r}; {did_you_mean(key, every)}"
+                f"no method of this comparison has a setting {shown(key)}; {did_you_mean(key, every)}"
             )
         for m in takers:
             shared[m][key] = value
     return {m: shared[m] | specific[m] for m in known}
-
-
-def _folder(out: str | Path | Literal[False] | None, rows: list[_Row]) -> Path | None:
-    if out is False:
-        return None
-    first = next(iter(rows[0].configs.values()))
-    folder = files.default_folder(f"compare-{first.data_name}") if out is None else Path(out)
-    files.check_free(folder)
-    return folder
 
 
 def _load(rows: list[_Row]) -> dict[tuple[str, int], Inputs]:

@@ -10,6 +10,7 @@ Everything that can be refused without loading data is refused here. Three kinds
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -30,6 +31,7 @@ __all__ = [
     "parse_settings",
     "read_config",
     "setting_names",
+    "shown",
 ]
 
 T = TypeVar("T")
@@ -39,6 +41,12 @@ Runtime = Literal["local", "processes", "nvflare"]
 DEFAULT_CLIENTS = 10
 #: Every process loads torch, about 200 MB.
 MAX_PROCESSES = 64
+#: More than any machine has cores; torch takes far larger numbers and then fails inside.
+MAX_THREADS = 1024
+#: Of counts and widths: what 32 bits hold. Vertices of a generated data set have a limit of their own.
+MAX_COUNT = 2**31 - 1
+MAX_GENERATED = 10**8
+MAX_SEED = 2**63 - 1
 
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
 OPTIONS = (
@@ -48,6 +56,7 @@ OPTIONS = (
 _SEEDS = ("partition_seed", "split_seed")
 #: Settings that are options of their own, so that a run has one place to say them.
 _OPTION_SETTINGS = ("seed",)
+_WHOLE_OPTIONS = ("clients", "rounds", "seed", "threads")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,6 +81,12 @@ class RunConfig:
     placement: Placement
     device: str
     threads: int | None
+
+    @property
+    def site_threads(self) -> int:
+        """Threads that each process of the runtime "processes" computes with: one, unless a number was
+        given."""
+        return 1 if self.threads is None else self.threads
 
     @property
     def data_name(self) -> str:
@@ -101,8 +116,9 @@ class RunConfig:
     def recipe(self) -> dict[str, Any]:
         """The settings in which this run differs from the default recipe, so that no table hides it.
 
-        The default of a shared setting is in `TrainingConfig`, of a method's own in the method's config."""
-        default = dataclasses.asdict(self.method.config()) | dataclasses.asdict(TrainingConfig())
+        The default of a shared setting is in `TrainingConfig`; of a method's own it is the method's."""
+        own = dataclasses.asdict(self.method.config(**self.method.defaults))
+        default = own | dataclasses.asdict(TrainingConfig())
         chosen = dataclasses.asdict(self.training)
         return {key: value for key, value in chosen.items() if key != "seed" and value != default[key]}
 
@@ -127,8 +143,9 @@ def make_config(
 
     data: the name of a data set, a `Graph`, or a PyG `Data`.
     clients: default 10, or one per vertex where the partition says so.
-    rounds: default the method's. threads: default one for a small graph, every core for a
-    large one.
+    rounds: default the method's.
+    threads: default one for a small graph, every core for a large one; with separate processes those of each
+    process, default one.
 
     Raises InputError with the key, the bad value and what was expected; nothing was loaded or written."""
     if method is None:
@@ -137,19 +154,22 @@ def make_config(
         )
     chosen = get_method(_text("method", method))
     settings = dict(settings or {})
-    seed = _integer("seed", seed, 0)
+    seed = _integer("seed", seed, 0, MAX_SEED)
     graph = _data(data, chosen)
-    if data_dir is not None:
-        search_folders(data_dir)  # refuses a folder that is not there
+    folder = _folder("data_dir", data_dir)
+    if folder is not None:
+        search_folders(folder)  # refuses a folder that is not there
     spec = _choose("partition", "partition", partition, PARTITIONS)
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     training, rest = _training(chosen, settings, rounds, seed, _other_names(partition, data_defaults))
-    sites = None if clients is None else _integer("clients", clients, 1)
+    sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
     if sites is None and not spec.one_client_per_vertex:
         sites = DEFAULT_CLIENTS
     kind = _runtime(runtime)
     if kind == "processes" and device != "cpu":
-        raise InputError(f"runtime 'processes' computes on the CPU, not on {device!r}; use runtime 'local'")
+        raise InputError(
+            f"runtime 'processes' computes on the CPU, not on {shown(device)}; use runtime 'local'"
+        )
     if kind == "processes" and not chosen.pooled and not 1 <= (sites or 0) <= MAX_PROCESSES:
         raise InputError(
             f"runtime 'processes' starts one process per client, at most {MAX_PROCESSES}; "
@@ -160,18 +180,18 @@ def make_config(
         training=training,
         data=graph,
         data_options=_prefixed("data.", rest, data_defaults),
-        data_dir=None if data_dir is None else Path(data_dir),
+        data_dir=folder,
         clients=sites,
         partition=partition,
         partition_options=_prefixed("partition.", rest, spec.options),
-        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0),
+        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED),
         split=_text("split", split),
-        split_seed=_integer("split_seed", rest.get("split_seed", seed), 0),
+        split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
         seed=seed,
         runtime=kind,
         placement=_one_of("placement", placement, get_args(Placement)),
         device=_device(device),
-        threads=None if threads is None else _integer("threads", threads, 1),
+        threads=None if threads is None else _integer("threads", threads, 1, MAX_THREADS),
     )
 
 
@@ -184,34 +204,107 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
 def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
 
-    Raises InputError for a file that cannot be read, that is no mapping, or has a key that is no option."""
-    import yaml
-
+    A config is a small plain file: no aliases, tags or keys given twice, at most 10 levels and 100 kB; a date
+    is text and 1e-3 a number. Raises InputError for a file that cannot be read, that is no such mapping, or
+    has a key that is no option or a value that is not of its kind."""
     path, known = Path(path), [*OPTIONS, *extra]
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"the config file {path} cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"the config file {path} is not YAML: {reason}") from None
+    content = _read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(
-            f"the config file {path} must be a mapping, as in 'method: fedavg' (found {content!r:.60})"
+            f"the config file {path} must be a mapping, as in 'method: fedavg' (found {shown(content)})"
         )
     for key in content:
         if key not in known:
-            raise InputError(
-                f"the config file {path} has an unknown key {key!r}; {did_you_mean(str(key), known)}"
-            )
+            near = did_you_mean(key if isinstance(key, str) else "", known)
+            raise InputError(f"the config file {path} has an unknown key {shown(key)}; {near}")
     options = {key: value for key, value in content.items() if value is not None}
+    for key, value in options.items():
+        if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
+        if key in OPTIONS and key not in (*_WHOLE_OPTIONS, "set") and not isinstance(value, str):
+            raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
     settings = options.get("set", {})
-    if not isinstance(settings, dict) or any(isinstance(value, dict | list) for value in settings.values()):
+    single = (str, int, float, type(None))
+    if not isinstance(settings, dict) or not all(
+        isinstance(key, str) and isinstance(value, single) for key, value in settings.items()
+    ):
         raise InputError(
             f"the config file {path}: 'set' must map names to single values, as in 'partition.beta: 1.0'"
         )
-    options["set"] = {str(key): value for key, value in settings.items()}
+    options["set"] = settings
     return options
+
+
+#: Of a config file, in bytes and levels: far more than one needs, and little enough to be read at once.
+MAX_CONFIG = 100_000
+MAX_LEVELS = 10
+
+
+def _read_yaml(path: Path) -> Any:
+    """What a YAML file holds, for `read_config`."""
+    import yaml
+
+    def refusal(node: Any, reason: str) -> InputError:
+        return InputError(f"the config file {path}, line {node.start_mark.line + 1}: {reason}")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        level = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            # A few aliases of aliases stand for billions of values; a tag can ask for any type.
+            if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+                raise refusal(event, "anchors and aliases (& and *) are not read; write the value out")
+            if event.tag is not None:
+                raise refusal(event, "tags (!) are not read; leave it out")
+            if self.level == MAX_LEVELS:
+                raise refusal(event, f"more than {MAX_LEVELS} levels; a config needs two")
+            self.level += 1
+            node = super().compose_node(parent, index)
+            self.level -= 1
+            return node
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise refusal(key, "a key must be text")
+                if key.value in keys:
+                    raise refusal(key, f"{shown(key.value)} is given twice; give it once")
+                keys.add(key.value)
+            return super().construct_mapping(node, deep)
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except ValueError:  # Python reads no number of more than 4300 digits
+                raise refusal(node, "this value cannot be read; is it a number?") from None
+
+    plain = "tag:yaml.org,2002:"
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if tag not in (f"{plain}timestamp", f"{plain}merge")]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    # YAML 1.1 takes 1e-3, without a dot, for text.
+    Loader.add_implicit_resolver(
+        f"{plain}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_CONFIG + 1)
+    except OSError as error:
+        raise InputError(f"the config file {path} cannot be read: {error.strerror or error}") from None
+    if len(raw) > MAX_CONFIG:
+        raise InputError(f"the config file {path} has more than {MAX_CONFIG} bytes; is it a config file?")
+    try:
+        return yaml.load(raw.decode("utf-8-sig"), Loader)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"the config file {path} is not YAML in UTF-8 (byte {error.start}); save it as UTF-8 text"
+        ) from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"the config file {path} is not YAML: {reason[:300]}") from None
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
@@ -223,7 +316,7 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise InputError(f"--set {pair!r} cannot be read; write key=value, as in --set lr=0.1")
+            raise InputError(f"--set {shown(pair)} cannot be read; write key=value, as in --set lr=0.1")
         if key in settings:
             raise InputError(f"--set {key} is given twice; give it once")
         settings[key] = _parse(text.strip())
@@ -269,7 +362,9 @@ def _training(
                 f"{key} is an option of its own, not a setting; give --{key} (in Python: {key}=...)"
             )
         if key not in names and key not in others:
-            raise InputError(f"{method.name} has no setting {key!r}; {did_you_mean(key, [*names, *others])}")
+            raise InputError(
+                f"{method.name} has no setting {shown(key)}; {did_you_mean(str(key), [*names, *others])}"
+            )
         (mine if key in names else rest)[key] = value
     if rounds is not None:
         if mine.get("rounds", rounds) != rounds:
@@ -285,6 +380,8 @@ def _training(
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+        if isinstance(value, int) and abs(value) > MAX_COUNT:
+            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {MAX_COUNT}")
     if not method.dropouts and mine.get("fraction", 1) != 1:
         raise InputError(
             f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
@@ -307,7 +404,7 @@ def _explain(error: Any, method: Method) -> str:
     key = ".".join(str(part) for part in first["loc"])
     reason = first["msg"][:1].lower() + first["msg"][1:]
     hint = f" (default {_default(method, key)!r})" if hasattr(method.config(), key) else ""
-    return f"{key}={first['input']!r} cannot be used: {reason}{hint}"
+    return f"{key}={shown(first['input'])} cannot be used: {reason}{hint}"
 
 
 def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,14 +413,19 @@ def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, A
     for key, value in settings.items():
         if not key.startswith(prefix):
             continue
-        kind = type(defaults[key.removeprefix(prefix)])
+        default = defaults[key.removeprefix(prefix)]
+        kind = type(default)
+        limit = MAX_SEED if key.endswith("seed") else MAX_GENERATED
+        if isinstance(value, int) and abs(value) > limit:
+            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)  # noqa: PLW2901
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            default = defaults[key.removeprefix(prefix)]
             raise InputError(
-                f"{key}={value!r} cannot be used: expected a value like the default, {default!r}"
+                f"{key}={shown(value)} cannot be used: expected a value like the default, {default!r}"
             )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key}={value} cannot be used: a finite number was expected")
         chosen[key.removeprefix(prefix)] = value
     return chosen
 
@@ -331,27 +433,45 @@ def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, A
 # ---- options -----------------------------------------------------------------------------------------------
 
 
+def shown(value: Any) -> str:
+    """A value for a message: short texts and numbers as they are written, anything else by its type."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    return repr(value) if value is None or isinstance(value, int | float) else type(value).__name__
+
+
 def _text(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InputError(f"{key}={value!r} cannot be used: a name was expected")
+        raise InputError(f"{key}={shown(value)} cannot be used: a name was expected")
     return value
 
 
-def _integer(key: str, value: Any, least: int) -> int:
+def _folder(key: str, value: Any) -> Path | None:
+    if value is not None and not isinstance(value, str | os.PathLike):
+        raise InputError(f"{key}={shown(value)} cannot be used: the path of a folder was expected")
+    return None if value is None else Path(value)
+
+
+def _integer(key: str, value: Any, least: int, most: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-        raise InputError(f"{key}={value!r} cannot be used: expected a whole number of at least {least}")
+        raise InputError(f"{key}={shown(value)} cannot be used: expected a whole number of at least {least}")
+    if value.__index__() > most:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected at most {most}")
     return int(value.__index__())
 
 
 def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> Any:
     if value not in choices:
-        raise InputError(f"unknown {key} {value!r}; {did_you_mean(str(value), choices)}")
+        near = did_you_mean(value if isinstance(value, str) else "", choices)
+        raise InputError(f"unknown {key} {shown(value)}; {near}")
     return value
 
 
 def _choose(key: str, what: str, value: Any, table: Mapping[str, T]) -> T:
     if _text(key, value) not in table:
-        raise InputError(f"unknown {what} {value!r}; {did_you_mean(value, table)}")
+        raise InputError(f"unknown {what} {shown(value)}; {did_you_mean(value, table)}")
     return table[value]
 
 
@@ -391,10 +511,10 @@ def _device(device: Any) -> str:
 
     try:
         kind = torch.device(_text("device", device)).type
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         kind = ""
     if kind not in ("cpu", "cuda"):
-        raise InputError(f"unknown device {device!r}; use 'cpu', 'cuda' or 'cuda:0'")
+        raise InputError(f"unknown device {shown(device)}; use 'cpu', 'cuda' or 'cuda:0'")
     if kind == "cuda":
         index = torch.device(device).index or 0
         if index >= torch.cuda.device_count():

@@ -4,7 +4,7 @@ import dataclasses
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
 from graphfed.data.splits import make_split
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, default_threads, make_config
 from graphfed.experiment.progress import show_progress
@@ -118,12 +118,13 @@ def run(
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
     runtime: "local", or "processes" (one process per site).
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
-    threads: default one for a small graph, every core for a large one.
+    threads: default one for a small graph, every core for a large one; of each process in "processes", one.
     out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
     progress: show it on stderr. command: what to write down as the command.
     settings and **more: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
 
-    Raises InputError, before anything is written, for a value that cannot be used."""
+    Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
+    GraphfedError when memory or the disk does not suffice."""
     doubled = sorted(set(settings or {}) & set(more))
     if doubled:
         raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
@@ -143,12 +144,12 @@ def run(
         settings={**(settings or {}), **more},
     )
     name = f"{config.method.name}-{config.data_name}"
-    folder = None if out is False else files.default_folder(name) if out is None else Path(out)
-    if folder is not None:
-        files.check_free(folder)
-    inputs = load_inputs(config)
-    with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+    folder = files.chosen_folder(out, name)
+    # Opened before anything is loaded: a folder that cannot be made is known at once.
+    with nullcontext() if folder is None else files.new_folder(folder) as place:
+        inputs = load_inputs(config)
+        with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
+            return execute(config, inputs, folder=place, command=command, on_event=on_event)
 
 
 def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> Inputs:
@@ -160,7 +161,11 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
         key = (graph, config.data_dir, tuple(config.data_options.items()))
         graphs = {} if graphs is None else graphs
         if key not in graphs:
-            loaded = load(graph, config.data_dir, **config.data_options)
+            try:
+                loaded = load(graph, config.data_dir, **config.data_options)
+            except MemoryError:
+                given = ", ".join(f"data.{key}={value}" for key, value in config.data_options.items())
+                raise InputError(f"data set {graph!r} does not fit into memory ({given})") from None
             assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
             graphs[key] = loaded
         graph = graphs[key]
@@ -192,14 +197,14 @@ def execute(
     config: RunConfig,
     inputs: Inputs,
     *,
-    folder: Path | None,
+    folder: files.NewFolder | None,
     command: str,
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Result:
     """Train and score on loaded inputs, then write the folder (None: write nothing)."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     threads = default_threads(inputs.graph) if config.threads is None else config.threads
-    with _threads(threads):
+    with _threads(threads), _memory():
         trained = _train(config, inputs, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
@@ -225,7 +230,7 @@ def execute(
         hashes=inputs.hashes,
         versions=_versions(),
         details=files.plain(details),
-        folder=folder,
+        folder=None if folder is None else folder.target,
     )
     if folder is not None:
         manifest = {
@@ -250,8 +255,7 @@ def execute(
             "hashes": inputs.hashes,
             "versions": result.versions,
             "device": config.device,
-            # Processes of sites compute with one thread each.
-            "threads": threads if config.runtime == "local" else 1,
+            "threads": threads if config.runtime == "local" else config.site_threads,
             "placement": config.placement if config.runtime == "local" else None,
         }
         files.write_run(
@@ -329,7 +333,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
     None where there is no shared model, or where `test` asks this already."""
     from graphfed.experiment.train import pooled_score
 
-    if config.method.personal or config.method.pooled:
+    if not config.method.shared_model:
         return None
     (weights,) = outcome.weights.parts
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
@@ -369,6 +373,22 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _memory() -> Iterator[None]:
+    """What torch and numpy say when memory does not suffice, as one error."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has no class of its own for the CPU's memory; sizes beyond 64 bits are the same fault.
+        signs = ("allocate memory", "out of memory", "Storage size calculation overflowed")
+        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in signs):
+            raise
+        raise GraphfedError(
+            "the run needs more memory than there is; use a smaller graph, fewer clients, or smaller layers "
+            "(hidden, layers, heads)"
+        ) from error
 
 
 def _peak_rss_mb() -> float:

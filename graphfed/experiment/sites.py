@@ -4,6 +4,7 @@ reads none.
 `train_in_processes` hands out the files, runs the training program of `train` in each process and puts
 together what they report, as the caller of a local run gets it."""
 
+import contextlib
 import dataclasses
 import json
 import tempfile
@@ -28,12 +29,20 @@ PROGRAM = "graphfed.experiment.sites:run_site"
 
 
 def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
-    """One process's part of a run: plain arguments in, what this process may report out."""
+    """One process's part of a run: plain arguments in, and out what the caller of a trial asks for.
+
+    Every site hands its predictions (rows [n], logits [n, C]) and its own weights to the caller. That is the
+    experimenter's view of a trial run on one machine, where the caller dealt out the data in the first place;
+    it is beside the transfers and not on the ledger. A deployment has no such view: there predictions and
+    personal weights stay at their site.
+
+    The data file is removed once it is read, so that raw data does not stay in the temporary folder when the
+    caller is killed. InputError when the file or the method's settings cannot be used."""
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
+    cohorts = [] if arguments["data"] is None else [_read_once(Path(arguments["data"]))]
     register(arguments["method"], arguments["module"])
     method = get_method(arguments["method"])
     config = method.config(**arguments["config"])
-    cohorts = [] if arguments["data"] is None else [load_cohort(Path(arguments["data"]))]
     data = fed.locate(CLIENTS, "data", cohorts)
 
     def on_event(event: Event) -> None:
@@ -54,6 +63,14 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
 _PLAIN = ("best_round", "rounds_run", "val", "test", "test_confusion", "seconds", "history", "details")
 
 
+def _read_once(path: Path) -> Cohort:
+    """A cohort from its file, which is removed even when it cannot be read."""
+    try:
+        return load_cohort(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def _whole(weights: Any, fed: Federation, place: str) -> Any:
     """Weights as plain tensors: a host's clients' own ones in full, [K_h, ...]."""
     if place == SERVER:
@@ -70,12 +87,16 @@ def train_in_processes(
     *,
     on_event: Callable[[Event], None] | None = None,
     sites: Sites | None = None,
+    threads: int = 1,
 ) -> tuple[Outcome, Ledger]:
     """Train with one process per cohort and one for the server: what `train` gives, and the ledger of all
     places.
 
     `module` is where the method is registered from. `sites`: processes that already run (with these hosts);
-    without it they are started for this run and stopped after it."""
+    without it they are started for this run, with `threads` threads each, and stopped after it.
+
+    The raw data is in a private temporary folder from the moment every process is started until each site has
+    read its own file. Raises what `Sites` and `Sites.run` raise."""
     hosts = [list(c.clients) for c in cohorts]
     common = {
         "method": method.name,
@@ -89,17 +110,16 @@ def train_in_processes(
         if on_event is not None:
             on_event(Event(**event))
 
-    with tempfile.TemporaryDirectory(prefix="graphfed-") as folder:
+    with contextlib.ExitStack() as stack:
+        if sites is None:
+            sites = stack.enter_context(Sites(hosts, threads=threads))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-"))
         arguments: dict[int, Any] = {SERVER_END: {**common, "data": None}}
         for h, cohort in enumerate(cohorts):
             path = Path(folder) / f"site{h}.safetensors"
             save_cohort(cohort, path)
             arguments[h] = {**common, "data": str(path)}
-        if sites is None:
-            with Sites(hosts) as started:
-                results = started.run(PROGRAM, arguments, on_event=forward)
-        else:
-            results = sites.run(PROGRAM, arguments, on_event=forward)
+        results = sites.run(PROGRAM, arguments, on_event=forward)
     at_server = results[SERVER_END]
     clients = [results[h] for h in range(len(hosts))]
     if at_server["weights"] is not None:

@@ -1,4 +1,4 @@
-"""A method's state as files: flat {name: tensor} in one safetensors file (design decision 10).
+"""A method's state as files: flat {name: tensor} in one safetensors file.
 
 A name is ``<value>/<place>/<path of keys>``; per-client first-layer weights are stored as they are kept, rows
 and the pairs they belong to. What setup prepared is not state: it is worked out again from the data."""

@@ -266,7 +266,7 @@ class Federation(OfTheProgram):
         """Decide at the server, tell every place: `fn` returns plain JSON values and everyone gets the same
         dictionary.
 
-        The only way for a program to branch on a value (design decision 6). Reaches absent clients too: they
+        The only way for a program to branch on a value. Reaches absent clients too: they
         must know. Raises StageError when `fn` returns anything but JSON."""
         decision = self.server.run(_as_json, fn, *arguments)
         pairs = [(SERVER_END, h) for h in range(len(self.hosts))]
@@ -530,7 +530,7 @@ class Federation(OfTheProgram):
         grad: bool = True,
         wrap: Wrapper | None = None,
     ) -> Located:
-        """Clients to server: the weighted mean sum_k p_k x_k (methods.md 6.1), p_k = weights_k / sum over the
+        """Clients to server: the weighted mean sum_k p_k x_k, p_k = weights_k / sum over the
         roster.
 
         `x` holds per-client values ([K_h, ...] tensors or `SparseWeights`); `weights` [K] at the server,

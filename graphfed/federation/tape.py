@@ -1,4 +1,4 @@
-"""The tape: transfers in program order, so that gradients can cross them in reverse (design decision 4).
+"""The tape: transfers in program order, so that gradients can cross them in reverse.
 
 `Federation.backward` walks the records backwards. Before a record's received tensors are read, the pending
 roots at their place are sent through autograd in one multi-root call; so a received tensor's gradient is

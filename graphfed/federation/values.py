@@ -162,7 +162,7 @@ _DEPTH, _GLOBAL_DEPTH = 6, 3
 
 
 def check_function(fn: Callable[..., Any]) -> None:
-    """Refuse a function that carries data of its own (design decision 1): closures, defaults, partials, bound
+    """Refuse a function that carries data of its own: closures, defaults, partials, bound
     objects and globals must hold no tensor, array, module, located value or federation. It would leak between
     places in one process and break in two. Plain values (numbers, text, configs) and functions may be
     carried.

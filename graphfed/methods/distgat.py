@@ -3,7 +3,7 @@ privacy-preserving federated approximation algorithm for graph attention network
 ICLR 2018 (arXiv:1710.10903v3).
 
 Differs from the paper: weights are averaged (FedAvg), where the authors' program takes Adam steps on averaged
-gradients at the server. FedGAT's learning rate is lost (methods.md 4.3): the recipe is 8 heads of 8, Adam at
+gradients at the server. FedGAT's learning rate is lost: the recipe is 8 heads of 8, Adam at
 0.01, dropout 0.5 on features and attention, and Adam starts afresh in every round (client_state=reset)."""
 
 from pydantic import model_validator

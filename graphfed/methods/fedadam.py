@@ -7,7 +7,7 @@ optimization", ICLR 2021 (arXiv:2003.00295v5), Algorithm 2 with the Adam line.
     eta, eta_l       server_lr, lr
     beta_1, beta_2, tau
 
-Differs from the paper: clients are weighted by n_k (methods.md 6.1) where the paper's listing takes the plain
+Differs from the paper: clients are weighted by n_k where the paper's listing takes the plain
 mean. As in the paper there is no bias correction and v starts at tau^2."""
 
 import torch

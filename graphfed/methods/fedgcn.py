@@ -1,6 +1,6 @@
 """FedGCN: Yao, Jin, Ravi and Joe-Wong, "FedGCN: convergence-communication tradeoffs in federated training of
 graph convolutional networks", NeurIPS 2023 (arXiv:2201.12433v7). One exchange of feature sums before
-training, then FedAvg (methods.md 6.3).
+training, then FedAvg.
 
     paper                  here
     A-tilde_ij             1 / sqrt((d_i + 1)(d_j + 1)), self loops included, d counted in the whole graph

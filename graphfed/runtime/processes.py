@@ -7,47 +7,90 @@ checked. Deployment on real machines is the `nvflare` runtime; this one is for t
 
 `Sites` starts the processes once and runs many programs in them. A program is named by "module:function" and
 called as ``function(fed, arguments, tell)``: arguments are plain JSON values, `tell` sends a plain value to
-the caller while it works, and the result is a payload (tensors and plain values). Nothing is pickled."""
+the caller while it works, and the result is a payload (tensors and plain values). Nothing is pickled.
 
+No process outlives its caller: a thread of every process watches the connection to the caller and ends the
+process when it closes, however the caller ended. A process is in a session of its own, so that Ctrl-C reaches
+the caller alone, which then stops them all.
+
+When a program fails, its process says where: stage, place, phase, round, and the exception's type and line.
+The exception's message goes along only where graphfed raised it on purpose: any other message may quote the
+values that it is about (``KeyError: 'Alice'``), and those are a site's data. The local runtime, where all
+data is in one process anyway, shows everything."""
+
+import contextlib
+import errno
 import importlib
 import json
 import os
+import queue
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from graphfed.errors import GraphfedError, InputError
-from graphfed.federation import Federation, wire
+from graphfed.federation import Federation, StageError, wire
 from graphfed.federation.tape import SERVER_END
 
-__all__ = ["PipeLink", "ProcessError", "Sites"]
+__all__ = ["MAX_MESSAGE", "PATIENCE", "PipeLink", "ProcessError", "Sites"]
 
 #: Seconds without any sign of life after which a waiting process gives up.
 PATIENCE = 600.0
+#: Bytes of the largest message between two processes: 1 GiB. A longer one is refused where it is sent; a
+#: length beyond it on arrival is refused before any memory is taken for it.
+MAX_MESSAGE = 1 << 30
+
+#: Bytes of the longest key of a message.
+_MAX_KEY = 1 << 12
+#: Characters of the longest error text a process sends.
+_MAX_TEXT = 20_000
+#: Seconds all processes together have to end by themselves.
+_GRACE = 2.0
 
 
 class ProcessError(GraphfedError):
-    """A process of the run failed, died or stayed silent."""
+    """A process of the run failed, died, stayed silent or was stopped."""
+
+
+class _PeerLost(ProcessError):
+    """The connection to another process is gone."""
+
+    def __init__(self, peer: int, message: str) -> None:
+        super().__init__(message)
+        self.peer = peer
 
 
 class PipeLink:
     """A `Link` over one connection per peer. Threads empty the connections into mailboxes, so that two
     processes that send to each other at once never wait for each other, and messages may arrive in any
-    order."""
+    order.
 
-    def __init__(self, connections: dict[int, Connection]) -> None:
+    patience: seconds `recv` waits; max_message: bytes of the largest message, sent or received. ProcessError
+    when a peer is gone, silent for too long, or a message is too large."""
+
+    def __init__(
+        self,
+        connections: dict[int, Connection],
+        *,
+        patience: float = PATIENCE,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
         self.run = ""
         self._connections = connections
+        self._patience, self._max_message = patience, max_message
         self._mail: dict[tuple[int, str], bytes] = {}
-        self._closed: set[int] = set()
+        #: peers that can be heard no more, and why
+        self._closed: dict[int, str] = {}
         self._arrived = threading.Condition()
         for peer, connection in connections.items():
             threading.Thread(target=self._read, args=(peer, connection), daemon=True).start()
@@ -55,78 +98,110 @@ class PipeLink:
     def _read(self, peer: int, connection: Connection) -> None:
         try:
             while True:
-                key = connection.recv_bytes().decode()
-                message = connection.recv_bytes()
+                key = connection.recv_bytes(_MAX_KEY).decode()
+                message = connection.recv_bytes(self._max_message)
                 with self._arrived:
                     self._mail[peer, key] = message
                     self._arrived.notify_all()
-        except (EOFError, OSError):
-            with self._arrived:
-                self._closed.add(peer)
-                self._arrived.notify_all()
+        except (EOFError, ConnectionError):
+            reason = "closed its connection"
+        except (OSError, ValueError, MemoryError) as error:
+            reason = f"sent what cannot be read ({error}; at most {self._max_message} bytes a message)"
+        with self._arrived:
+            self._closed[peer] = reason
+            self._arrived.notify_all()
 
     def send(self, to: int, key: str, message: bytes) -> None:
+        _check_size(message, key, self._max_message)
         connection = self._connections[to]
-        connection.send_bytes(f"{self.run}/{key}".encode())
-        connection.send_bytes(message)
+        try:
+            connection.send_bytes(f"{self.run}/{key}".encode())
+            connection.send_bytes(message)
+        except OSError as error:
+            raise _PeerLost(to, f"{_name(to)} closed its connection; sending {key}") from error
 
     def recv(self, sender: int, key: str) -> bytes:
         box = (sender, f"{self.run}/{key}")
         with self._arrived:
-            there = self._arrived.wait_for(lambda: box in self._mail or sender in self._closed, PATIENCE)
+            self._arrived.wait_for(lambda: box in self._mail or sender in self._closed, self._patience)
             if box in self._mail:
                 return self._mail.pop(box)
-        reason = "closed its connection" if there else f"sent nothing for {PATIENCE:.0f} s"
-        raise ProcessError(f"{_name(sender)} {reason}; waiting for {key}")
+            if sender in self._closed:
+                raise _PeerLost(sender, f"{_name(sender)} {self._closed[sender]}; waiting for {key}")
+        raise ProcessError(f"{_name(sender)} sent nothing for {self._patience:g} s; waiting for {key}")
 
 
 class Sites:
     """The processes of a federation: the server and one per host. Use as a context manager; leaving it stops
     them all.
 
-    hosts: the client ids of every host, as in `Federation`."""
+    hosts: the client ids of every host, as in `Federation`; threads: of every process; patience: seconds
+    without any sign of life (starting up included) after which the run is given up.
 
-    def __init__(self, hosts: Sequence[Sequence[int]], *, threads: int = 1) -> None:
+    InputError for a number that cannot be used and when the pipes need more open files than this process may
+    have; ValueError for hosts that `Federation` refuses; ProcessError when a process cannot be started.
+    Nothing stays behind then."""
+
+    def __init__(
+        self, hosts: Sequence[Sequence[int]], *, threads: int = 1, patience: float = PATIENCE
+    ) -> None:
+        if threads < 1:
+            raise InputError(f"threads must be at least 1, got {threads}")
+        if not 0 < patience <= 1e6:
+            raise InputError(f"patience must be above 0 and at most 1000000 seconds, got {patience}")
         self.hosts = [list(h) for h in hosts]
-        ends = [SERVER_END, *range(len(self.hosts))]
-        ours: dict[int, dict[int, socket.socket]] = {end: {} for end in ends}
-        for i, a in enumerate(ends):
-            for b in ends[i + 1 :]:
-                ours[a][b], ours[b][a] = socket.socketpair()
+        Federation(self.hosts)  # refuses bad hosts before anything is started
+        self._threads, self._patience = threads, patience
         self._runs = 0
         self._control: dict[int, Connection] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        ends = [SERVER_END, *range(len(self.hosts))]
+        # The connections between the processes. Made when the first of two is started and closed here as soon
+        # as the second has its own, so at most about a quarter of n^2 ends are open here at once.
+        links: dict[int, dict[int, socket.socket]] = {end: {} for end in ends}
         try:
-            for end in ends:
-                near, far = socket.socketpair()
-                peers = {str(peer): s.fileno() for peer, s in ours[end].items()}
-                told = {
-                    "end": end,
-                    "hosts": self.hosts,
-                    "control": far.fileno(),
-                    "peers": peers,
-                    "threads": threads,
-                }
-                environment = {
-                    **os.environ,
-                    "OMP_NUM_THREADS": str(threads),
-                    "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                }
-                self._processes[end] = subprocess.Popen(
-                    [sys.executable, "-m", __name__, json.dumps(told)],
-                    pass_fds=[far.fileno(), *peers.values()],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                )
-                far.close()
-                self._control[end] = Connection(near.detach())
+            for i, end in enumerate(ends):
+                for later in ends[i + 1 :]:
+                    links[end][later], links[later][end] = socket.socketpair()
+                self._start(end, links.pop(end))
+        except OSError as error:
+            self.close()
+            _refuse_start(error, len(ends))
         except BaseException:
             self.close()
             raise
         finally:
-            for links in ours.values():
-                for s in links.values():
-                    s.close()
+            for peers in links.values():
+                _close_all(peers)
+
+    def _start(self, end: int, peers: dict[int, socket.socket]) -> None:
+        """Start one process and hand over its ends of the connections; they are closed here either way."""
+        try:
+            near, far = socket.socketpair()
+            self._control[end] = Connection(near.detach())
+            with far:
+                told = {
+                    "end": end,
+                    "control": far.fileno(),
+                    "peers": {str(peer): s.fileno() for peer, s in peers.items()},
+                    "threads": self._threads,
+                    "patience": self._patience,
+                }
+                self._processes[end] = subprocess.Popen(
+                    [sys.executable, "-m", __name__, json.dumps(told)],
+                    pass_fds=[far.fileno(), *(s.fileno() for s in peers.values())],
+                    env={
+                        **os.environ,
+                        "OMP_NUM_THREADS": str(self._threads),
+                        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                        # A process may end at any line: what it printed until then is not lost.
+                        "PYTHONUNBUFFERED": "1",
+                    },
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        finally:
+            _close_all(peers)
 
     def run(
         self, program: str, arguments: dict[int, Any], *, on_event: Callable[[Any], None] | None = None
@@ -134,20 +209,28 @@ class Sites:
         """Run "module:function" in every process, each with its own plain `arguments` (keyed by host; the
         server is `SERVER_END`). Returns every process's result; `on_event` gets what they tell while working.
 
-        InputError and ProcessError as they happened in a process; after an error the processes are
-        stopped."""
-        self._runs += 1
-        for end, control in self._control.items():
-            control.send_bytes(
-                json.dumps({"run": self._runs, "program": program, "arguments": arguments[end]}).encode()
+        InputError as it happened in a process; ProcessError when a process failed, died (it names the host
+        and the exit status) or stayed silent. After any error the processes are stopped, and running again is
+        a ProcessError."""
+        if not self._processes:
+            raise ProcessError(
+                "the processes were stopped, by close() or an earlier error; start new ones with Sites(...)"
             )
+        self._runs += 1
+        common = {"run": self._runs, "hosts": self.hosts, "program": program}
+        jobs = {end: json.dumps({**common, "arguments": arguments[end]}).encode() for end in self._control}
         results: dict[int, Any] = {}
         try:
+            for end, control in self._control.items():
+                try:
+                    control.send_bytes(jobs[end])
+                except OSError:
+                    raise self._lost(end) from None
             while len(results) < len(self._control):
                 pending = {c: end for end, c in self._control.items() if end not in results}
-                ready = wait(list(pending), PATIENCE)
+                ready = wait(list(pending), self._patience)
                 if not ready:
-                    raise ProcessError(f"no process answered for {PATIENCE:.0f} s")
+                    raise ProcessError(f"no process answered for {self._patience:g} s")
                 for connection in ready:
                     end = pending[connection]  # type: ignore[index]
                     self._take(end, connection, results, on_event)  # type: ignore[arg-type]
@@ -163,31 +246,57 @@ class Sites:
         results: dict[int, Any],
         on_event: Callable[[Any], None] | None,
     ) -> None:
+        """One message from a process."""
         try:
-            payload, header = wire.decode(connection.recv_bytes())
-        except EOFError:
-            code = self._processes[end].wait()
-            raise ProcessError(f"the process of {_name(end)} died (exit status {code})") from None
-        if header["kind"] == "event":
-            if on_event is not None:
-                on_event(payload)
-        elif header["kind"] == "result":
-            results[end] = payload
-        else:
-            kind = InputError if header["kind"] == "input" else ProcessError
-            raise kind(payload if kind is InputError else f"{_name(end)}: {payload}")
+            message = connection.recv_bytes(MAX_MESSAGE)
+        except (EOFError, OSError):
+            raise self._lost(end) from None
+        payload, header = wire.decode(message)
+        match header["kind"]:
+            case "event":
+                if on_event is not None:
+                    on_event(payload)
+            case "result":
+                results[end] = payload
+            case "input":
+                raise InputError(payload)
+            # A process that lost another one may say so before the dead one's own end is seen here.
+            case "lost" if self._status(header["peer"]) is not None:
+                raise self._lost(header["peer"])
+            case _:
+                raise ProcessError(f"{_name(end)}: {payload}")
+
+    def _status(self, end: int) -> int | None:
+        """The exit status of a process; None when it goes on running."""
+        try:
+            return self._processes[end].wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _lost(self, end: int) -> ProcessError:
+        """What to say when the connection to a process is gone."""
+        status = self._status(end)
+        if status is None:
+            return ProcessError(f"the process of {_name(end)} closed its connection to the caller")
+        by = f", {signal.strsignal(-status)}" if status < 0 else ""
+        return ProcessError(f"the process of {_name(end)} died (exit status {status}{by})")
 
     def close(self) -> None:
-        """Stop every process (each by its own pid) and wait for it."""
+        """Stop every process and wait for it: all are told at once, those that still run after 2 s are killed
+        (each by its own pid)."""
         for control in self._control.values():
             control.close()
-        for process in self._processes.values():
-            try:
-                process.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        deadline = time.monotonic() + _GRACE
+        try:
+            for process in self._processes.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        finally:  # also when Ctrl-C ends the wait
+            for process in self._processes.values():
+                process.kill()  # nothing, where it has ended
+            for process in self._processes.values():
                 process.wait()
-        self._control, self._processes = {}, {}
+            self._control, self._processes = {}, {}
 
     def __enter__(self) -> "Sites":
         return self
@@ -202,37 +311,106 @@ def _name(end: int) -> str:
     return "the server" if end == SERVER_END else f"host {end}"
 
 
+def _close_all(peers: dict[int, socket.socket]) -> None:
+    for s in peers.values():
+        s.close()
+
+
+def _check_size(message: bytes, what: str, limit: int) -> None:
+    if len(message) > limit:
+        raise ProcessError(
+            f"{what} is a message of {len(message)} bytes, more than the {limit} that cross between two "
+            "processes; use runtime 'local', or more clients with fewer rows each"
+        )
+
+
+def _refuse_start(error: OSError, count: int) -> NoReturn:
+    """Why `count` processes cannot be started."""
+    if error.errno != errno.EMFILE:
+        raise ProcessError(f"the {count} processes cannot be started: {error}") from error
+    import resource  # not on every system; neither are the pipes
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = count * count // 4 + 3 * count
+    raise InputError(
+        f"{count} processes, each connected to every other, need about {need} open files while they start, "
+        f"and this process may have {limit} in all; use fewer clients, or raise the limit "
+        f"(ulimit -n {limit + need})"
+    ) from error
+
+
+# ---- in the processes --------------------------------------------------------------------------------------
+
+
+def _watch(control: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
+    """Pass the caller's jobs on; when the caller is gone, end this process at once, whatever it is doing."""
+    try:
+        while True:
+            jobs.put(control.recv_bytes(MAX_MESSAGE))
+    finally:
+        os._exit(1)
+
+
 def _serve(told: dict[str, Any]) -> None:
     """The life of one process: run programs until the caller closes the control connection."""
-    torch.set_num_threads(told["threads"])
     end = told["end"]
     control = Connection(told["control"])
-    link = PipeLink({int(peer): Connection(handle) for peer, handle in told["peers"].items()})
+    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_watch, args=(control, jobs), daemon=True).start()
+    torch.set_num_threads(told["threads"])
+    link = PipeLink(
+        {int(peer): Connection(handle) for peer, handle in told["peers"].items()}, patience=told["patience"]
+    )
+
+    def report(value: Any, **header: Any) -> None:
+        message = wire.encode(value, **header)
+        _check_size(message, f"the {header['kind']} of {_name(end)}", MAX_MESSAGE)
+        with contextlib.suppress(OSError):  # the caller is gone: the watching thread ends this process
+            control.send_bytes(message)
+
+    def tell(value: Any) -> None:
+        report(value, kind="event")
+
     while True:
-        try:
-            job = json.loads(control.recv_bytes())
-        except EOFError:
-            # Reader threads are daemons: leaving here ends them with the process.
-            return
+        job = json.loads(jobs.get())
         link.run = str(job["run"])
         fed = Federation(
-            told["hosts"],
+            job["hosts"],
             here=[] if end == SERVER_END else [end],
             server_here=end == SERVER_END,
             link=link,
         )
-
-        def tell(value: Any) -> None:
-            control.send_bytes(wire.encode(value, kind="event"))
-
         try:
             module, _, name = job["program"].partition(":")
-            result = getattr(importlib.import_module(module), name)(fed, job["arguments"], tell)
-            control.send_bytes(wire.encode(result, kind="result"))
+            report(getattr(importlib.import_module(module), name)(fed, job["arguments"], tell), kind="result")
         except InputError as error:
-            control.send_bytes(wire.encode(str(error), kind="input"))
-        except Exception:
-            control.send_bytes(wire.encode(traceback.format_exc(), kind="failed"))
+            report(str(error)[:_MAX_TEXT], kind="input")
+        except _PeerLost as error:
+            report(str(error)[:_MAX_TEXT], kind="lost", peer=error.peer)
+        except Exception as error:
+            report(_what_failed(error, fed.ledger.round)[:_MAX_TEXT], kind="failed")
+
+
+def _what_failed(error: Exception, number: int) -> str:
+    """What leaves the process when its program fails in round `number`: see the top of this file.
+
+    A `StageError` says stage, place, phase and round before the message of its cause; what follows (that
+    message, the inputs) is left out."""
+    cause = error.__cause__
+    if isinstance(error, StageError) and isinstance(cause, Exception):
+        before, found, _ = str(error).partition(f": {type(cause).__name__}: ")
+        if found:
+            return f"{before}: {_kind_and_line(cause)}"
+    return f"failed in round {number}, outside a stage: {_kind_and_line(error)}"
+
+
+def _kind_and_line(error: Exception) -> str:
+    """The exception's type with the innermost file and line, or with the message where it is graphfed's."""
+    kind = type(error).__name__
+    if isinstance(error, GraphfedError) and not isinstance(error, StageError):
+        return f"{kind}: {error}"
+    frames = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    return f"{kind} at {frames[-1]}" if frames else kind
 
 
 if __name__ == "__main__":

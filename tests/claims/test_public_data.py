@@ -1,8 +1,8 @@
 """Claims on real data: the numbers the README states, on the public split of Cora and on three other graphs.
 
 Fedgcn's place beside central, and fedavg's far below it when cross-client edges are dropped at training and
-at prediction, are FedGCN's own findings (Yao et al. 2023, Table 2); the bands are those of methods.md and
-design.md."""
+at prediction, are FedGCN's own findings (Yao et al. 2023, Table 2); the band of central GCN is
+what the recipe gives over many seeds."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_a_fedgcn_client_predicts_what_the_pooled_graph_would(cora):
 
 
 def test_the_bytes_of_fedgcns_exchange_on_cora_equal_the_formula(real_data):
-    """6.3: up sum_i |clients touching N(i)| d scalars, down d sum_k |closure_k|: counted here from the
+    """Up sum_i |clients touching N(i)| d scalars, down d sum_k |closure_k|: counted here from the
     edges."""
     graph = load("cora", real_data)
     dealt = partition(graph, "label_dirichlet", 10, 0)

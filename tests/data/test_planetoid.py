@@ -16,7 +16,8 @@ import scipy.sparse as sp
 from graphfed.data import planetoid
 from graphfed.data.cache import cache_folder
 from graphfed.data.datasets import available, load
-from graphfed.data.planetoid import PARTS, read_pickle
+from graphfed.data.planetoid import PARTS
+from graphfed.data.planetoid_pickle import read_pickle
 from graphfed.errors import InputError
 
 # A set small enough to check by hand: 505 vertices in allx (2 to train on, 500 for validation, 3 in no part),
@@ -210,7 +211,9 @@ class TestHostileFiles:
     def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(self, data_dir, protocol, tmp_path):
         trace = tmp_path / "trace"
         raw(data_dir, "graph").write_bytes(pickle.dumps(Malicious(os.system, (f"touch {trace}",)), protocol))
-        with pytest.raises(InputError, match=r"ind\.cora\.graph is not a Planetoid file.*names \w+\.system"):
+        with pytest.raises(
+            InputError, match=r"ind\.cora\.graph is not a Planetoid file.*(names \w+\.system|opcode FRAME)"
+        ):
             load("cora", data_dir)
         assert not trace.exists()
         assert not cache_folder().exists()

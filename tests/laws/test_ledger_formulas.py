@@ -1,4 +1,4 @@
-"""The ledger equals the formulas of the methods, counted by hand from the partition (methods.md 6.1, 6.3)."""
+"""The ledger equals the formulas of the methods, counted by hand from the partition."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def closures(world: World) -> list[set[int]]:
 
 
 def fedgcn(world: World) -> dict[str, int]:
-    """6.3, 2 hops: up sum_i |clients touching N(i)| F, down sum_k |closure_k| F. A client touches N(i), which
+    """FedGCN, 2 hops: up sum_i |clients touching N(i)| F, down sum_k |closure_k| F. A client touches N(i), which
     includes i, exactly when i is in its closure. Beside them 8 bytes for every id and twice for its
     degree."""
     rows = sum(len(c) for c in closures(world))
@@ -112,7 +112,7 @@ def test_set_up_and_training_cost_what_the_formula_says(name):
 
 
 def test_one_hop_returns_each_vertex_to_its_owner_only():
-    """6.3, 1 hop: down N F."""
+    """FedGCN, 1 hop: down N F."""
     world = make_world()
     by_name = crossed("fedgcn", world, hops=1)
     n, rows = world.graph.num_nodes, sum(len(c) for c in closures(world))
