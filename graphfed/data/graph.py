@@ -15,9 +15,8 @@ from graphfed.errors import InputError
 
 __all__ = ["Graph", "Sensors", "Split", "from_pyg", "make_graph"]
 
-SPARE_CLASSES = (
-    1000  # a graph may name so many more classes than it has vertices, unless num_classes says more
-)
+# So many more classes than vertices need no num_classes; still more are not classes but other numbers.
+SPARE_CLASSES = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +246,8 @@ def _to_numpy(attribute: str, tensor: Any) -> Any:
         return sp.csr_matrix((coo.values().numpy(), coo.indices().numpy()), shape=tuple(coo.shape))
     except Exception as error:  # torch, numpy and scipy each refuse in their own way
         raise InputError(
-            f"{attribute} of the Data object, a {type(tensor).__name__}, cannot be read as an array ({error}); "
-            "give a tensor of numbers"
+            f"{attribute} of the Data object, a {type(tensor).__name__}, cannot be read as an array "
+            f"({error}); give a tensor of numbers"
         ) from error
 
 
@@ -284,7 +283,7 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
     if not sp.issparse(x):
         x = _array(name, "features", x)
     if x.dtype.kind not in "biuf":
-        raise InputError(f"graph {name!r}: features have dtype {x.dtype}; expected real numbers")
+        raise InputError(f"graph {name!r}: features have dtype {x.dtype}; expected numbers")
     if x.ndim != 2 or x.shape[0] != n:
         raise InputError(
             f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} vertices"

@@ -5,7 +5,8 @@ An npz file holds
     labels         [N] integers; label_names, their names, is optional
     feat_indptr    [N + 1], feat_indices [nnz]: the features as csr, of width num_features
     feat_values    [nnz]; 1 everywhere when absent
-No array may be a pickled object, and none is converted before its type and range are checked. The feature arrays may be absent: then only the structure can be loaded.
+No array may be a pickled object, and none is converted before its type and range are checked. The feature
+arrays may be absent: then only the structure can be loaded.
 """
 
 import zipfile

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import itertools
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import scipy.sparse as sp
