@@ -16,9 +16,9 @@ training, then FedAvg.
    aggregates (2 hops), which makes a two-layer GCN exact, or the client's own vertices only (1 hop). hops=0
    sends nothing: it is FedAvg.
 
-What it shows. The server sees every share in clear, which client touches which vertex, and (2 hops) the number
-of neighbours there: a share of one vertex, such as that of a vertex without neighbours at its own client, is
-that vertex's features exactly. A client sees sums: of a neighbour with a single neighbour, features exactly.
+What it shows. The server sees every share in clear, which client touches which vertex, and (2 hops) how many
+neighbours it has there. A share of one vertex, such as that of a vertex without neighbours at its own client,
+is that vertex's features exactly. A client sees sums: of a neighbour with a single neighbour, exact features.
 
 Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
 raw features of the hops instead and know the graph). A layer beyond the second uses the client's own vertices

@@ -59,7 +59,9 @@ def test_the_readme_lists_every_method_and_no_other():
     assert rows == {*METHODS} - {"skeleton", "exchange_toy"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/data.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/data.md", "docs/runs.md"]
+)
 def test_every_file_that_the_docs_name_exists(name):
     """A path is written from the root, from the package, or, where its folder is plain, as a bare name."""
     named = set(re.findall(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|md)|/))`", (ROOT / name).read_text()))
@@ -67,3 +69,21 @@ def test_every_file_that_the_docs_name_exists(name):
         n for n in named if not (ROOT / n).exists() and not list((ROOT / "graphfed").rglob(n.strip("/")))
     ]
     assert not missing
+
+
+def test_the_configuration_file_of_the_docs_runs(tmp_path):
+    (block,) = blocks("yaml", (ROOT / "docs/runs.md").read_text())
+    (tmp_path / "experiment.yaml").write_text(block)
+    arguments = [
+        "run",
+        "--config",
+        str(tmp_path / "experiment.yaml"),
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    files = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/runs.md").read_text(), re.MULTILINE))
+    assert files == {f.name for f in (tmp_path / "run").iterdir()}

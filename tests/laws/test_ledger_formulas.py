@@ -37,7 +37,7 @@ def closures(world: World) -> list[set[int]]:
 
 
 def fedgcn(world: World) -> dict[str, int]:
-    """FedGCN, 2 hops: up sum_i |clients touching N(i)| F, down sum_k |closure_k| F. A client touches N(i), which
+    """2 hops: up sum_i |clients touching N(i)| F, down sum_k |closure_k| F. A client touches N(i), which
     includes i, exactly when i is in its closure. Beside them 8 bytes for every id and twice for its
     degree."""
     rows = sum(len(c) for c in closures(world))
