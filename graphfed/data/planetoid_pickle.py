@@ -116,7 +116,7 @@ class _Interpreter:
         self.run_opcode: dict[str, Callable[[Any], None]] = {
             **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING"), self.push),
             **dict.fromkeys(("BINPUT", "LONG_BINPUT"), self.put),
-            **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda key: self.push(self.memo[key])),
+            **dict.fromkeys(("BINGET", "LONG_BINGET"), self.get),
             "PROTO": lambda _: None,
             "NONE": lambda _: self.push(None),
             "NEWTRUE": lambda _: self.push(True),
@@ -158,6 +158,11 @@ class _Interpreter:
 
     def put(self, key: int) -> None:
         self.memo[key] = self.stack[-1]
+
+    def get(self, key: int) -> None:
+        if key not in self.memo:
+            raise ValueError("it uses a value it never stored")
+        self.push(self.memo[key])
 
     def pop(self, count: int) -> list[Any]:
         if len(self.stack) < count:

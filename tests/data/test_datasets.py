@@ -140,20 +140,116 @@ class TestNpzFiles:
             ({"edges": None}, "array 'edges' cannot be read"),
             ({"labels": np.array([0, {}, 1], dtype=object)}, "array 'labels' cannot be read"),
             ({"feat_indptr": None}, "lacks the features of its 3 vertices"),
-            ({"feat_indices": np.array([0, 9, 1])}, "the features are damaged"),
+            ({"feat_indices": np.array([0, 9, 1])}, r"features are damaged \(column 9 is outside 0\.\.3"),
+            ({"feat_indices": np.array([0, -1, 1])}, "column -1 is outside"),
+            # 2^32 would become 0, and 1.9 would become 1.
+            ({"feat_indices": np.array([0, 2**32, 1])}, "column 4294967296 is outside"),
+            ({"feat_indices": np.array([0, 2**64 - 1, 1], dtype=np.uint64)}, "column 1844674407370955161"),
+            ({"feat_indices": np.array([0, 1.9, 1])}, "indices has dtype float64"),
+            ({"feat_indptr": np.array([0, 2.0, 2.0, 3.7])}, "indptr has dtype float64"),
+            ({"feat_indptr": np.array([[0, 2, 2, 3]])}, r"indptr has dtype int64 and shape \(1, 4\)"),
+            ({"feat_indptr": np.array(3)}, "indptr has dtype int64"),
+            ({"feat_indptr": np.array([0, 3, 2, 3])}, "indptr does not rise"),
+            ({"feat_indptr": np.array([0, 2, 2, 2])}, "indptr does not rise"),
+            ({"feat_indptr": np.array([0, 3, 2, 3], dtype=np.uint8)}, "indptr does not rise"),
+            ({"feat_values": np.array([1.0, 2.0])}, "2 values for 3 indices"),
+            ({"feat_values": np.array(["a", "b", "c"])}, "data has dtype <U1"),
+            ({"feat_values": np.array([1.0, np.nan, 2.0])}, "value 1 is not a finite"),
+            ({"feat_values": np.array([1.0, 1e300, 2.0])}, "value 1 is not a finite"),
+            ({"feat_values": np.array([1, 2, 3], dtype=object)}, "array 'feat_values' cannot be read"),
+            ({"num_features": np.array([4, 4])}, "array 'num_features' has dtype int64 and shape"),
+            ({"num_features": np.array(4.5)}, "array 'num_features' has dtype float64"),
+            ({"num_features": np.array(-4)}, "array 'num_features'.* at most 10000000"),
+            ({"num_features": np.array(2**40)}, "array 'num_features'.* at most 10000000"),
+            ({"num_features": None}, "array 'num_features' cannot be read"),
+            ({"label_names": np.array(["a", {}], dtype=object)}, "array 'label_names' cannot be read"),
+            ({"label_names": np.array("a")}, r"array 'label_names' has dtype <U1 and shape \(\)"),
+            ({"label_names": np.array([1, 2])}, "array 'label_names' has dtype int64"),
+            ({"label_names": np.array([["a", "b"]])}, "array 'label_names'"),
+            ({"label_names": np.array(["a"] * 9)}, "at most one for each of the 3 vertices"),
+            ({"label_names": np.array(["a"])}, "class 1, but there are 1 classes"),
+            ({"labels": np.array(1)}, r"array 'labels' has dtype int64 and shape \(\)"),
+            ({"labels": np.array([0.0, 1.0, 1.0])}, "array 'labels' has dtype float64"),
+            ({"labels": np.array([[0, 1, 1]])}, "array 'labels' has dtype int64 and shape"),
+            ({"labels": np.array([0, 1, 10**12])}, "vertex 2 has class 1000000000000"),
+            ({"edges": np.array([0, 1])}, "array 'edges' has dtype int64 and shape"),
+            (
+                {"edges": np.array([[0, 1, 2], [1, 2, 0]])},
+                r"array 'edges' has shape \(2, 3\); expected \[m, 2",
+            ),
+            ({"edges": np.array([[0.0, 1.0]])}, "array 'edges' has dtype float64"),
+            ({"edges": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, "there are 3 vertices"),
             ({"feat_indptr": np.array([0, 2, 3])}, "the features are damaged"),
             ({"edges": np.array([[0, 5]])}, "there are 3 vertices"),
         ],
     )
     def test_a_damaged_file_is_refused(self, tmp_path, changes, message):
-        self.write(tmp_path, **changes)
-        with pytest.raises(InputError, match=message):
+        path = self.write(tmp_path, **changes)
+        with pytest.raises(InputError, match=message) as caught:
             load("dblp", tmp_path)
+        assert str(path) in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
 
     def test_a_file_that_is_no_npz_is_refused(self, tmp_path):
         (tmp_path / "dblp.npz").write_bytes(b"not a zip archive")
         with pytest.raises(InputError, match=r"dblp\.npz cannot be read"):
             load("dblp", tmp_path)
+
+    def test_a_single_array_named_npz_is_refused(self, tmp_path):
+        with (tmp_path / "dblp.npz").open("wb") as file:
+            np.save(file, np.arange(5))
+        with pytest.raises(InputError, match=r"dblp\.npz cannot be read"):
+            load("dblp", tmp_path)
+
+    def test_an_archive_cut_off_anywhere_is_refused(self, tmp_path):
+        path = self.write(tmp_path)
+        whole = path.read_bytes()
+        for length in range(0, len(whole), 50):
+            path.write_bytes(whole[:length])
+            with pytest.raises(InputError, match=r"dblp\.npz.* cannot be read"):
+                load("dblp", tmp_path)
+
+    def test_random_damage_gives_a_graph_or_one_line_that_names_the_file(self, tmp_path):
+        rng = np.random.default_rng(0)
+        path = self.write(tmp_path, label_names=np.array(["a", "b"]))
+        whole = path.read_bytes()
+        refusals = []
+        for _ in range(300):
+            content = bytearray(whole)
+            content[rng.integers(len(content))] = rng.integers(256)
+            path.write_bytes(content)
+            try:
+                load("dblp", tmp_path)
+            except InputError as error:
+                refusals.append(str(error))
+        assert len(refusals) > 50
+        assert all(str(path) in text and len(text.splitlines()) == 1 for text in refusals)
+
+    def test_arrays_that_unpack_to_more_than_the_limit_are_refused_before_they_are_read(
+        self, tmp_path, monkeypatch
+    ):
+        path = self.write(tmp_path)
+        np.savez_compressed(path, edges=np.zeros((10_000, 2), dtype=np.int64), labels=np.zeros(3, dtype=int))
+        assert path.stat().st_size < 2000
+        monkeypatch.setattr("graphfed.data.npz.MAX_BYTES", 100_000)
+        with pytest.raises(InputError, match=r"dblp\.npz cannot be read \(its arrays have 16\d+ bytes"):
+            load("dblp", tmp_path, structure_only=True)
+
+    def test_available_reports_a_file_that_cannot_be_read(self, tmp_path):
+        (tmp_path / "dblp.npz").write_bytes(b"not a zip archive")
+        row = next(row for row in available(tmp_path) if row.name == "dblp")
+        assert (row.place, row.missing) == (tmp_path / "dblp.npz", ("a readable dblp.npz",))
+
+    def test_a_damaged_file_of_partial_features_is_not_mentioned(self, tmp_path):
+        path = self.write(tmp_path, "lastfm_asia/lastfm_asia_graph.npz", feat_indptr=None)
+        beside = path.with_name("lastfm_asia_features_first1800.npz")
+        np.savez(beside, feat_indptr=np.arange(3))
+        with pytest.raises(InputError, match="has those of the first 2 only; structure_only"):
+            load("lastfm", tmp_path)
+        for damaged in (np.array(3), np.array([1, {}], dtype=object)):
+            np.savez(beside, feat_indptr=damaged)
+            with pytest.raises(InputError, match="features of its 3 vertices; structure_only"):
+                load("lastfm", tmp_path)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -88,6 +88,20 @@ class TestSocial:
             ({"num_nodes": 11, "average_degree": 6.0}, r"half of the other vertices \(5 for num_nodes=11\)"),
             ({"homophily": 2.0}, "homophily=2 "),
             ({"seed": -1}, "seed -1"),
+            ({"num_nodes": 10**11}, "num_nodes=100000000000 is too many; use at most 10000000"),
+            ({"num_nodes": -5}, "num_nodes=-5 must be"),
+            ({"num_nodes": 1}, "8 communities need at least as many num_nodes"),
+            ({"num_nodes": 1, "communities": 1}, r"average_degree=10 must be .* \(0 for num_nodes=1\)"),
+            ({"num_nodes": "many"}, "num_nodes='many' must be a whole number"),
+            ({"communities": 0}, "communities=0 must be"),
+            ({"features": 10**11}, "times features=100000000000 is more than"),
+            ({"num_nodes": 10**6, "communities": 10**6}, "communities=1000000 times features=128"),
+            ({"num_nodes": 10**6, "average_degree": 4e5}, "more than 100000000 edges"),
+            ({"average_degree": "ten"}, "average_degree='ten' must be a number"),
+            ({"average_degree": float("nan")}, "average_degree=nan must be"),
+            ({"average_degree": float("inf")}, "average_degree=inf must be"),
+            ({"homophily": None}, "homophily=None must be a number"),
+            ({"homophily": float("nan")}, "homophily=nan must be a fraction"),
             (
                 {"num_nodes": 200, "homophily": 1.0, "average_degree": 60.0},
                 "could not be drawn.*smaller average_degree",
@@ -180,4 +194,17 @@ class TestRoads:
     @pytest.mark.parametrize("options", [{"sensors": 0}, {"weeks": 0}, {"sensors": 2.5}, {"weeks": True}])
     def test_impossible_options_are_refused(self, options):
         with pytest.raises(InputError, match="must be a whole number of at least 1"):
+            load("roads", **options)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"sensors": 10**11}, "sensors=100000000000 is too many; use at most 5000"),
+            ({"weeks": 10**11}, "weeks=100000000000 of sensors=60 .* use at most 413 weeks"),
+            ({"sensors": 5000, "weeks": 5}, "use at most 4 weeks"),
+            ({"sensors": -1}, "sensors=-1 must be a whole number"),
+        ],
+    )
+    def test_absurd_sizes_are_refused_before_anything_is_allocated(self, options, message):
+        with pytest.raises(InputError, match=message):
             load("roads", **options)

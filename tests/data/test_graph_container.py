@@ -1,6 +1,7 @@
 """Claims about Graph, Split and their hashes."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pytest
@@ -105,11 +106,52 @@ def test_a_splits_hash_depends_on_its_masks_only():
         ({"class_names": ("a",)}, "class 1.*there are 1 classes"),
         ({"class_names": ("a", "b", "c"), "num_classes": 2}, "3 class names for 2 classes"),
         ({"split": Split("s", *np.zeros((3, 5), dtype=bool))}, "split 's' is for 5 vertices"),
+        ({"x": np.full((4, 1), 1e300)}, "vertex 0 has a feature that is not a finite number in float32"),
+        ({"x": np.full((4, 1), -np.inf)}, "vertex 0 has a feature that is not a finite number"),
+        ({"x": sp.csr_matrix(np.full((4, 1), 1e300))}, "vertex 0 .* not a finite number in float32"),
+        ({"x": np.full((4, 1), 1j)}, "features have dtype complex128; expected numbers"),
+        ({"x": sp.csr_matrix(np.full((4, 1), 1j))}, "features have dtype complex128; expected numbers"),
+        ({"x": np.zeros((4, 1), dtype="m8[s]")}, "features have dtype timedelta64"),
+        ({"x": sp.csr_matrix(np.eye(3))}, r"features have shape \(3, 3\).* 4 vertices"),
+        ({"x": np.zeros((4, 2, 2))}, "expected one row for each"),
+        ({"x": [[1, 2], [3], [4], [5]]}, "features are no array"),
+        ({"x": torch.eye(4, requires_grad=True)}, "features are no array .*detach"),
+        ({"y": [0, [1], 0, 1]}, "classes are no array"),
+        ({"y": 3}, "one integer a vertex"),
+        ({"y": None}, "one integer a vertex"),
+        ({"y": np.zeros(4, dtype="m8[s]")}, "one integer a vertex"),
+        ({"y": [0, 10**12, 0, 1]}, "vertex 1 has class 1000000000000, but there are only 4 vertices"),
+        ({"y": np.array([0, 1, 2**64 - 1, 1], dtype=np.uint64)}, "vertex 2 has class 9223372036854775807"),
+        ({"num_classes": -1}, "num_classes=-1 must be a whole number"),
+        ({"num_classes": 2.5}, "num_classes=2.5 must be a whole number"),
+        ({"num_classes": "2"}, "num_classes='2' must be a whole number"),
+        ({"edges": [[0, 1], [1, 2], [2, 3]]}, r"expected integers \[2, m\] \(transpose it\)"),
+        ({"edges": [[0, 1], [2]]}, "edges are no array"),
+        ({"edges": [0, 1]}, r"shape \(2,\); expected integers"),
+        ({"edges": None}, "edges have dtype object"),
+        ({"edges": sp.csr_matrix(np.eye(4))}, "edges have dtype object"),
+        ({"edges": [[True, False], [False, True]]}, "edges have dtype bool"),
+        (
+            {"edges": np.array([[0], [2**64 - 1]], dtype=np.uint64)},
+            "edge 0 joins vertices 0 and 92233720368547",
+        ),
     ],
 )
 def test_unusable_input_is_refused_with_the_reason(changes, message):
     with pytest.raises(InputError, match=message):
         small(**changes)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_graph_of_no_or_one_vertex_and_at_most_one_class_is_a_graph(n):
+    graph = make_graph("tiny", np.ones((n, 2)), np.zeros(n, int), np.zeros((2, n), int))
+    assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (n, 0, n)
+    assert len(graph.hash) == 64
+
+
+def test_a_named_number_of_classes_may_exceed_the_vertices():
+    assert small(num_classes=5000).num_classes == 5000
+    assert type(small(num_classes=np.int64(3)).num_classes) is int
 
 
 def test_a_split_whose_parts_overlap_is_refused():
@@ -168,3 +210,74 @@ class TestFromPyG:
             from_pyg(self.data(**self.masks() | {"val_mask": torch.zeros(4, 10).bool()}))
         with pytest.raises(InputError, match="one integer a vertex"):
             from_pyg(self.data(y=torch.rand(4, 3)))
+
+    def test_bfloat16_compressed_and_differentiable_features_are_understood(self):
+        dense = from_pyg(self.data())
+        assert from_pyg(self.data(x=torch.eye(4).bfloat16())).hash == dense.hash
+        assert from_pyg(self.data(x=torch.eye(4, requires_grad=True))).hash == dense.hash
+        coo = from_pyg(self.data(x=torch.eye(4).to_sparse_coo()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls the compressed layouts beta
+            compressed = [torch.eye(4).to_sparse_csr(), torch.eye(4).to_sparse_csc()]
+        for x in (*compressed, sp.csr_matrix(np.eye(4)), torch.eye(4).bfloat16().to_sparse_coo()):
+            assert from_pyg(self.data(x=x)).hash == coo.hash
+
+    def test_repeated_entries_of_sparse_features_add_up(self):
+        x = torch.sparse_coo_tensor(
+            torch.tensor([[1, 1], [0, 0]]), torch.tensor([1.0, 2.0]), (4, 2), check_invariants=True
+        )
+        assert from_pyg(self.data(x=x)).x.toarray().tolist() == [[0, 0], [3, 0], [0, 0], [0, 0]]
+
+    def test_directed_edges_become_undirected_and_self_loops_are_dropped(self):
+        graph = from_pyg(self.data(edge_index=torch.tensor([[3, 1, 1, 2], [0, 1, 0, 1]])))
+        assert graph.edges.T.tolist() == [[0, 1], [0, 3], [1, 2]]
+
+    def test_masks_of_zeros_and_ones_are_masks(self):
+        numbers = {key: mask.to(torch.uint8) for key, mask in self.masks().items()}
+        assert from_pyg(self.data(**numbers)).split.hash == from_pyg(self.data(**self.masks())).split.hash
+
+    def test_no_vertices_and_one_vertex_are_graphs(self):
+        none = self.Data(x=torch.zeros(0, 3), y=torch.zeros(0).long(), edge_index=torch.zeros(2, 0).long())
+        assert (from_pyg(none).num_nodes, from_pyg(none).num_features) == (0, 3)
+        one = self.Data(x=torch.ones(1, 3), y=torch.tensor([0]), edge_index=torch.tensor([[0], [0]]))
+        assert (from_pyg(one).num_nodes, from_pyg(one).num_edges, from_pyg(one).num_classes) == (1, 0, 1)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"x": torch.full((4, 2), torch.nan)}, "vertex 0 has a feature that is not a finite number"),
+            ({"x": torch.full((4, 2), torch.inf)}, "vertex 0 has a feature that is not a finite number"),
+            ({"x": torch.full((4, 2), torch.nan).to_sparse_coo()}, "vertex 0 has a feature that is not"),
+            ({"x": torch.zeros(4, 2, dtype=torch.complex64)}, "features have dtype complex64"),
+            ({"x": torch.zeros(3, 2)}, r"features have shape \(3, 2\)"),
+            ({"x": torch.zeros(4)}, r"features have shape \(4,\)"),
+            ({"x": torch.zeros(4, 2, 2).to_sparse_coo()}, "x of the Data object, a Tensor, cannot be read"),
+            ({"x": torch.zeros(4, 2, device="meta")}, "x of the Data object, a Tensor, cannot be read"),
+            ({"x": [[1, 2], [3], [4], [5]]}, "x of the Data object, a list, cannot be read"),
+            ({"y": torch.tensor([0.0, 1.0, 0.0, 1.0])}, "one integer a vertex"),
+            ({"y": torch.tensor(3)}, "one integer a vertex"),
+            ({"y": torch.tensor([0, -7, 0, 1])}, "vertex 1 has class -7"),
+            ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer a vertex"),
+            ({"edge_index": torch.tensor([[0, 4], [1, 2]])}, "edge 1 joins vertices 4 and 2"),
+            ({"edge_index": torch.tensor([[0.0], [1.0]])}, "edges have dtype float32"),
+            ({"edge_index": torch.tensor([[0, 1], [1, 2], [2, 3]])}, "transpose it"),
+            ({"edge_index": torch.eye(4).to_sparse_coo()}, "edges have dtype object"),
+        ],
+    )
+    def test_an_unusable_attribute_is_refused_with_the_reason(self, changes, message):
+        with pytest.raises(InputError, match=message):
+            from_pyg(self.data(**changes))
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"train_mask": torch.tensor([0, 2])}, r"train_mask has dtype int64 and 2 entries; .*4 vertices"),
+            ({"train_mask": torch.tensor([0, 1, 2, 3])}, "not a list of vertices"),
+            ({"val_mask": torch.tensor([0, torch.nan, 0, 0])}, "val_mask has dtype float32"),
+            ({"test_mask": torch.ones(3).bool()}, "test_mask has dtype bool and 3 entries"),
+            ({"test_mask": torch.tensor([True, False, False, False])}, "vertex 0 is in two parts"),
+        ],
+    )
+    def test_a_mask_that_marks_no_part_of_the_vertices_is_refused(self, changes, message):
+        with pytest.raises(InputError, match=message):
+            from_pyg(self.data(**self.masks() | changes))

@@ -484,6 +484,138 @@ class TestRefusals:
             Partition.load(path)
 
 
+def split_path() -> tuple[Graph, Partition]:
+    """The path 0-1-2-3-4-5; site 0 holds 0, 1, 2 and site 1 holds 3, 4, 5."""
+    graph = make_graph("path", None, np.zeros(6, int), [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
+    return graph, from_assignment(graph, np.array([0, 0, 0, 1, 1, 1]))
+
+
+def changed(p: Partition, column: str, row: int, value: int) -> Partition:
+    array = getattr(p, column).copy()
+    array[row] = value
+    return dataclasses.replace(p, **{column: array})
+
+
+def without(p: Partition, table: str, row: int) -> Partition:
+    columns = {key: np.delete(c, row) for key, c in p.tables.items() if key.startswith(table)}
+    return dataclasses.replace(p, **columns)
+
+
+def swapped(p: Partition, table: str) -> Partition:
+    columns = {key: c[[1, 0, *range(2, len(c))]] for key, c in p.tables.items() if key.startswith(table)}
+    return dataclasses.replace(p, **columns)
+
+
+def shared() -> Partition:
+    """Both sites hold all of the path's vertices, site 0 owns them."""
+    graph, _ = split_path()
+    none = np.zeros(0, dtype=np.int64)
+    return Partition(
+        *(np.repeat([0, 1], 6), np.tile(np.arange(6), 2), np.tile(np.arange(6), 2), np.arange(12) < 6),
+        *(none,) * 7,
+        num_sites=2,
+        graph_hash=graph.hash,
+    )
+
+
+class TestFilesPeopleHandIn:
+    """A partition file may be right by its own hash and still be no partition."""
+
+    path, fine = split_path()
+
+    @pytest.mark.parametrize(
+        ("damaged", "message"),
+        [
+            (dataclasses.replace(fine, num_sites=1), "table 'held', row 3: held_site 1 is not in 0..0"),
+            (dataclasses.replace(fine, num_sites=-1), "num_sites=-1 does not fit 6"),
+            (dataclasses.replace(fine, num_sites=10**12), "num_sites=1000000000000 does not fit 6"),
+            (dataclasses.replace(fine, num_sites="2"), "num_sites of the partition has the wrong type"),
+            (dataclasses.replace(fine, seed="0"), "seed of the partition has the wrong type"),
+            (dataclasses.replace(fine, name=3), "name of the partition has the wrong type"),
+            (dataclasses.replace(fine, options=[]), "options of the partition has the wrong type"),
+            (dataclasses.replace(fine, options={"beta": [1]}), "options of the partition has the wrong type"),
+            (dataclasses.replace(fine, graph_hash=None), "graph_hash of the partition has the wrong type"),
+            (changed(fine, "held_site", 0, -1), "table 'held', row 0: held_site -1 is not in 0..1"),
+            (
+                changed(fine, "held_id", 5, 2**62),
+                "table 'held', row 5: held_id 4611686018427387904 is not in",
+            ),
+            (changed(fine, "held_vertex", 2, -4), "table 'held', row 2: held_vertex -4 is not in"),
+            (changed(fine, "held_vertex", 2, 2**40), "table 'held', row 2: held_vertex 1099511627776"),
+            (changed(fine, "edge_site", 0, 2), "table 'edges', row 0: edge_site 2 is not in 0..1"),
+            (changed(fine, "cut_remote_site", 1, 9), "table 'cut', row 1: cut_remote_site 9 is not in 0..1"),
+            (swapped(fine, "held"), "table 'held', row 1: it does not come after the row before"),
+            (
+                swapped(fine, "edge"),
+                "table 'edges', row 1: it does not come after .* edge_site, edge_u, edge_v",
+            ),
+            (swapped(fine, "cut"), "table 'cut', row 1: it does not come after the row before"),
+            (changed(fine, "held_id", 1, 0), "table 'held', row 1: it does not come after"),
+            (changed(fine, "edge_v", 0, 3), "table 'edges', row 0: edge_v 3 is not held by site 0"),
+            (changed(fine, "edge_v", 0, 7), "table 'edges', row 0: edge_v 7 is not held by site 0"),
+            (changed(fine, "edge_u", 0, 1), "table 'edges', row 0: edge_u 1 is not below edge_v 1"),
+            (without(fine, "held", 2), "table 'edges', row 1: edge_v 2 is not held by site 0"),
+            (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has 0 owners"),
+            (changed(shared(), "held_owner", 8, True), "table 'held', row 2: id 2 has 2 owners"),
+            (
+                changed(shared(), "held_vertex", 8, 0),
+                "row 8: id 2 stands for vertex 0 here, and for vertex 2",
+            ),
+            (changed(fine, "cut_id", 0, 4), "table 'cut', row 0: cut_id 4 is not held by site 0"),
+            (
+                changed(fine, "cut_remote_id", 0, 1),
+                "table 'cut', row 0: cut_remote_id 1 is not owned by site 1",
+            ),
+            (changed(fine, "cut_remote_id", 0, 99), "row 0: cut_remote_id 99 is not owned by site 1"),
+            (changed(fine, "cut_remote_site", 0, 0), "table 'cut', row 0: both ends are at site 0"),
+            (without(fine, "cut", 1), "table 'cut', row 0: site 1 has no row for its end 3 of the edge to 2"),
+            (
+                dataclasses.replace(fine, edge_u=fine.edge_u[1:]),
+                r"column 'edge_u' has dtype int64 and shape \(3,",
+            ),
+            (dataclasses.replace(fine, held_owner=fine.held_id), "column 'held_owner' has dtype int64"),
+            (dataclasses.replace(fine, held_id=fine.held_id * 1.0), "column 'held_id' has dtype float64"),
+        ],
+    )
+    def test_tables_that_are_no_partition_are_refused_by_file_table_and_row(self, damaged, message, tmp_path):
+        file = tmp_path / "p.safetensors"
+        damaged.save(file)
+        with pytest.raises(InputError, match=message) as caught:
+            Partition.load(file)
+        assert str(caught.value).startswith(str(file))
+
+    @pytest.mark.parametrize(
+        ("damaged", "message"),
+        [
+            (
+                changed(fine, "held_vertex", 5, 6),
+                "table 'held', row 5: vertex 6 is not one of the 6 vertices",
+            ),
+            (
+                changed(fine, "edge_v", 0, 2),
+                "table 'edges', row 0: the graph has no edge between vertices 0 and 2",
+            ),
+            (changed(changed(fine, "cut_id", 0, 1), "cut_remote_id", 1, 1), "table 'cut', row 0: .* 1 and 3"),
+            (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has 0 owners"),
+            (dataclasses.replace(fine, num_sites=1), "table 'held', row 3: held_site 1"),
+        ],
+    )
+    def test_tables_that_are_no_partition_of_the_graph_are_refused_by_check(self, damaged, message):
+        with pytest.raises(InputError, match=message) as caught:
+            damaged.check(self.path)
+        assert str(caught.value).startswith("the 'assignment' partition: table")
+
+    def test_what_is_whole_passes(self, tmp_path):
+        for p in (self.fine, shared(), dataclasses.replace(self.fine, num_sites=9)):
+            p.save(tmp_path / "p.safetensors")
+            Partition.load(tmp_path / "p.safetensors").check(self.path)
+
+    def test_a_partition_with_a_numpy_seed_can_be_saved(self, tmp_path):
+        p = from_assignment(self.path, np.zeros(6, int), seed=np.int64(3))
+        p.save(tmp_path / "p.safetensors")
+        assert Partition.load(tmp_path / "p.safetensors").seed == 3
+
+
 def test_an_assignment_keeps_empty_sites_and_its_recipe():
     graph = random_graph(10, 20, 2, 0)
     p = from_assignment(graph, np.full(10, 2), num_sites=5, name="mine", options={"a": 1}, seed=4)

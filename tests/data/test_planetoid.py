@@ -1,5 +1,6 @@
 """Claims about reading Planetoid's raw files: safely, as PyG does, through a cache."""
 
+import http.client
 import os
 import pickle
 import shutil
@@ -263,6 +264,102 @@ class TestHostileFiles:
         assert (read_pickle(b"\x80\x02" + py2_array(array) + b".", Path("file")) == array).all()
 
     @pytest.mark.parametrize(
+        ("content", "why"),
+        [
+            (b")" + b"\x85" * 200_000 + b".", "holds no array"),
+            (b"}(" + b")" + b"\x85" * 200_000 + b"K\x00u.", "keys are neither numbers nor text"),
+            # A tuple of 2^60 parts, 60 times a pair of twice the same, which takes years to hash.
+            (b"})" + b"q\x00h\x00\x86" * 60 + b"K\x00s.", "keys are neither numbers nor text"),
+            (b"(" + py2_array(np.zeros(3)) * 4 + b"t.", "more than 3 arrays"),
+            (py2_array(np.zeros(3))[:-2] + b"q\x01b" + b"h\x01b.", "filled in twice|no array or matrix"),
+            (b"c__builtin__\nlist\n]\x85R.", "calls something"),
+            (b"c__builtin__\nlist\n)\x81.", "makes an object"),
+            (b"K\x01K\x02a.", "no list"),
+            (b"K\x01K\x02K\x03s.", "no dict"),
+            (b"}}b.", "no array or matrix"),
+            (b"R.", "takes more from the stack"),
+            (b"h\x05.", "a value it never stored"),
+            (py2_csr(sp.csr_matrix((1, 2**31 - 1), dtype=np.float32)) + b".", "at most 10000000"),
+            (py2_csr(sp.csr_matrix(np.full((1, 2), np.nan))) + b".", "value 0 is not a finite float32"),
+            (py2_csr(sp.csr_matrix(np.full((1, 2), 1e300))) + b".", "value 0 is not a finite float32"),
+            (py2_array(np.zeros((0, 5))).replace(b"\x00" * 4, b"\xff" * 4, 1) + b".", "unusable shape"),
+            (py2_array(np.zeros(2)).replace(b"U\x01<", b"U\x01x") + b".", "unknown byte order"),
+        ],
+    )
+    def test_a_pickle_that_python_would_choke_on_is_refused_in_one_line(self, content, why):
+        with pytest.raises(InputError, match=rf"^folder/file is not .* refused: .*({why})") as caught:
+            read_pickle(b"\x80\x02" + content, Path("folder/file"))
+        assert len(str(caught.value).splitlines()) == 1
+        assert len(str(caught.value)) < 500
+
+    def test_a_refusal_does_not_repeat_a_long_name_of_the_file(self):
+        with pytest.raises(InputError, match="was refused") as caught:
+            read_pickle(b"\x80\x02c" + b"x" * 10_000 + b"\n\x1b[31m\n.", Path("file"))
+        assert len(str(caught.value)) < 500
+        assert str(caught.value).isprintable()
+
+    @pytest.mark.parametrize(
+        ("part", "content", "why"),
+        [
+            ("graph", pickle.dumps({0: [2**70]}, 2), "opcode LONG1"),
+            ("graph", pickle.dumps({0: [1, -1]}, 2), "not one of the 509 vertices"),
+            ("graph", pickle.dumps({0: [509]}, 2), "not one of the 509 vertices"),
+            ("graph", pickle.dumps({0: [True]}, 2), "not one of the 509 vertices"),
+            ("graph", pickle.dumps({0: [None]}, 2), "not one of the 509 vertices"),
+            ("graph", pickle.dumps({0: [[1]]}, 2), "not one of the 509 vertices"),
+            ("graph", pickle.dumps({600: [1]}, 2), "entry of vertex '600'"),
+            ("graph", pickle.dumps({0: None}, 2), "entry of vertex '0'"),
+            # One list of 5000 entries for 509 vertices.
+            ("graph", pickle.dumps(dict.fromkeys(range(509), [1] * 5000), 2), "2545000 neighbours"),
+            ("graph", b"\x80\x02" + py2_array(np.zeros(3)) + b".", "no dict of neighbours"),
+            ("test.index", f"508\n505\n{2**70}\n".encode(), "is not a vertex number"),
+            ("test.index", b"508\n505\n300000000\n", "have numbers in 505..510"),
+            ("test.index", b"508\n505\n504\n", "numbers from 504 to 508"),
+            ("test.index", b"508\n505\n-7\n", "'-7' is not a vertex number"),
+            ("test.index", b"508\n505\n505\n", "listed twice"),
+            ("test.index", b"9" * 100_000, "is not a vertex number"),
+            ("test.index", b"508\n505\n", "2 numbers for the 3 rows"),
+            ("ty", b"\x80\x02" + py2_array(np.eye(3, 4)) + b".", "4 classes, where ind.cora.ally has 3"),
+            ("ally", b"\x80\x02" + py2_array(np.zeros(505)) + b".", "no table of classes"),
+            ("ally", b"\x80\x02" + py2_array(np.zeros((2**30, 0))) + b".", "no table of classes"),
+            ("y", b"\x80\x02" + py2_array(np.zeros((6, 3))) + b".", "6 training and 500 validation rows"),
+            ("tx", b"\x80\x02" + py2_csr(sp.csr_matrix(np.eye(3))) + b".", r"a matrix \(3, 3\)"),
+            ("allx", b"\x80\x02" + py2_csr(sp.csr_matrix(np.eye(4, 6))) + b".", r"a matrix \(4, 6\)"),
+            ("allx", b"\x80\x02" + py2_array(np.eye(505, 6)) + b".", "no csr matrix"),
+        ],
+    )
+    def test_the_file_that_does_not_fit_is_named(self, data_dir, part, content, why):
+        raw(data_dir, part).write_bytes(content)
+        with pytest.raises(InputError, match=rf"ind\.cora\.{part.replace('.', '[.]')} .*{why}") as caught:
+            load("cora", data_dir)
+        assert len(str(caught.value).splitlines()) == 1
+        assert not cache_folder().exists()
+
+    def test_a_file_too_large_to_be_true_is_refused(self, data_dir, monkeypatch):
+        monkeypatch.setattr(planetoid, "MAX_BYTES", 1000)
+        with pytest.raises(InputError, match=r"ind\.cora\.\w+ is larger than"):
+            load("cora", data_dir)
+
+    def test_random_damage_gives_a_graph_or_one_line_that_names_the_place(self, data_dir):
+        rng = np.random.default_rng(0)
+        whole = raw_files()
+        refusals = []
+        for _ in range(300):
+            part = PARTS[rng.integers(len(PARTS))]
+            content = bytearray(whole[part])
+            start = int(rng.integers(min(len(content), 400)))  # the opcodes come first, then numbers
+            content[start : start + int(rng.integers(3))] = rng.bytes(int(rng.integers(3)))
+            raw(data_dir, part).write_bytes(content)
+            try:
+                load("cora", data_dir)
+            except InputError as error:
+                refusals.append(str(error))
+            raw(data_dir, part).write_bytes(whole[part])
+        assert len(refusals) > 50
+        folder = str(raw(data_dir, "x").parent)
+        assert all(folder in text and len(text.splitlines()) == 1 for text in refusals)
+
+    @pytest.mark.parametrize(
         ("part", "content"),
         [
             ("test.index", b"508\n505\n"),
@@ -314,6 +411,15 @@ class TestMissingFiles:
             ("ind.cora.allx",),
             False,
         )
+
+    def test_a_download_that_breaks_off_counts_as_no_network(self, data_dir, monkeypatch, tmp_path):
+        def break_off(*_, **__):
+            raise http.client.IncompleteRead(b"")
+
+        monkeypatch.setattr(urllib.request, "urlopen", break_off)
+        raw(data_dir, "ty").unlink()
+        with pytest.raises(InputError, match=r"lacks ind\.cora\.ty, and it could not be downloaded"):
+            load("cora", data_dir)
 
     def test_missing_files_are_downloaded_into_the_cache_when_the_network_allows(
         self, data_dir, monkeypatch, tmp_path
