@@ -38,6 +38,8 @@ app = typer.Typer(
     epilog="Start here:  graphfed run fedavg   then   graphfed compare isolated fedavg fedgcn central",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
+    rich_markup_mode="markdown",
 )
 data_app = typer.Typer(help="Look at the data sets that can be named with --data.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
@@ -101,7 +103,8 @@ Threads = Annotated[
     typer.Option(
         parser=_whole,
         metavar="N",
-        help="Threads to compute with (default: one for a small graph, every core for a large one).",
+        help="Threads to compute with (default: one for a small graph, every core for a large one; "
+        "with --runtime processes those of each process, one).",
     ),
 ]
 DataDir = Annotated[
@@ -293,7 +296,7 @@ def methods() -> None:
         table.add_column(column, overflow="fold")
     for name in METHODS:
         method = get_method(name)
-        default = method.config()
+        default = method.config(**method.defaults)
         own = {f.name: getattr(default, f.name) for f in dataclasses.fields(default) if f.name not in common}
         aliases = [alias for alias, target in ALIASES.items() if target == name]
         told = ", ".join(f"{key}={value}" for key, value in {**method.defaults, **own}.items())
@@ -339,6 +342,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GraphfedError as error:
         _say(f"error: {_one_line(str(error))}")
         return error.exit_code
+    except MemoryError:
+        _say("error: there is not enough memory; use a smaller graph, fewer clients or smaller layers")
+        return 1
     except _UsageError as error:
         # Empty where help was printed because nothing was asked.
         message = _one_line(error.format_message())

@@ -43,9 +43,9 @@ DEFAULT_CLIENTS = 10
 MAX_PROCESSES = 64
 #: More than any machine has cores; torch takes far larger numbers and then fails inside.
 MAX_THREADS = 1024
-#: Of counts and widths: what 32 bits hold. Vertices of a generated data set have a limit of their own.
+#: Of counts: what 32 bits hold. Of widths: far more than trains, and little enough to fail in plain words.
 MAX_COUNT = 2**31 - 1
-MAX_GENERATED = 10**8
+MAX_WIDTH = 2**16
 MAX_SEED = 2**63 - 1
 
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
@@ -380,8 +380,9 @@ def _training(
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key}={value} cannot be used: a finite number was expected")
-        if isinstance(value, int) and abs(value) > MAX_COUNT:
-            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {MAX_COUNT}")
+        limit = MAX_WIDTH if key in ("hidden", "layers", "heads") else MAX_COUNT
+        if isinstance(value, int) and abs(value) > limit:
+            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
     if not method.dropouts and mine.get("fraction", 1) != 1:
         raise InputError(
             f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
@@ -395,7 +396,7 @@ def _training(
 
 def _default(method: Method, key: str) -> Any:
     """What the method uses when a setting is not given."""
-    return method.defaults.get(key, getattr(method.config(), key))
+    return getattr(method.config(**method.defaults), key)
 
 
 def _explain(error: Any, method: Method) -> str:
@@ -403,7 +404,7 @@ def _explain(error: Any, method: Method) -> str:
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     reason = first["msg"][:1].lower() + first["msg"][1:]
-    hint = f" (default {_default(method, key)!r})" if hasattr(method.config(), key) else ""
+    hint = f" (default {_default(method, key)!r})" if key in _training_names(method) else ""
     return f"{key}={shown(first['input'])} cannot be used: {reason}{hint}"
 
 
@@ -415,7 +416,7 @@ def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, A
             continue
         default = defaults[key.removeprefix(prefix)]
         kind = type(default)
-        limit = MAX_SEED if key.endswith("seed") else MAX_GENERATED
+        limit = MAX_SEED if key.endswith("seed") else MAX_COUNT
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
         if kind is float and isinstance(value, int) and not isinstance(value, bool):

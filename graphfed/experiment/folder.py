@@ -114,7 +114,7 @@ def check_free(folder: Path) -> None:
         mode = target.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         there = False
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _cannot_be_made(folder, error) from None
     try:
         if there:

@@ -17,7 +17,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
 from graphfed.data.splits import make_split
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, default_threads, make_config
 from graphfed.experiment.progress import show_progress
@@ -124,7 +124,7 @@ def run(
     settings and **more: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
 
     Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
-    GraphfedError when memory or the disk does not suffice."""
+    GraphfedError when the disk refuses the files."""
     doubled = sorted(set(settings or {}) & set(more))
     if doubled:
         raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
@@ -204,7 +204,7 @@ def execute(
     """Train and score on loaded inputs, then write the folder (None: write nothing)."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     threads = default_threads(inputs.graph) if config.threads is None else config.threads
-    with _threads(threads), _memory():
+    with _threads(threads):
         trained = _train(config, inputs, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
@@ -373,22 +373,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _memory() -> Iterator[None]:
-    """What torch and numpy say when memory does not suffice, as one error."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        # torch has no class of its own for the CPU's memory; sizes beyond 64 bits are the same fault.
-        signs = ("allocate memory", "out of memory", "Storage size calculation overflowed")
-        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in signs):
-            raise
-        raise GraphfedError(
-            "the run needs more memory than there is; use a smaller graph, fewer clients, or smaller layers "
-            "(hidden, layers, heads)"
-        ) from error
 
 
 def _peak_rss_mb() -> float:

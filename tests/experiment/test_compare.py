@@ -11,6 +11,7 @@ import pytest
 
 import graphfed
 from graphfed.errors import InputError
+from graphfed.experiment import compare as module
 from graphfed.experiment.compare import REFERENCES, Comparison, compare, comparison_of
 from graphfed.experiment.run import Result
 
@@ -124,6 +125,16 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         (["local", "isolated"], {}, "two rows are called 'isolated'"),
         ([{"method": "fedavg", "lable": "x"}], {}, "did you mean 'label'"),
         ([{"method": "fedavg", "label": "../x"}], {}, "cannot name a folder"),
+        ([{"method": "fedavg", "label": "x" * 201}], {}, "cannot name a folder"),
+        ([{"method": "fedavg", "label": "a\nb"}], {}, "cannot name a folder"),
+        ([{"label": "x"}], {}, "needs a method"),
+        ([{"method": ["fedavg"]}], {}, "needs a method"),
+        ([5], {}, "a row of type int"),
+        (5, {}, "give a list"),
+        (["fedavg"], {"settings": 5}, "settings of type int"),
+        (["fedavg"], {"out": 5}, "out of type int"),
+        (["fedavg"], {"seeds": 5}, "seeds of type int"),
+        (["fedavg"], {"seeds": ["one"]}, "seed='one'"),
         (["fedavg"], {"seeds": ()}, "no seed"),
         (["fedavg"], {"seeds": (1, 1)}, "twice"),
         (["fedavg"], {"seeds": (-1,)}, "seed=-1"),
@@ -151,27 +162,64 @@ def test_a_table_that_cannot_be_is_refused_before_anything_runs(
     assert list(own_folder.iterdir()) == []
 
 
-def test_input_refused_while_running_leaves_nothing_and_a_crash_leaves_the_finished_runs(
+@pytest.mark.parametrize("failure", [InputError, RuntimeError, KeyboardInterrupt])
+def test_a_failure_in_a_later_run_leaves_the_finished_runs_whole_and_nothing_half_written(
+    failure: type[BaseException], own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.execute
+
+    def second_fails(*args: Any, **kwargs: Any) -> Result:
+        if list(own_folder.rglob("result.json")):
+            (own_folder / "table" / "foreign").write_text("x")
+            raise failure("stop")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, "execute", second_fails)
+    with pytest.raises(failure):
+        compare(["fedavg"], clients=2, rounds=1, seeds=(0, 1), out=own_folder / "table")
+    assert {p.name for p in (own_folder / "table").iterdir()} == {"fedavg-seed0", "foreign"}
+    assert Result.read(own_folder / "table" / "fedavg-seed0").method == "fedavg"
+
+
+def test_a_failure_in_the_first_run_leaves_no_folder(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphfed.experiment import compare as module
+    def fail(*_: object, **__: object) -> None:
+        raise InputError("stop")
 
+    monkeypatch.setattr(module, "execute", fail)
+    for out in (None, "deep/table"):
+        with pytest.raises(InputError, match="stop"):
+            compare(["fedavg"], clients=2, rounds=1, out=out)
+    assert list(own_folder.iterdir()) == []
+
+
+def test_two_comparisons_never_share_a_folder_and_the_first_keeps_its_runs(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = module.execute
-    for failure in (InputError, RuntimeError):
-        calls: list[int] = []
+    refused = []
 
-        def second_fails(*args: Any, failure: Any = failure, calls: Any = calls, **kwargs: Any) -> Result:
-            calls.append(1)
-            if len(calls) == 2:
-                raise failure("stop")
-            return real(*args, **kwargs)
+    def run_another_meanwhile(*args: Any, **kwargs: Any) -> Result:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "execute", real)
+            with pytest.raises(InputError, match="is not empty") as refusal:
+                compare(["fedprox"], clients=2, rounds=1, seeds=(0,), out=own_folder / "table")
+        refused.append(refusal)
+        return real(*args, **kwargs)
 
-        monkeypatch.setattr(module, "execute", second_fails)
-        with pytest.raises(failure):
-            compare(["fedavg"], clients=2, rounds=1, seeds=(0, 1), out=own_folder / "table")
-        left = [p.name for p in own_folder.rglob("result.json")]
-        assert len(left) == (0 if failure is InputError else 1)
-    assert not (own_folder / "table" / "comparison.json").exists()
+    monkeypatch.setattr(module, "execute", run_another_meanwhile)
+    compare(["fedavg"], clients=2, rounds=1, seeds=(0,), out=own_folder / "table")
+    assert len(refused) == 3
+    runs = {"fedavg-seed0", "central-seed0", "isolated-seed0"}
+    assert {p.name for p in (own_folder / "table").iterdir()} == {"comparison.json", *runs}
+
+
+def test_a_name_in_square_brackets_is_shown_as_it_is(table: Comparison) -> None:
+    rows = tuple({**row, "label": f"[/{row['label']}]"} for row in table.rows)
+    text = shown(dataclasses.replace(table, dataset="[/red]", rows=rows))
+    assert "[/red]: 3 clients" in text
+    assert "[/fedprox] *" in text
 
 
 # ---- finished runs ----

@@ -1,5 +1,6 @@
 """What is refused, and what the defaults are."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from graphfed.data.datasets import load
 from graphfed.data.graph import make_graph
 from graphfed.errors import InputError
 from graphfed.experiment.config import default_threads, make_config, parse_settings, read_config
+from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS
 
 
@@ -37,6 +39,20 @@ from graphfed.methods.registry import METHODS
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
         ({"threads": 0}, "threads=0"),
+        ({"threads": 99_999_999_999}, "threads=99999999999 cannot be used: expected at most 1024"),
+        ({"seed": 10**5000}, "seed=an integer of more than 30 digits"),
+        ({"clients": 10**12}, "clients=1000000000000 cannot be used"),
+        ({"data_dir": 5}, "data_dir=5 cannot be used: the path of a folder was expected"),
+        ({"device": "cuda:99999999999999999999"}, "unknown device"),
+        ({"settings": {"hidden": 10**11}}, "hidden=100000000000 cannot be used: expected at most 65536"),
+        ({"settings": {"rounds": 10**5000}}, "rounds=an integer of more than 30 digits"),
+        ({"settings": {"lr": "x" * 9000}}, "lr='xxx"),
+        ({"settings": {"x" * 9000: 1}}, "has no setting 'xxx"),
+        ({"settings": {"partition.beta": float("inf")}}, "partition.beta=inf"),
+        (
+            {"data": "social", "settings": {"data.num_nodes": 10**11}},
+            "data.num_nodes=100000000000 cannot be used: expected at most",
+        ),
         ({"settings": {"lr": -1}}, "lr=-1 cannot be used: input should be greater than 0 (default 0.5)"),
         ({"settings": {"lr": "fast"}}, "lr='fast'"),
         ({"settings": {"lr": float("nan")}}, "lr=nan"),
@@ -66,6 +82,7 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, objec
         make_config(**{"method": "fedavg", **options})
     assert told in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 500
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -109,6 +126,27 @@ def test_the_recipe_lists_exactly_what_differs_from_the_default_recipe() -> None
     assert make_config("fedprox", settings={"mu": 0.3}).recipe() == {"mu": 0.3}
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(method: str) -> None:
+    default = dataclasses.asdict(make_config(method).training)
+    own = set(default) - {field.name for field in dataclasses.fields(TrainingConfig)}
+    assert own.isdisjoint(make_config(method).recipe())
+    for key in own:
+        other = default[key] - 1 if isinstance(default[key], int) else default[key] / 2
+        assert make_config(method, settings={key: other}).recipe()[key] == other
+
+
+def test_what_a_method_declares_as_its_default_for_its_own_setting_is_no_deviation() -> None:
+    config = make_config("fedprox", settings={"mu": 0.3})
+    strict = dataclasses.replace(config.method, defaults={"mu": 0.3})
+    assert dataclasses.replace(config, method=strict).recipe() == {}
+
+
+def test_processes_of_sites_compute_with_one_thread_unless_told() -> None:
+    assert make_config("fedavg", runtime="processes").site_threads == 1
+    assert make_config("fedavg", runtime="processes", threads=3).site_threads == 3
+
+
 def test_a_pyg_graph_is_taken_as_data() -> None:
     torch_geometric = pytest.importorskip("torch_geometric.data")
     import torch
@@ -123,6 +161,11 @@ def test_a_graph_is_used_as_it_is() -> None:
     graph = make_graph("mine", np.eye(3, dtype=np.float32), np.array([0, 1, 1]), np.array([[0, 1], [1, 2]]))
     assert make_config("fedavg", data=graph).data is graph
 
+
+#: Ten short lines that stand for a list of 9^9 values.
+BOMB = b"a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n".encode() for i in range(1, 10)
+)
 
 # ---- texts -------------------------------------------------------------------------------------------------
 
@@ -167,19 +210,62 @@ def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
         (b"a: \xff\n", "is not YAML"),
         (b"set: 3\n", "'set' must map names to single values"),
         (b"set: {partition: {beta: 1}}\n", "'set' must map names to single values"),
+        (b"set: {1: 2}\n", "'set' must map names to single values"),
+        (b"seed: 2020-99-99\n", "seed must be a whole number (found '2020-99-99')"),
+        (b"seed: 2020-01-01\n", "seed must be a whole number (found '2020-01-01')"),
+        (b"\nseed: " + b"9" * 5001, "line 2: this value cannot be read"),
+        (b"seed: 0x" + b"f" * 5001, None),
+        (b"set: {lr: 0x" + b"f" * 5001 + b"}", None),
+        (b"set: " + b"[" * 3000 + b"]" * 3000, "line 1: more than 10 levels"),
+        (BOMB, "line 1: anchors and aliases (& and *) are not read"),
+        (b"clients: *a\n", "line 1: anchors and aliases"),
+        (b"clients: 3\nrounds: 1\nclients: 4\n", "line 3: 'clients' is given twice"),
+        (b"set: {lr: 1, lr: 2}\n", "'lr' is given twice"),
+        (b"clients: !!int ''\n", "line 1: tags (!) are not read"),
+        (b"seed: !!timestamp x\n", "line 1: tags (!) are not read"),
+        (b"? [a, b]\n: 1\n", "a key must be text"),
+        (b"0x" + b"f" * 900 + b": 1\n", "unknown key an integer of more than 30 digits"),
+        (b"<<: {clients: 3}\n", "unknown key '<<'"),
+        (b"data: caf\xe9\n", "is not YAML in UTF-8 (byte 9)"),
+        ("method: fedavg".encode("utf-16"), "is not YAML in UTF-8"),
+        (b"# " + b"x" * 200_000, "more than 100000 bytes"),
+        (b"out: 5\n", "out must be text (found 5)"),
+        (b"out: true\n", "out must be text (found True)"),
+        (b"out: false\n", "out must be text (found False)"),
+        (b"data_dir: 5\n", "data_dir must be text (found 5)"),
+        (b"data: [a]\n", "data must be text (found list)"),
+        (b"clients: true\n", "clients must be a whole number (found True)"),
+        (b"threads: 1.5\n", "threads must be a whole number (found 1.5)"),
     ],
 )
 def test_a_config_file_that_cannot_be_used_is_refused_in_one_line(
-    tmp_path: Path, content: bytes, told: str
+    tmp_path: Path, content: bytes, told: str | None
 ) -> None:
     path = tmp_path / "run.yaml"
     path.write_bytes(content)
+
+    def use() -> None:
+        # A number may be one for YAML and too large for the option.
+        options = read_config(path)
+        make_config("fedavg", settings=options.pop("set"), **options)
+
     with pytest.raises(InputError) as refusal:
-        read_config(path)
-    assert told in str(refusal.value)
+        use()
+    assert (told or "more than 30 digits") in str(refusal.value)
     assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value).replace(str(path), "")) < 500
 
 
-def test_a_missing_config_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_config_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.yaml cannot be read"):
         read_config(tmp_path / "none.yaml")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_config(tmp_path)
+
+
+def test_numbers_of_a_config_file_are_read_as_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"\xef\xbb\xbfset: {lr: 1e-3, a: -2.E+4, b: 1.5, c: 7, d: null, e: 1e3x, f: 'no'}\n")
+    assert read_config(path)["set"] == {
+        "lr": 0.001, "a": -20000.0, "b": 1.5, "c": 7, "d": None, "e": "1e3x", "f": "no",
+    }  # fmt: skip

@@ -84,6 +84,14 @@ def test_on_a_terminal_the_bar_shows_round_validation_and_bytes() -> None:
         assert part in last
 
 
+def test_a_label_in_square_brackets_is_shown_as_it_is() -> None:
+    stream = Terminal()
+    with show_progress("[/red] on [bold]", stream=stream) as on_event:
+        assert on_event is not None
+        on_event(event(4, "done"))
+    assert "[/red] on [bold]" in stream.getvalue()
+
+
 def test_progress_that_nobody_wants_is_not_made() -> None:
     with show_progress("fedavg", enabled=False) as on_event:
         assert on_event is None

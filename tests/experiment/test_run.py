@@ -15,7 +15,7 @@ from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, make_graph
 from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment import train as training
 from graphfed.experiment.run import Result
@@ -320,6 +320,57 @@ def test_a_full_output_folder_is_refused_before_anything_is_loaded(
     with pytest.raises(InputError, match="is not empty"):
         graphfed.run("fedavg", rounds=1, out=own_folder / "out")
     assert [p.name for p in (own_folder / "out").iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("out", ["link", "x" * 300, "/proc/x", 5, True])
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(
+    out: object, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own_folder / "link").symlink_to("nowhere")
+    monkeypatch.setattr("graphfed.experiment.run.load_inputs", None)
+    with pytest.raises(InputError, match="out"):
+        graphfed.run("fedavg", rounds=1, out=out)
+    assert [p.name for p in own_folder.iterdir()] == ["link"]
+
+
+def test_a_run_whose_folder_is_filled_while_it_trains_is_kept_beside_it(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = training.train
+
+    def fill(*args: object, **kwargs: object) -> object:
+        (own_folder / "run").mkdir()
+        (own_folder / "run" / "foreign").write_text("x")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(training, "train", fill)
+    with pytest.raises(GraphfedError, match="they are in") as failure:
+        graphfed.run("fedavg", clients=2, rounds=1, out=own_folder / "run")
+    kept = Path(str(failure.value).rpartition("they are in ")[2])
+    assert {p.name for p in kept.iterdir()} == FILES
+    assert [p.name for p in (own_folder / "run").iterdir()] == ["foreign"]
+
+
+def test_the_name_of_ones_own_graph_cannot_lead_out_of_the_runs_folder(own_folder: Path) -> None:
+    y = np.arange(40) % 2
+    graph = make_graph("../escaped/x", np.eye(2, dtype=np.float32)[y], y, np.stack((y, np.roll(y, 1))))
+    result = graphfed.run("fedavg", data=graph, clients=2, rounds=1, partition="random", split="random")
+    assert result.dataset == "../escaped/x"
+    assert [p.name for p in own_folder.iterdir()] == ["runs"]
+    assert result.folder is not None
+    assert result.folder.parent == Path("runs")
+
+
+def test_a_generated_data_set_beyond_memory_is_refused(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("graphfed.experiment.run.load", fail)
+    with pytest.raises(InputError, match=r"does not fit into memory .*data\.num_nodes=9000000"):
+        graphfed.run("fedavg", data="social", settings={"data.num_nodes": 9_000_000})
+    assert list(own_folder.iterdir()) == []
 
 
 def test_a_graph_without_features_is_refused(own_folder: Path) -> None:

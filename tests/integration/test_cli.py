@@ -93,6 +93,15 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("compare fedavg --seeds 0,0", "twice"),
         ("compare fedavg --set mu=1", "no method of this comparison has a setting 'mu'"),
         ("data list --data-dir none", "none does not exist"),
+        ("run fedavg --threads 99999999999", "threads=99999999999"),
+        ("run fedavg --data social --set data.num_nodes=100000000000", "data.num_nodes=100000000000"),
+        (f"run fedavg --seed {'9' * 5001}", "is not a whole number"),
+        (f"run fedavg --out {'x' * 300}", "File name too long"),
+        ("run fedavg --out .", "is the folder you are in"),
+        ("run fedavg --out new/deep/.. --clients 5000", "5000 clients"),
+        ("compare fedavg --out .", "is the folder you are in"),
+        ("compare fedavg --out new/deep --clients 5000", "5000 clients"),
+        (f"compare fedavg --seeds {'9' * 5001}", "cannot be read"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_exit_2_and_nothing_written(
@@ -104,7 +113,31 @@ def test_bad_input_is_one_line_on_stderr_exit_2_and_nothing_written(
     (line,) = streams.err.splitlines()
     assert line.startswith("error: ")
     assert told in line
+    assert len(line) < 1000
     assert list(own_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "content"),
+    [
+        ("run", "method: fedavg\nout: false\n"),
+        ("run", "method: fedavg\nseed: 2020-99-99\n"),
+        ("run", f"method: fedavg\nset: {'[' * 3000}{']' * 3000}\n"),
+        ("compare", "method: fedavg\nlabel: [1, 2]\n"),
+        ("compare", f"method: fedavg\nlabel: {'x' * 300}\n"),
+        ("compare", "seeds: {a: 1}\n"),
+        ("compare", "seeds: [true]\n"),
+    ],
+)
+def test_a_config_file_that_cannot_be_used_is_one_line_and_exit_2(
+    command: str, content: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("a.yaml").write_text(content)
+    assert main([command, "--config", "a.yaml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert len(line) < 1000
+    assert [p.name for p in own_folder.iterdir()] == ["a.yaml"]
 
 
 def test_missing_public_files_say_where_they_were_looked_for(
@@ -138,20 +171,76 @@ def test_a_failure_of_the_program_is_exit_1_and_its_message(
     assert capsys.readouterr().err == "error: client 3 failed\n"
 
 
-def test_interrupting_a_run_exits_130_says_so_and_leaves_no_folder(own_folder: Path) -> None:
-    command = [sys.executable, "-m", "graphfed.cli", "run", "fedavg", "--rounds", "1000000", "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
+    """The exit code of a command that gets a signal once it has told `after`, and what it tells then."""
+    # Progress at once: the usual five seconds would only be waited for.
+    code = (
+        "import sys; from graphfed.experiment import progress; progress.LINE_EVERY = 0.1; "
+        f"from graphfed.cli import main; sys.exit(main({[*arguments, '--threads', '1']!r}))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
         assert process.stderr is not None
-        # The first line of progress says that training goes on.
-        first = process.stderr.readline()
-        while "round" not in first and process.poll() is None:
-            first = process.stderr.readline()
-        process.send_signal(signal.SIGINT)
+        line = process.stderr.readline()
+        while after not in line and process.poll() is None:
+            line = process.stderr.readline()
+        process.send_signal(number)
+        # Who is in doubt presses twice.
+        process.send_signal(number)
         rest = process.stderr.read()
-        assert process.wait() == 130
-    assert "interrupted" in rest
-    assert "Traceback" not in rest
+        return process.wait(), rest
+
+
+@pytest.mark.parametrize(("number", "out"), [(signal.SIGINT, []), (signal.SIGTERM, ["--out", "deep/run"])])
+def test_stopping_a_run_exits_130_says_so_in_one_line_and_leaves_no_folder(
+    number: int, out: list[str], own_folder: Path
+) -> None:
+    code, told = stopped(["run", "fedavg", "--rounds", "1000000", *out], number, "round")
+    assert code == 130
+    assert [line for line in told.splitlines() if "round" not in line] == [
+        "interrupted; the folders of finished runs are whole, nothing else was kept"
+    ]
     assert list(own_folder.iterdir()) == []
+
+
+def test_a_stopped_run_in_processes_leaves_no_line_of_theirs_and_no_folder(own_folder: Path) -> None:
+    arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", "processes"]
+    code, told = stopped(arguments, signal.SIGTERM, "round")
+    assert code == 130
+    assert "Traceback" not in told
+    assert list(own_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_a_comparison_keeps_its_finished_runs_and_nothing_else(
+    number: int, own_folder: Path
+) -> None:
+    Path("long.yaml").write_text("method: fedgcn\nlabel: long\nrounds: 1000000\nset: {hops: 0}\n")
+    arguments = ["compare", "fedavg", "--config", "long.yaml", "--clients", "2", "--seeds", "0"]
+    Path("short.yaml").write_text("set: {fedavg.rounds: 2}\n")
+    code, told = stopped(
+        [*arguments, "--config", "short.yaml", "--out", "table"], number, "long, seed 0: round"
+    )
+    assert code == 130
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert [p.name for p in Path("table").iterdir()] == ["fedavg-seed0"]
+    assert json.loads(Path("table/fedavg-seed0/result.json").read_text())["rounds"] == 2
+
+
+def test_a_signal_that_is_ignored_stays_ignored_and_handlers_are_given_back() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN), signal.getsignal(signal.SIGINT)
+    try:
+        assert main(["--version"]) == 0
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == before[1]
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
 
 
 # ---- compare ----
@@ -210,6 +299,31 @@ def test_methods_lists_every_method_of_the_registry(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert all(name in out for name in METHODS)
     assert "isolated, local" in out
+
+
+def test_a_table_is_as_wide_as_one_says_and_not_cut_where_nobody_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    widths = []
+    for columns in (None, "80"):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if columns:
+            monkeypatch.setenv("COLUMNS", columns)
+        assert main(["methods"]) == 0
+        widths.append(max(len(line) for line in capsys.readouterr().out.splitlines()))
+    assert widths == [140, 80]
+
+
+def test_a_terminal_that_lacks_a_sign_of_the_table_gets_it_in_another_way() -> None:
+    command = [sys.executable, "-m", "graphfed", "compare", "fedavg", "--clients", "2", "--rounds", "1"]
+    done = subprocess.run(
+        [*command, "--seeds", "0", "--threads", "1"],
+        env={**environment(), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"fedavg" in done.stdout
 
 
 def test_data_list_names_every_data_set(capsys: pytest.CaptureFixture[str]) -> None:
