@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.graph import Graph, make_graph
+from graphfed.data.messages import brief
 from graphfed.data.sparse import MAX_WIDTH, csr_from_arrays
 from graphfed.errors import InputError
 
@@ -131,7 +132,9 @@ def _open(place: Path, source: NpzSource) -> Any:
             raise ValueError(f"its arrays have {unpacked} bytes, more than {MAX_BYTES}")
         return np.load(place, allow_pickle=False)
     except Exception as error:  # a file that is no zip archive fails in several ways
-        raise InputError(f"{place} cannot be read ({error}); get it again from {source.source}") from error
+        raise InputError(
+            f"{place} cannot be read ({brief(error)}); get it again from {source.source}"
+        ) from error
 
 
 def _take(arrays: Any, key: str, place: Path, source: NpzSource) -> np.ndarray:
@@ -141,7 +144,7 @@ def _take(arrays: Any, key: str, place: Path, source: NpzSource) -> np.ndarray:
             raise TypeError("it is no array")
     except Exception as error:  # absent, damaged, or an object array, which numpy refuses to unpickle
         raise InputError(
-            f"{place}: array {key!r} cannot be read ({error}); get it again from {source.source}"
+            f"{place}: array {key!r} cannot be read ({brief(error)}); get it again from {source.source}"
         ) from error
     return array
 

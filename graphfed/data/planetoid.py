@@ -20,7 +20,8 @@ import scipy.sparse as sp
 from graphfed.data.cache import cache_folder
 from graphfed.data.content import content_hash
 from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.planetoid_pickle import SOURCE, brief, read_pickle
+from graphfed.data.messages import brief
+from graphfed.data.planetoid_pickle import SOURCE, read_pickle
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_bytes, write_tensors
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from graphfed.data.messages import brief
 from graphfed.data.sparse import csr_from_arrays
 from graphfed.errors import InputError
 
-__all__ = ["SOURCE", "brief", "read_pickle"]
+__all__ = ["SOURCE", "read_pickle"]
 
 SOURCE = "the public repository kimiyoung/planetoid, folder data"
 ARRAYS_A_FILE = 3  # data, indices and indptr of a csr matrix
-MESSAGE_LENGTH = 200
 
 
 def read_pickle(content: bytes, path: Path) -> Any:
@@ -39,12 +39,6 @@ def read_pickle(content: bytes, path: Path) -> Any:
         raise InputError(
             f"{path} is not a Planetoid file and was refused: {brief(error)}; get it from {SOURCE}"
         ) from error
-
-
-def brief(error: Exception) -> str:
-    """The error's text on one line of bounded length: it may quote what a hostile file holds."""
-    text = str(error) or type(error).__name__
-    return "".join(letter if letter.isprintable() else " " for letter in text[:MESSAGE_LENGTH])
 
 
 class _Name(Enum):

@@ -21,6 +21,7 @@ import numpy as np
 
 from graphfed.data.content import content_hash
 from graphfed.data.graph import Graph
+from graphfed.data.messages import brief
 from graphfed.data.table_checks import check_against_graph, check_recipe, check_tables
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
@@ -117,7 +118,7 @@ class Partition:
             intact = format_ == FORMAT and loaded.hash == expected
         except Exception as error:  # a foreign file can fail in every way
             raise InputError(
-                f"{path} is not a partition file ({error}); write one with Partition.save"
+                f"{path} is not a partition file ({brief(error)}); write one with Partition.save"
             ) from error
         if not intact:
             raise InputError(

@@ -1,6 +1,7 @@
 """Claims about the data sets by name: what is in them, where they are looked for, what is refused."""
 
 import importlib.util
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +235,16 @@ class TestNpzFiles:
         monkeypatch.setattr("graphfed.data.npz.MAX_BYTES", 100_000)
         with pytest.raises(InputError, match=r"dblp\.npz cannot be read \(its arrays have 16\d+ bytes"):
             load("dblp", tmp_path, structure_only=True)
+
+    def test_an_array_with_an_overlong_header_is_refused_in_one_line(self, tmp_path):
+        path = self.write(tmp_path)
+        header = b"{" + b" " * 20_000 + b"}"
+        array = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("labels.npy", array)
+        with pytest.raises(InputError, match="array 'labels' cannot be read") as caught:
+            load("dblp", tmp_path)
+        assert len(str(caught.value).splitlines()) == 1
 
     def test_available_reports_a_file_that_cannot_be_read(self, tmp_path):
         (tmp_path / "dblp.npz").write_bytes(b"not a zip archive")
