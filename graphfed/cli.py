@@ -345,6 +345,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         _say("error: there is not enough memory; use a smaller graph, fewer clients or smaller layers")
         return 1
+    except OSError as error:
+        # The disk, as a rule: the one stdout goes to, or that of the temporary files.
+        _say(f"error: {error}")
+        return 1
     except _UsageError as error:
         # Empty where help was printed because nothing was asked.
         message = _one_line(error.format_message())

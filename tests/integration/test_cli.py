@@ -11,6 +11,7 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
+from graphfed.errors import GraphfedError
 from graphfed.methods.registry import METHODS
 
 RUN = ["run", "fedavg", "--clients", "3", "--rounds", "2"]
@@ -158,17 +159,26 @@ def test_a_full_folder_is_refused_and_left_as_it_was(capsys: pytest.CaptureFixtu
     assert [p.name for p in Path("here").iterdir()] == ["precious"]
 
 
-def test_a_failure_of_the_program_is_exit_1_and_its_message(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (GraphfedError("client 3 failed"), "error: client 3 failed\n"),
+        (
+            MemoryError(),
+            "error: there is not enough memory; use a smaller graph, fewer clients or smaller layers\n",
+        ),
+        (OSError(28, "No space left on device"), "error: [Errno 28] No space left on device\n"),
+    ],
+)
+def test_a_failure_of_the_program_or_the_machine_is_exit_1_and_its_message(
+    failure: Exception, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from graphfed.errors import GraphfedError
-
     def fail(*_: object, **__: object) -> None:
-        raise GraphfedError("client 3 failed")
+        raise failure
 
     monkeypatch.setattr("graphfed.experiment.run.run", fail)
     assert main(RUN) == 1
-    assert capsys.readouterr().err == "error: client 3 failed\n"
+    assert capsys.readouterr().err == told
 
 
 def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
