@@ -1,0 +1,82 @@
+"""Programs that the tests run in the processes of `Sites`, and callers that are killed while they run."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphfed.errors import GraphfedError
+from graphfed.federation import CLIENTS, Federation
+from graphfed.federation.tape import SERVER_END
+from graphfed.runtime.processes import Sites
+
+Tell = Callable[[Any], None]
+
+SECRET = "the salary of Alice is 5000"
+
+
+def threads(fed: Federation, arguments: Any, tell: Tell) -> dict[str, Any]:
+    return {"pid": os.getpid(), "threads": torch.get_num_threads(), "session": os.getsid(0)}
+
+
+def spin(fed: Federation, arguments: Any, tell: Tell) -> None:
+    """Works and tells of it for two minutes: far longer than any test waits."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        torch.ones(100, 100) @ torch.ones(100, 100)
+        tell(os.getpid())
+
+
+def exchange(fed: Federation, arguments: Any, tell: Tell) -> None:
+    """Every client sends one number up; host 0 ends its process first where it is told to."""
+    if arguments == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    value = fed.locate(CLIENTS, "value", [torch.ones(1) for _ in fed.here])
+    fed.sum(value, name="value", grad=False)
+
+
+def quotes_its_data(value: torch.Tensor, name: str) -> None:
+    raise KeyError(SECRET)
+
+
+def fails(fed: Federation, arguments: Any, tell: Tell) -> None:
+    """Fails at the clients in a stage, in the phase "train" of round 7; the server waits for them."""
+    value = fed.locate(CLIENTS, "value", [torch.ones(2) for _ in fed.here])
+    with fed.phase("train", round=7):
+        value = fed.clients.run(quotes_its_data, value, SECRET)
+        fed.sum(value, name="value", grad=False)
+
+
+def fails_outside_a_stage(fed: Federation) -> None:
+    fed.ledger.round = 3
+    raise ValueError(SECRET)
+
+
+def refuses(fed: Federation) -> None:
+    raise GraphfedError("layer 2 needs 4 heads")
+
+
+def _main() -> None:
+    """A caller: start two processes, run `spin`, and say on stdout when both are at it."""
+    working: list[int] = []
+
+    def on_event(pid: int) -> None:
+        if pid not in working:
+            working.append(pid)
+            if len(working) == 2:
+                print(*working, flush=True)
+
+    with Sites([(0,)]) as sites:
+        try:
+            sites.run("runtime_programs:spin", {SERVER_END: None, 0: None}, on_event=on_event)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+
+
+if __name__ == "__main__":
+    _main()
+    sys.exit(130)

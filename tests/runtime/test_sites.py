@@ -1,0 +1,76 @@
+"""A training run in separate processes leaves no raw data on the disk while it trains."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphfed.data.graph import Split, make_graph
+from graphfed.data.partition import from_assignment
+from graphfed.errors import InputError
+from graphfed.experiment import sites as experiment_sites
+from graphfed.experiment.sites import run_site, train_in_processes
+from graphfed.experiment.train import Event
+from graphfed.federation import Federation
+from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.base import Task
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.processes import Sites
+
+
+def two_clients() -> list[Cohort]:
+    """A ring of twelve vertices, every second one at client 1."""
+    rng = np.random.default_rng(0)
+    vertex = np.arange(12)
+    graph = make_graph(
+        "ring", rng.normal(size=(12, 3)), vertex % 2, np.stack([vertex, (vertex + 1) % 12]), num_classes=2
+    )
+    split = Split("random", vertex < 6, (vertex >= 6) & (vertex < 9), vertex >= 9)
+    partition = from_assignment(graph, vertex // 6, num_sites=2)
+    return [make_cohort(graph, split, partition, [k]) for k in range(2)]
+
+
+def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So a caller that is killed while the sites train leaves no raw data behind."""
+    given: list[int] = []
+    written: list[str] = []
+    left: dict[str, list[Path]] = {}
+
+    class Recorded(Sites):
+        def __init__(self, hosts: Any, *, threads: int) -> None:
+            given.append(threads)
+            super().__init__(hosts, threads=threads)
+
+        def run(self, program: str, arguments: dict[int, Any], **options: Any) -> dict[int, Any]:
+            written.extend(path.name for path in tmp_path.rglob("*.safetensors"))
+            return super().run(program, arguments, **options)
+
+    def on_event(event: Event) -> None:
+        left[event.phase] = list(tmp_path.rglob("*.safetensors"))
+
+    monkeypatch.setattr(experiment_sites, "Sites", Recorded)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    method = get_method("fedavg")
+    config = method.config(**{**method.defaults, "rounds": 1, "hidden": 2})
+    outcome, _ = train_in_processes(
+        method, METHODS["fedavg"], two_clients(), Task(3, 2), config, on_event=on_event, threads=2
+    )
+    assert outcome.rounds_run == 1
+    assert given == [2]
+    assert sorted(written) == ["site0.safetensors", "site1.safetensors"]
+    assert left["train"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_file_that_cannot_be_read_is_removed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "site0.safetensors"
+    path.write_bytes(b"not a cohort")
+    dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+    with pytest.raises(InputError, match="is not a cohort file"):
+        run_site(Federation([(0,)]), {"dtype": dtype, "data": str(path)}, print)
+    assert not path.exists()
