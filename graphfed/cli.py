@@ -458,10 +458,13 @@ def _summary(result: "Result") -> str:
         f"{name.replace('_', ' ')} {value:.4g}" for name, value in result.test.items() if value is not None
     )
     before = human_bytes(result.bytes["setup"])
+    chosen = (
+        f"round {result.best_round} of {result.rounds}" if result.best_round else "each client's own round"
+    )
     lines = [
         f"{result.method} on {result.dataset}: {result.clients} clients, {result.partition}, "
         f"seed {result.seed}",
-        f"test: {metrics} (round {result.best_round} of {result.rounds}, chosen on validation)",
+        f"test: {metrics} ({chosen}, chosen on validation)",
         f"{human_bytes(result.bytes['total'])} crossed, {before} of them before training; "
         f"{human_seconds(result.seconds['total'])}",
         f"files: {result.folder}",

@@ -13,7 +13,7 @@ from graphfed.errors import GraphfedError, InputError, did_you_mean
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names, shown
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
-from graphfed.experiment.run import Inputs, Result, execute, load_inputs
+from graphfed.experiment.run import Inputs, Result, check_inputs, execute, load_inputs
 from graphfed.files import write_json
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 
@@ -37,7 +37,8 @@ class Comparison:
     val and test_pooled alike; hashes {data, split, partition} with one entry for each seed; bytes and seconds
     {mean, std, values}; rounds, best_round and folders for each seed; recipe (what differs from the default).
     added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`).
-    std is the sample standard deviation (n - 1 in the denominator), 0.0 for a single seed."""
+    std is the sample standard deviation (n - 1 in the denominator), None for a single seed, which says
+    nothing of it."""
 
     dataset: str
     task: str
@@ -329,6 +330,7 @@ def _load(rows: list[_Row]) -> dict[tuple[str, int], Inputs]:
             key = _input_key(config)
             if key not in made:
                 made[key] = load_inputs(config, graphs)
+            check_inputs(config, made[key])
             inputs[row.label, seed] = made[key]
     _check_hashes({row.label: {seed: inputs[row.label, seed].hashes for seed in row.configs} for row in rows})
     return inputs
@@ -407,11 +409,11 @@ def _statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, dict
 
 
 def _statistic(values: Sequence[float | None]) -> dict[str, Any]:
-    """mean and sample standard deviation (ddof 1; 0.0 for one value); both None where a value is missing."""
+    """mean and sample standard deviation (ddof 1; None for one value); both None where a value is missing."""
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return {"mean": None, "std": None, "values": list(values)}
-    std = float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
+    std = float(np.std(known, ddof=1)) if len(known) > 1 else None
     return {"mean": float(np.mean(known)), "std": std, "values": known}
 
 
@@ -427,4 +429,5 @@ def _spread(statistic: Mapping[str, Any] | None) -> str:
     """``81.2 ± 0.4`` in percent."""
     if not statistic or statistic["mean"] is None:
         return "-"
-    return f"{100 * statistic['mean']:.1f} ± {100 * statistic['std']:.1f}"
+    mean = f"{100 * statistic['mean']:.1f}"
+    return mean if statistic["std"] is None else f"{mean} ± {100 * statistic['std']:.1f}"

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from graphfed.federation import Ledger
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["Inputs", "Result", "execute", "load_inputs", "run"]
+__all__ = ["Inputs", "Result", "check_inputs", "execute", "load_inputs", "run"]
 
 
 @dataclass(frozen=True)
 class Result:
     """What a run found, under the names of result.json.
 
+    best_round: None where every client has a best round of its own.
     val, test: metrics at the best round, which is chosen on validation; over all vertices of all clients.
     bytes: payload bytes of set-up and training. seconds: setup, train, total, per_round.
     folder: where the files are, None when nothing was written."""
@@ -44,7 +45,7 @@ class Result:
     clients: int
     partition: str
     rounds: int
-    best_round: int
+    best_round: int | None
     seed: int
     runtime: str
     val: dict[str, float | None]
@@ -183,14 +184,20 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
     dealt = make_partition(
         graph, config.partition, config.clients, config.partition_seed, **config.partition_options
     )
-    held = np.bincount(dealt.held_vertex, minlength=graph.num_nodes)
+    inputs = Inputs(graph, split, dealt)
+    check_inputs(config, inputs)
+    return inputs
+
+
+def check_inputs(config: RunConfig, inputs: Inputs) -> None:
+    """Raises InputError where the method of `config` cannot use these inputs."""
+    held = np.bincount(inputs.partition.held_vertex, minlength=inputs.graph.num_nodes)
     if config.method.disjoint and held.max() > 1:
         raise InputError(
             f"{config.method.name} needs every vertex at one client only, but partition {config.partition!r} "
             f"gives vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as "
             "'label_dirichlet'"
         )
-    return Inputs(graph, split, dealt)
 
 
 def execute(
@@ -302,7 +309,7 @@ def _train(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None]
         cohorts = [cohort([k]) for k in range(partition.num_sites)]
         module = METHODS[method.name]
         outcome, ledger = train_in_processes(
-            method, module, cohorts, task, config.training, on_event=on_event
+            method, module, cohorts, task, config.training, on_event=on_event, threads=config.site_threads
         )
     else:
         from graphfed.experiment.train import train

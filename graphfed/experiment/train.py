@@ -48,11 +48,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave. val, test and test_confusion [C, C + 1] (class, prediction, none) are known where the
-    server is, None elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n,
-    C]) of every owned vertex."""
+    """What a run gave. best_round: None where every client has its own; val, test and test_confusion [C, C +
+    1] (class, prediction, none) are known where the server is, None elsewhere; state: of the best round;
+    predictions: at the clients, (rows [n], logits [n, C]) of every owned vertex."""
 
-    best_round: int
+    best_round: int | None
     rounds_run: int
     val: Metrics | None
     test: Metrics | None
@@ -264,7 +264,7 @@ def train(
     tell("done", rounds_run, metrics_here(final["val"]))
     confusion = [sums["confusion"].tolist() for sums in fed.local_parts(final["test"])]
     return Outcome(
-        best_round=decision["best_round"],
+        best_round=None if method.personal else decision["best_round"],
         rounds_run=rounds_run,
         val=metrics_here(final["val"]),
         test=metrics_here(final["test"]),

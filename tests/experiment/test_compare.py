@@ -58,7 +58,7 @@ def test_mean_and_sample_deviation_are_those_of_the_values(table: Comparison) ->
 
 def test_one_seed_has_deviation_zero() -> None:
     one = compare(["fedavg"], clients=2, rounds=1, seeds=[4], out=False)
-    assert {row["test"]["accuracy"]["std"] for row in one.rows} == {0.0}
+    assert {row["test"]["accuracy"]["std"] for row in one.rows} == {None}
 
 
 def test_every_row_has_the_same_hashes_for_each_seed_and_seeds_differ(table: Comparison) -> None:
@@ -270,3 +270,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(InputError, match="is not the result of a run"):
         comparison_of([tmp_path])
+
+
+@pytest.mark.parametrize("methods", [["fedgcn", "fedavg"], ["fedavg", "fedgcn"]])
+def test_a_row_whose_method_cannot_use_the_partition_is_refused_wherever_it_stands(
+    methods: list[str],
+) -> None:
+    with pytest.raises(InputError, match="fedgcn needs every vertex at one client only"):
+        graphfed.compare(methods, clients=3, partition="edges_uniform", rounds=1, seeds=(0,), out=False)
