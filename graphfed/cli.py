@@ -469,6 +469,12 @@ def _summary(result: "Result") -> str:
         f"{human_seconds(result.seconds['total'])}",
         f"files: {result.folder}",
     ]
+    if "diverged_in_round" in result.details:
+        lines.insert(
+            2,
+            f"training diverged in round {result.details['diverged_in_round']}: what stands is the best round "
+            "before; use a smaller learning rate",
+        )
     return "\n".join(lines)
 
 

@@ -386,3 +386,9 @@ def test_the_contract_s_command_on_real_data_prints_one_object(
     assert main([*command, "--data-dir", str(real_data)]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (result["dataset"], result["clients"]) == ("cora", 10)
+
+
+def test_a_run_that_diverged_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    diverging = ["--set", "lr=3e5", "--set", "dropout=0", "--rounds", "5"]
+    assert main(["run", "fedavg", *diverging, "--no-progress"]) == 0
+    assert "training diverged in round 2: what stands is the best round before" in capsys.readouterr().out
