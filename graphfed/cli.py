@@ -470,10 +470,11 @@ def _summary(result: "Result") -> str:
         f"files: {result.folder}",
     ]
     if "diverged_in_round" in result.details:
+        lost = result.details["diverged_in_round"]
         lines.insert(
             2,
-            f"training diverged in round {result.details['diverged_in_round']}: what stands is the best round "
-            "before; use a smaller learning rate",
+            f"training diverged in round {lost}: what stands is the best round before; "
+            "use a smaller learning rate",
         )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ grow with the length of the file.
 import math
 import pickletools
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -52,7 +53,7 @@ class _Name(Enum):
     LIST = "__builtin__ list"
 
 
-class _Built:
+class _Built(ABC):
     """Stands for a numpy or scipy object from when the file asks for it until its state is known."""
 
     def __init__(self) -> None:
@@ -63,8 +64,9 @@ class _Built:
             raise ValueError("an object is filled in twice")
         self.value = self.from_state(state)
 
+    @abstractmethod
     def from_state(self, state: Any) -> Any:
-        raise NotImplementedError
+        """The finished object."""
 
 
 class _Dtype(_Built):

@@ -297,7 +297,7 @@ def _read_yaml(path: Path) -> Any:
     if len(raw) > MAX_CONFIG:
         raise InputError(f"the config file {path} has more than {MAX_CONFIG} bytes; is it a config file?")
     try:
-        return yaml.load(raw.decode("utf-8-sig"), Loader)
+        return Loader(raw.decode("utf-8-sig")).get_single_data()
     except UnicodeDecodeError as error:
         raise InputError(
             f"the config file {path} is not YAML in UTF-8 (byte {error.start}); save it as UTF-8 text"

@@ -24,12 +24,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several threads that wait for each other crawl where other programs keep the cores busy."""
-    monkeypatch.setattr("graphfed.experiment.config.default_threads", lambda: 1)
-
-
 def environment() -> dict[str, str]:
     """For a process of its own: finds this package wherever it is installed from."""
     return {**os.environ, "PYTHONPATH": str(Path(graphfed.__file__).parents[1])}
