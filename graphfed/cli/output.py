@@ -1,0 +1,65 @@
+"""What commands print: results on stdout, everything else on stderr."""
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from graphfed.experiment.run import Result
+
+__all__ = ["command_line", "one_line", "say", "show", "summary"]
+
+
+def command_line() -> str:
+    """What was typed, for the manifest."""
+    return shlex.join(["graphfed", *sys.argv[1:]])
+
+
+def summary(result: "Result") -> str:
+    from graphfed.experiment.progress import human_bytes, human_seconds
+
+    metrics = ", ".join(
+        f"{name.replace('_', ' ')} {value:.4g}" for name, value in result.test.items() if value is not None
+    )
+    before = human_bytes(result.bytes["setup"])
+    chosen = (
+        f"round {result.best_round} of {result.rounds}" if result.best_round else "each client's own round"
+    )
+    lines = [
+        f"{result.method} on {result.dataset}: {result.clients} clients, {result.partition}, "
+        f"seed {result.seed}",
+        f"test: {metrics} ({chosen}, chosen on validation)",
+        f"{human_bytes(result.bytes['total'])} crossed, {before} of them before training; "
+        f"{human_seconds(result.seconds['total'])}",
+        f"files: {result.folder}",
+    ]
+    if "diverged_in_round" in result.details:
+        lost = result.details["diverged_in_round"]
+        lines.insert(
+            2,
+            f"training diverged in round {lost}: what stands is the best round before; "
+            "use a smaller learning rate",
+        )
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def show(table: "Table") -> None:
+    from rich.console import Console
+
+    # Where stdout is no terminal and nobody says how wide it is, rich would cut the table to 80 columns.
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=140)
+    console.print(table)
+
+
+def one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 2000 else f"{line[:2000]}..."

@@ -1,0 +1,217 @@
+"""`graphfed run` and `graphfed compare`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphfed.cli.options import (
+    Clients,
+    Config,
+    Data,
+    DataDir,
+    Device,
+    Json,
+    Partition,
+    Placement,
+    Progress,
+    Rounds,
+    Runtime,
+    Settings,
+    Split,
+    Threads,
+    whole_number,
+)
+from graphfed.cli.output import command_line, say, show, summary
+from graphfed.errors import InputError
+
+__all__ = ["compare", "run"]
+
+
+def run(
+    method: Annotated[str | None, typer.Argument(help="The method; see 'graphfed methods'.")] = None,
+    *,
+    data: Data = None,
+    config: Config = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    rounds: Rounds = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole_number, metavar="S", help="Seed of weights, draws, partition and split (default: 0)."
+        ),
+    ] = None,
+    split: Split = None,
+    runtime: Runtime = None,
+    placement: Placement = None,
+    device: Device = None,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write, new or empty (default: runs/METHOD-DATA-TIME).")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Train one method on one graph dealt over sites, and say what it cost and what left each site.
+
+    The folder gets the result, metrics of every round, the ledger of what crossed, the model and predictions.
+
+    Example:  graphfed run fedgcn --data cora --clients 10 --set hops=1
+    """
+    from graphfed.experiment.config import parse_settings, read_config
+    from graphfed.experiment.run import run as run_method
+
+    options = read_config(config) if config is not None else {}
+    given = {
+        "method": method,
+        "data": data,
+        "clients": clients,
+        "partition": partition,
+        "rounds": rounds,
+        "seed": seed,
+        "split": split,
+        "runtime": runtime,
+        "placement": placement,
+        "device": device,
+        "threads": threads,
+        "data_dir": data_dir,
+        "out": out,
+    }
+    options |= {key: value for key, value in given.items() if value is not None}
+    chosen = options.pop("set", {}) | parse_settings(settings or ())
+    result = run_method(
+        options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
+    )
+    if as_json:
+        say(f"files: {result.folder}")
+        print(json.dumps(result.to_json(), allow_nan=False))
+    else:
+        print(summary(result))
+
+
+def compare(
+    methods: Annotated[list[str] | None, typer.Argument(help="The methods; see 'graphfed methods'.")] = None,
+    *,
+    data: Data = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="YAML file as for 'graphfed run', as often as needed: with a method it is one more row "
+            "(named by 'label:', else after the file), without one it holds options common to all rows."
+        ),
+    ] = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    rounds: Rounds = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0,1,2).")] = None,
+    split: Split = None,
+    runtime: Runtime = None,
+    placement: Placement = None,
+    device: Device = None,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write, new or empty (default: runs/compare-DATA-TIME).")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
+
+    The reference rows central, isolated and fedavg are always there; runs on different data, splits or
+    partitions are refused. A setting goes to every method that has it; fedgcn.hops=1 goes to fedgcn alone.
+    The folder gets one run folder for each run, and comparison.json.
+
+    Example:  graphfed compare isolated fedavg fedgcn central --data cora --seeds 0,1,2
+    """
+    from graphfed.experiment.compare import compare as compare_methods
+    from graphfed.experiment.config import parse_settings
+
+    given = {
+        "data": data,
+        "clients": clients,
+        "partition": partition,
+        "rounds": rounds,
+        "split": split,
+        "runtime": runtime,
+        "placement": placement,
+        "device": device,
+        "threads": threads,
+        "data_dir": data_dir,
+        "out": out,
+        "seeds": seeds,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    parsed = parse_settings(settings or ())
+    rows, common = _compare_files(config or [], given, parsed)
+    options = common | given
+    chosen_seeds = _parse_seeds(options.pop("seeds", "0,1,2"))
+    comparison = compare_methods(
+        [*(methods or ()), *rows],
+        seeds=chosen_seeds,
+        **{key: value for key, value in options.items() if key != "set"},
+        settings=options.get("set", {}) | parsed,
+        progress=progress,
+        command=command_line(),
+    )
+    if comparison.added:
+        say(f"added for reference: {', '.join(comparison.added)}")
+    if as_json:
+        say(f"files: {comparison.folder}")
+        print(json.dumps(comparison.to_json(), allow_nan=False))
+    else:
+        show(comparison.table())
+        print(f"files: {comparison.folder}")
+
+
+def _compare_files(
+    paths: list[Path], given: dict[str, Any], settings: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Config files as rows of a comparison (those that name a method), and options common to all rows."""
+    from graphfed.experiment.config import read_config
+
+    rows: list[dict[str, Any]] = []
+    common: dict[str, Any] = {}
+    for path in paths:
+        options = read_config(path, extra=("label", "seeds"))
+        if "seed" in options:
+            raise InputError(
+                f"the config file {path} has a seed, and a comparison has several; write seeds: 0,1,2"
+            )
+        if "method" not in options:
+            if common:
+                raise InputError(
+                    f"the config file {path} names no method, like one before it; one may hold common options"
+                )
+            common = options
+            continue
+        for key in ("out", "seeds"):
+            if key in options:
+                raise InputError(
+                    f"the config file {path} is one row; {key!r} belongs to the comparison: give --{key}"
+                )
+        own = options.pop("set", {})
+        options |= {key: value for key, value in given.items() if key not in ("out", "seeds")}
+        label = options.get("label", path.stem)
+        if not isinstance(label, str | int | float):
+            raise InputError(f"the config file {path}: label must be text (found {type(label).__name__})")
+        rows.append({**options, "settings": own, "label": label})
+    return rows, common
+
+
+def _parse_seeds(seeds: Any) -> tuple[int, ...]:
+    """``"0,1,2"``, a number or a list -> seeds."""
+    from graphfed.experiment.config import shown
+
+    parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
+    try:
+        return tuple(int(str(part)) for part in parts)
+    except ValueError:
+        raise InputError(
+            f"seeds {shown(seeds)} cannot be read; write whole numbers with commas, as in 0,1,2"
+        ) from None
