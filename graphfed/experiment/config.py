@@ -98,7 +98,9 @@ class RunConfig:
         return {
             "method": self.method.name,
             "data": self.data_name,
+            "data_named": isinstance(self.data, str),
             "data_options": dict(self.data_options),
+            "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
             "clients": self.clients,
             "partition": self.partition,
             "partition_options": dict(self.partition_options),
