@@ -6,25 +6,25 @@
 ['accuracy', 'loss', 'macro_f1']
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import compare
+    from graphfed.experiment.resume import resume
     from graphfed.experiment.run import run
 
-__all__ = ["__version__", "compare", "run"]
+__all__ = ["__version__", "compare", "resume", "run"]
 
 __version__ = "0.1.0"
 
 
+#: The functions of the package, each in the module of graphfed.experiment that has its name.
+_FUNCTIONS = ("compare", "resume", "run")
+
+
 def __getattr__(name: str) -> Any:
-    """`run` and `compare` are imported when first used, so that `import graphfed` stays light."""
-    if name == "run":
-        from graphfed.experiment.run import run
-
-        return run
-    if name == "compare":
-        from graphfed.experiment.compare import compare
-
-        return compare
+    """The functions are imported when first used, so that `import graphfed` stays light."""
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"graphfed.experiment.{name}"), name)
     raise AttributeError(f"module 'graphfed' has no attribute {name!r}")

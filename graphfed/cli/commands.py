@@ -3,16 +3,12 @@
 0    done
 1    the program itself failed (GraphfedError)
 2    the input cannot be used: one line on stderr, nothing written (InputError, unknown options)
-130  interrupted, by Ctrl-C or SIGTERM
+130  interrupted, by Ctrl-C or SIGTERM, after saving what a run needs to go on (`graphfed resume`)
 """
 
 import os
-import signal
 import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +17,7 @@ from graphfed import __version__
 from graphfed.cli import data, listing, training
 from graphfed.cli.output import one_line, say
 from graphfed.errors import GraphfedError
+from graphfed.runtime.interrupts import stopping
 
 __all__ = ["app", "main"]
 
@@ -37,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(training.run)
 app.command()(training.compare)
+app.command()(training.resume)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 
@@ -58,12 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _signals():
+        with stopping():
             code = app(
                 None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
             )
     except (typer.Abort, KeyboardInterrupt):
-        # Versions of typer differ: some return 130 themselves.
         code = 130
     except GraphfedError as error:
         say(f"error: {one_line(str(error))}")
@@ -81,37 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message:
             say(f"error: {message} (see graphfed --help)")
         return 2
-    if code == 130:
-        say("interrupted; the folders of finished runs are whole, nothing else was kept")
     return code if isinstance(code, int) else 0
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    """SIGTERM stops the program as Ctrl-C does: what is half done is cleaned away.
-
-    A second wish within two seconds of the first is not heard, so that the cleaning is not cut short."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard = -2.0
-
-    def stop(*_: object) -> None:
-        nonlocal heard
-        if time.monotonic() - heard > 2:
-            heard = time.monotonic()
-            raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # One that is ignored stays so: that is how a shell keeps Ctrl-C from programs in the background.
-    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in ours:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, before[number])
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which

@@ -83,6 +83,13 @@ Settings = Annotated[
         "data.num_nodes, ... of a generated data set.",
     ),
 ]
+CheckpointEvery = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Time between checkpoints, from which 'graphfed resume' goes on; 0: every round (default: 30).",
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")
 ]

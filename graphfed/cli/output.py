@@ -3,6 +3,8 @@
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
 
     from graphfed.experiment.run import Result
 
-__all__ = ["command_line", "one_line", "say", "show", "summary"]
+__all__ = ["command_line", "interruption_told", "one_line", "say", "show", "summary"]
 
 
 def command_line() -> str:
@@ -44,6 +46,18 @@ def summary(result: "Result") -> str:
             "use a smaller learning rate",
         )
     return "\n".join(lines)
+
+
+@contextmanager
+def interruption_told() -> Iterator[None]:
+    """In this block an interruption is one line on stderr and exit code 130."""
+    import typer
+
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        say(str(stopped) or "interrupted; nothing was kept")
+        raise typer.Exit(130) from stopped
 
 
 def say(text: str) -> None:

@@ -1,12 +1,13 @@
-"""`graphfed run` and `graphfed compare`."""
+"""`graphfed run`, `graphfed compare` and `graphfed resume`."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphfed.cli.options import (
+    CheckpointEvery,
     Clients,
     Config,
     Data,
@@ -23,10 +24,14 @@ from graphfed.cli.options import (
     Threads,
     whole_number,
 )
-from graphfed.cli.output import command_line, say, show, summary
+from graphfed.cli.output import command_line, interruption_told, say, show, summary
 from graphfed.errors import InputError
 
-__all__ = ["compare", "run"]
+if TYPE_CHECKING:
+    from graphfed.experiment.compare import Comparison
+    from graphfed.experiment.run import Result
+
+__all__ = ["compare", "resume", "run"]
 
 
 def run(
@@ -52,6 +57,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write, new or empty (default: runs/METHOD-DATA-TIME).")
     ] = None,
+    checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
     progress: Progress = True,
@@ -80,12 +86,18 @@ def run(
         "threads": threads,
         "data_dir": data_dir,
         "out": out,
+        "checkpoint_every": checkpoint_every,
     }
     options |= {key: value for key, value in given.items() if value is not None}
     chosen = options.pop("set", {}) | parse_settings(settings or ())
-    result = run_method(
-        options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
-    )
+    with interruption_told():
+        result = run_method(
+            options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
+        )
+    _print_result(result, as_json)
+
+
+def _print_result(result: "Result", as_json: bool) -> None:
     if as_json:
         say(f"files: {result.folder}")
         print(json.dumps(result.to_json(), allow_nan=False))
@@ -117,6 +129,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write, new or empty (default: runs/compare-DATA-TIME).")
     ] = None,
+    checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
     progress: Progress = True,
@@ -144,6 +157,7 @@ def compare(
         "threads": threads,
         "data_dir": data_dir,
         "out": out,
+        "checkpoint_every": checkpoint_every,
         "seeds": seeds,
     }
     given = {key: value for key, value in given.items() if value is not None}
@@ -151,14 +165,19 @@ def compare(
     rows, common = _compare_files(config or [], given, parsed)
     options = common | given
     chosen_seeds = _parse_seeds(options.pop("seeds", "0,1,2"))
-    comparison = compare_methods(
-        [*(methods or ()), *rows],
-        seeds=chosen_seeds,
-        **{key: value for key, value in options.items() if key != "set"},
-        settings=options.get("set", {}) | parsed,
-        progress=progress,
-        command=command_line(),
-    )
+    with interruption_told():
+        comparison = compare_methods(
+            [*(methods or ()), *rows],
+            seeds=chosen_seeds,
+            **{key: value for key, value in options.items() if key != "set"},
+            settings=options.get("set", {}) | parsed,
+            progress=progress,
+            command=command_line(),
+        )
+    _print_comparison(comparison, as_json)
+
+
+def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
     if comparison.added:
         say(f"added for reference: {', '.join(comparison.added)}")
     if as_json:
@@ -167,6 +186,31 @@ def compare(
     else:
         show(comparison.table())
         print(f"files: {comparison.folder}")
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run or a comparison that has not ended.")],
+    *,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Go on with a run or comparison that was interrupted, from its newest checkpoint.
+
+    The result is that of a run that was never interrupted: the same weights, the same metrics. A folder that
+    has ended is only shown.
+
+    Example:  graphfed resume runs/fedavg-cora-20260131-120000
+    """
+    from graphfed.experiment.resume import resume as go_on
+    from graphfed.experiment.run import Result
+
+    with interruption_told():
+        ended = go_on(folder, data_dir=data_dir, progress=progress)
+    if isinstance(ended, Result):
+        _print_result(ended, as_json)
+    else:
+        _print_comparison(ended, as_json)
 
 
 def _compare_files(

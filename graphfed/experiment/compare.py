@@ -9,18 +9,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from graphfed.errors import GraphfedError, InputError, did_you_mean
+from graphfed.errors import InputError, did_you_mean
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names, shown
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
-from graphfed.experiment.run import Inputs, Result, check_inputs, execute, load_inputs
+from graphfed.experiment.reopen import check_hashes, config_from_json, go_on
+from graphfed.experiment.run import (
+    Inputs,
+    Result,
+    check_inputs,
+    execute,
+    has_checkpoint,
+    load_inputs,
+    now,
+    write_manifest,
+)
 from graphfed.files import write_json
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["REFERENCES", "Comparison", "compare", "comparison_of"]
+__all__ = ["REFERENCES", "Comparison", "compare", "comparison_in", "comparison_of", "resume_comparison"]
 
 #: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped.
 REFERENCES: dict[str, tuple[str, ...]] = {"classification": ("central", "isolated", "fedavg")}
@@ -135,40 +145,140 @@ def compare(
     options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
     settings, where a key goes to every row whose method has it, and ``"fedgcn.hops"`` to that method alone.
     out: the folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder for
-    each run as it ends, and comparison.json at last. Until then the file .unfinished claims it, so that two
-    comparisons never share a folder. A run that has ended stays, whatever happens to those after it.
+    each run, and comparison.json at last. A run that has ended stays, whatever happens to those after it, and
+    `resume` goes on with the others.
 
     Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
     partitions: all of that is checked before the first run."""
     seeds = _seeds(seeds)
     rows, added = _plan(methods, seeds, settings, options)
     folder = files.chosen_folder(out, f"compare-{next(iter(rows[0].configs.values())).data_name}")
-    with nullcontext() if folder is None else files.claimed_folder(folder):
+    with nullcontext() if folder is None else files.open_folder(folder, keep=_has_runs):
         inputs = _load(rows)
-        results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
-        total, number = len(rows) * len(seeds), 0
-        for row in rows:
-            for seed, config in row.configs.items():
-                number += 1
-                with (
-                    nullcontext()
-                    if folder is None
-                    else files.new_folder(folder / _run_name(row.label, seed)) as place,
-                    show_progress(f"[{number}/{total}] {row.label}, seed {seed}", progress) as on_event,
-                ):
-                    results[row.label][seed] = execute(
-                        config, inputs[row.label, seed], folder=place, command=command, on_event=on_event
-                    )
-        comparison = _comparison(results, added=added, folder=folder)
         if folder is not None:
-            try:
-                write_json(folder / "comparison.json", comparison.to_json())
-            except OSError as error:
-                raise GraphfedError(
-                    f"every run has ended, but {folder / 'comparison.json'} could not be written: "
-                    f"{error.strerror or error}"
-                ) from error
+            write_manifest(folder, _manifest(rows, inputs, added, command))
+        results = _run_all(rows, inputs, folder, command, progress)
+        return _finished(results, added, folder)
+
+
+def resume_comparison(
+    folder: Path, manifest: Mapping[str, Any], *, data: Any, data_dir: str | Path | None, progress: bool
+) -> Comparison:
+    """Go on with the comparison in `folder`, which has not ended: finished runs are read, the others go on.
+
+    Raises what `resume` raises."""
+    try:
+        rows = [
+            _Row(
+                row["label"],
+                {
+                    run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir)
+                    for run in row["runs"]
+                },
+            )
+            for row in manifest["rows"]
+        ]
+        added, command, hashes = tuple(manifest["added"]), manifest["command"], manifest["hashes"]
+        for row in rows:
+            _row_options({"method": next(iter(row.configs.values())).method.name, "label": row.label})
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
+    with files.open_folder(folder, resume=True):
+        inputs = _load(rows)
+        for seed in rows[0].configs:
+            check_hashes(folder, inputs[rows[0].label, seed], hashes[str(seed)])
+        results = _run_all(rows, inputs, folder, command, progress)
+        return _finished(results, added, folder)
+
+
+def _run_all(
+    rows: Sequence[_Row],
+    inputs: Mapping[tuple[str, int], Inputs],
+    folder: Path | None,
+    command: str,
+    progress: bool,
+) -> dict[str, dict[int, Result]]:
+    """Every run of every row; those that have ended in `folder` are read, those that have begun go on."""
+    results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
+    total, number = sum(len(row.configs) for row in rows), 0
+    for row in rows:
+        for seed, config in row.configs.items():
+            number += 1
+            here = None if folder is None else folder / _run_name(row.label, seed)
+            with show_progress(f"[{number}/{total}] {row.label}, seed {seed}", progress) as on_event:
+                results[row.label][seed] = _run_or_read(
+                    config, inputs[row.label, seed], here, command, on_event
+                )
+    return results
+
+
+def _run_or_read(
+    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: Any
+) -> Result:
+    if folder is None:
+        return execute(config, inputs, folder=None, command=command, on_event=on_event)
+    if (folder / "result.json").exists():
+        return Result.read(folder)
+    if (folder / "manifest.json").exists():
+        return go_on(config, inputs, folder, on_event)
+    with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+
+
+def _finished(
+    results: Mapping[str, Mapping[int, Result]], added: tuple[str, ...], folder: Path | None
+) -> Comparison:
+    """The table, and comparison.json."""
+    comparison = _comparison(results, added=added, folder=folder)
+    if folder is not None:
+        try:
+            write_json(folder / "comparison.json", comparison.to_json())
+        except OSError as error:
+            raise files.cannot_be_written(folder, error) from error
     return comparison
+
+
+def _manifest(
+    rows: Sequence[_Row], inputs: Mapping[tuple[str, int], Inputs], added: tuple[str, ...], command: str
+) -> dict[str, Any]:
+    """What is compared, so that it can be resumed."""
+    return {
+        "command": command,
+        "started": now(),
+        "added": added,
+        "hashes": {str(seed): inputs[rows[0].label, seed].hashes for seed in rows[0].configs},
+        "rows": [
+            {
+                "label": row.label,
+                "runs": [{"seed": seed, "config": config.to_json()} for seed, config in row.configs.items()],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _has_runs(folder: Path) -> bool:
+    """Whether a run has ended in a comparison's folder, or got as far as a checkpoint."""
+    return any(folder.glob("*/result.json")) or any(has_checkpoint(path) for path in folder.iterdir())
+
+
+def comparison_in(folder: Path) -> Comparison:
+    """The finished comparison in `folder`, from comparison.json; InputError when it is damaged."""
+    content = files.read_json(folder / "comparison.json")
+    try:
+        return Comparison(
+            dataset=content["dataset"],
+            task=content["task"],
+            clients=content["clients"],
+            partition=content["partition"],
+            seeds=tuple(content["seeds"]),
+            rows=tuple(content["rows"]),
+            added=tuple(content["references_added"]),
+            missing=tuple(content["references_missing"]),
+            folder=folder,
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'comparison.json'} is not a comparison: it lacks {error}") from None
 
 
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:

@@ -24,6 +24,7 @@ from graphfed.methods.registry import get_method
 
 __all__ = [
     "DEFAULT_CLIENTS",
+    "EVERY",
     "OPTIONS",
     "RunConfig",
     "default_threads",
@@ -39,6 +40,8 @@ Placement = Literal["stacked", "one-at-a-time"]
 Runtime = Literal["local", "processes", "nvflare"]
 
 DEFAULT_CLIENTS = 10
+#: Seconds between two checkpoints.
+EVERY = 30.0
 #: Every process loads torch, about 200 MB.
 MAX_PROCESSES = 64
 #: More than any machine has cores; torch takes far larger numbers and then fails inside.
@@ -51,12 +54,14 @@ MAX_SEED = 2**63 - 1
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
 OPTIONS = (
     "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "placement", "device",
-    "threads", "data_dir", "out", "set",
+    "threads", "data_dir", "out", "checkpoint_every", "set",
 )  # fmt: skip
 _SEEDS = ("partition_seed", "split_seed")
 #: Settings that are options of their own, so that a run has one place to say them.
 _OPTION_SETTINGS = ("seed",)
 _WHOLE_OPTIONS = ("clients", "rounds", "seed", "threads")
+#: Checked where they are used; every option of no such kind is text.
+_OTHER_OPTIONS = ("checkpoint_every", "set")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,6 +86,7 @@ class RunConfig:
     placement: Placement
     device: str
     threads: int | None
+    checkpoint_every: float
 
     @property
     def site_threads(self) -> int:
@@ -112,6 +118,7 @@ class RunConfig:
             "placement": self.placement,
             "device": self.device,
             "threads": self.threads,
+            "checkpoint_every": self.checkpoint_every,
             "training": dataclasses.asdict(self.training),
         }
 
@@ -139,6 +146,7 @@ def make_config(
     device: str = "cpu",
     threads: int | None = None,
     data_dir: str | Path | None = None,
+    checkpoint_every: float = EVERY,
     settings: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Check every choice and fill in the defaults.
@@ -148,6 +156,7 @@ def make_config(
     rounds: default the method's.
     threads: default one for a small graph, every core for a large one; with separate processes those of each
     process, default one.
+    checkpoint_every: seconds.
 
     Raises InputError with the key, the bad value and what was expected; nothing was loaded or written."""
     if method is None:
@@ -194,6 +203,7 @@ def make_config(
         placement=_one_of("placement", placement, get_args(Placement)),
         device=_device(device),
         threads=None if threads is None else _integer("threads", threads, 1, MAX_THREADS),
+        checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
     )
 
 
@@ -223,7 +233,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     for key, value in options.items():
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
-        if key in OPTIONS and key not in (*_WHOLE_OPTIONS, "set") and not isinstance(value, str):
+        if key in OPTIONS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
             raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
     settings = options.get("set", {})
     single = (str, int, float, type(None))
@@ -463,6 +473,12 @@ def _integer(key: str, value: Any, least: int, most: int) -> int:
     if value.__index__() > most:
         raise InputError(f"{key}={shown(value)} cannot be used: expected at most {most}")
     return int(value.__index__())
+
+
+def _seconds(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected a number of seconds, at least 0")
+    return float(value)
 
 
 def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> Any:

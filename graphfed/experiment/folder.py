@@ -1,14 +1,16 @@
-"""The folder of a run: whole or absent.
+"""The folder of a run.
 
     manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
+    checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
-    result.json          the result
     model.safetensors    the best weights (layout: `weight_arrays`)
     predictions.parquet  one row for each vertex a site owns
+    result.json          the result
 
-The files are written to a folder beside the target, which is renamed at the end: a folder that is there is
-complete. That folder is made before training starts, so that a name that cannot be used is known by then.
+The manifest is written before training, the result last of all: a folder with a result is complete, one
+without can be resumed. Every file is whole or absent. While a program writes into a folder it holds the lock
+file in it, so that no other does.
 """
 
 import contextlib
@@ -17,10 +19,8 @@ import math
 import os
 import re
 import shutil
-import stat
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,18 +29,20 @@ import numpy as np
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_bytes, write_json, write_tensors
+from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from graphfed.data.graph import Graph, Split
 
 __all__ = [
-    "NewFolder",
+    "CHECKPOINTS",
     "Predictions",
+    "cannot_be_written",
     "check_free",
+    "check_space",
     "chosen_folder",
-    "claimed_folder",
     "default_folder",
-    "new_folder",
+    "open_folder",
     "plain",
     "read_json",
     "weight_arrays",
@@ -95,7 +97,7 @@ def default_folder(label: str) -> Path:
     safe = re.sub(r"[^\w.-]+", "-", label)[:MAX_LABEL].strip(".-") or "run"
     base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = base, 1
-    while folder.exists() or _part(folder).exists():
+    while folder.exists():
         number += 1
         folder = base.with_name(f"{base.name}-{number}")
     return folder
@@ -106,123 +108,108 @@ MAX_LABEL = 50
 
 
 def check_free(folder: Path) -> None:
-    """InputError unless `folder` can be made: absent, or an empty folder that another can take the place of
-    (no link, not the current folder, not a mount point), below a folder that can be written."""
+    """InputError unless `folder` can be written into: absent or empty, and in or below a folder that can be
+    written."""
     target = _target(folder)
-    there = True
     try:
-        mode = target.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        there = False
-    except (OSError, ValueError) as error:
-        raise _cannot_be_made(folder, error) from None
-    try:
-        if there:
-            fault = ""
-            if stat.S_ISLNK(mode):
-                fault = "is a symbolic link"
-            elif not stat.S_ISDIR(mode):
-                fault = "is a file"
-            elif any(target.iterdir()):
-                fault = "is not empty"
-            elif target.samefile("."):
-                fault = "is the folder you are in"
-            elif os.path.ismount(target):
-                fault = "is a mount point"
-            if fault:
-                raise InputError(f"the output folder {folder} {fault}; name a new one with --out")
-        above = target.parent
+        fault = ""
+        if os.path.lexists(target) and not target.is_dir():
+            fault = "is not a folder"
+        elif (target / "manifest.json").exists() and not any((target / name).exists() for name in _LAST):
+            fault = f"holds a run that has not ended: go on with it (graphfed resume {folder})"
+        elif _occupied(target):
+            fault = "is not empty"
+        if fault:
+            raise InputError(f"the output folder {folder} {fault}; name a new one with --out")
+        above = target
         while not above.exists():
             above = above.parent
     except OSError as error:
         raise _cannot_be_made(folder, error) from None
-    if not above.is_dir() or not os.access(above, os.W_OK):
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise InputError(
             f"the output folder {folder} cannot be made: {above} is not a folder you may write to"
         )
 
 
-@dataclass(frozen=True)
-class NewFolder:
-    """A folder that is being written: `path` holds the files until it is renamed to `target`."""
-
-    target: Path
-    path: Path
-
-
 @contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[NewFolder]:
-    """A temporary folder beside `folder`: renamed to it when the block ends, removed when the block fails.
+def open_folder(
+    folder: Path, *, resume: bool = False, keep: Callable[[Path], bool] = lambda _: True
+) -> Iterator[Path]:
+    """The folder `folder`, made where it is missing and locked: until the block ends nobody else can open it.
+
+    resume: it is there and is written into again; else it must be free (see `check_free`). When the block
+    fails, what is in a new folder stays only where `keep` finds it worth keeping.
 
     Everything that can be known beforehand is tried before the block starts, because what the block works out
-    may take hours: InputError when `folder` is not free (see `check_free`) or nothing can be written beside
-    it. When `folder` cannot take its name in the end, GraphfedError says where the files are."""
-    check_free(folder)
+    may take hours: InputError when `folder` is not free, cannot be written, or is another program's. When the
+    block is interrupted and something is kept, Interrupted says how to go on."""
+    from filelock import FileLock, Timeout
+
+    if not resume:
+        check_free(folder)
     target = _target(folder)
-    temporary: Path | None = None
     made: list[Path] = []
-    try:
-        try:
-            _make_folders(target.parent, made)
-            temporary = _temporary_folder(target)
-            write_bytes(temporary / "test", b"can be written\n")
-            (temporary / "test").unlink()
-            if not target.exists():
-                # The name itself may be refused.
-                target.mkdir()
-                target.rmdir()
-        except OSError as error:
-            raise _cannot_be_made(folder, error) from None
-        yield NewFolder(folder, temporary)
-        try:
-            temporary.rename(target)
-        except OSError as error:
-            kept, temporary = temporary, None
-            raise GraphfedError(
-                f"the files are whole, but the folder {folder} could not be made of them "
-                f"({error.strerror or error}); they are in {kept}"
-            ) from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        _remove_empty(made)
-
-
-@contextlib.contextmanager
-def claimed_folder(folder: Path) -> Iterator[None]:
-    """`folder`, made if it is not there, and claimed: until the block ends no other block claims it.
-
-    What is in it when the block ends stays, however it ends; nothing but empty folders made here is removed.
-    Raises InputError when `folder` is not free (see `check_free`) or cannot be made."""
-    check_free(folder)
-    target = _target(folder)
-    claim: Path | None = None
-    made: list[Path] = []
+    lock = FileLock(target / LOCK, timeout=0)
+    finished = False
     try:
         try:
             _make_folders(target, made)
-            (target / UNFINISHED).touch(exist_ok=False)
-            claim = target / UNFINISHED
-        except OSError as error:
+            lock.acquire()
+            write_bytes(target / TRIAL, b"can be written\n")
+            (target / TRIAL).unlink()
+        except Timeout:
+            raise InputError(
+                f"{folder} is being written by another graphfed; wait for it, or stop it"
+            ) from None
+        except (OSError, NotImplementedError) as error:
             raise _cannot_be_made(folder, error) from None
-        yield
+        if not resume and _occupied(target):
+            raise InputError(f"the output folder {folder} is not empty; name a new one with --out")
+        yield target
+        finished = True
+    except KeyboardInterrupt as stopped:
+        if resume or keep(target):
+            raise Interrupted(f"interrupted; go on with: graphfed resume {folder}") from stopped
+        raise
     finally:
-        if claim is not None:
+        if lock.is_locked:
+            if not (finished or resume or keep(target)):
+                for name in _OURS:
+                    with contextlib.suppress(OSError):
+                        (target / name).unlink(missing_ok=True)
+                shutil.rmtree(target / CHECKPOINTS, ignore_errors=True)
             with contextlib.suppress(OSError):
-                claim.unlink()
+                (target / LOCK).unlink(missing_ok=True)
+            lock.release()
         _remove_empty(made)
 
 
-#: The file that claims a folder while runs are written into it.
-UNFINISHED = ".unfinished"
+#: The files of a run and of a comparison.
+_OURS = (
+    "manifest.json", "metrics.jsonl", "ledger.json", "model.safetensors", "predictions.parquet",
+    "result.json",
+)  # fmt: skip
+#: The file that is written last, by a run and by a comparison.
+_LAST = ("result.json", "comparison.json")
+#: The folder of a run's checkpoints, in the run's folder.
+CHECKPOINTS = "checkpoint"
+#: The file that is locked while a program writes into a folder, and the first that it tries to write.
+LOCK, TRIAL = ".lock", ".trial"
+
+
+def _occupied(target: Path) -> bool:
+    """Whether something is in a folder, beside what a program leaves that is killed before its first file."""
+    ours = (LOCK, TRIAL, f".{TRIAL}.", ".manifest.json.")
+    return target.is_dir() and not all(path.name.startswith(ours) for path in target.iterdir())
 
 
 def _target(folder: Path) -> Path:
-    """`folder` from the root, its last name kept as it is: a link there must stay visible."""
+    """`folder` from the root."""
     try:
         # What stdout and JSON cannot say must not name results.
         str(folder).encode()
-        return folder.resolve() if folder.name in ("", "..") else folder.parent.resolve() / folder.name
+        return folder.resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise _cannot_be_made(folder, error) from None
 
@@ -233,26 +220,6 @@ def _cannot_be_made(folder: Path, error: Exception) -> InputError:
     return InputError(
         f"the output folder {name[:300]} cannot be made ({reason}); name another one with --out"
     )
-
-
-def _part(target: Path) -> Path:
-    """The temporary folder's name: hidden, and known, so that `default_folder` sees names that are taken."""
-    return target.with_name(f".{target.name}.part")
-
-
-def _temporary_folder(target: Path) -> Path:
-    """A new folder beside `target`."""
-    try:
-        _part(target).mkdir()
-        return _part(target)
-    except OSError:
-        # Another run is writing there, or was killed, or the name is too long with what is added.
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".graphfed-"))
-    # mkdtemp makes private folders; results are as readable as this user's other files.
-    umask = os.umask(0)
-    os.umask(umask)
-    temporary.chmod(0o777 & ~umask)
-    return temporary
 
 
 def _make_folders(folder: Path, made: list[Path]) -> None:
@@ -267,6 +234,16 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
             made.append(path)
 
 
+def check_space(folder: Path, need: int) -> None:
+    """InputError when the disk of `folder` has fewer than `need` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise InputError(
+            f"the disk of {folder} has {free / 1e6:.0f} MB free, and the files of this run need about "
+            f"{need / 1e6:.0f} MB; free some, or name another folder with --out"
+        )
+
+
 def _remove_empty(folders: list[Path]) -> None:
     """Remove those of `folders` that are empty, the last first."""
     for folder in reversed(folders):
@@ -275,9 +252,8 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def write_run(
-    folder: NewFolder,
+    folder: Path,
     *,
-    manifest: Mapping[str, Any],
     history: Sequence[Mapping[str, Any]],
     ledger: Mapping[str, Any],
     result: Mapping[str, Any],
@@ -286,20 +262,25 @@ def write_run(
     graph: "Graph",
     split: "Split",
 ) -> None:
-    """Write every file of a run into a folder in the making; GraphfedError when the disk refuses."""
-    path = folder.path
+    """Write what a run found, the result last; GraphfedError when the disk refuses."""
     try:
-        write_json(path / "manifest.json", plain(manifest))
         lines = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in history)
-        write_bytes(path / "metrics.jsonl", lines.encode())
-        write_json(path / "ledger.json", plain(ledger))
-        write_tensors(path / "model.safetensors", dict(weights), {"method": str(result["method"])})
-        write_predictions(path / "predictions.parquet", predictions, graph, split)
-        write_json(path / "result.json", plain(result))
+        write_bytes(folder / "metrics.jsonl", lines.encode())
+        write_json(folder / "ledger.json", plain(ledger))
+        write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
+        write_predictions(folder / "predictions.parquet", predictions, graph, split)
+        write_json(folder / "result.json", plain(result))
     except OSError as error:
-        raise GraphfedError(
-            f"the folder {folder.target} could not be written: {error.strerror or error}"
-        ) from error
+        raise cannot_be_written(folder, error) from error
+
+
+def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
+    """What to say when the disk refuses a file of a run."""
+    reason = error.strerror or error
+    return GraphfedError(
+        f"the folder {folder} could not be written ({reason}); when that is repaired, go on with: "
+        f"graphfed resume {folder}"
+    )
 
 
 def write_predictions(path: Path, predictions: Predictions, graph: "Graph", split: "Split") -> None:

@@ -1,23 +1,35 @@
-"""A run's folder -> what it was asked and what it trained on, so that it can be resumed, used or audited."""
+"""A run's folder -> what it was asked and what it trained on, so that it can go on, be used or be audited."""
 
+import dataclasses
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphfed.errors import InputError
+from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
-from graphfed.experiment.folder import read_json
-from graphfed.experiment.run import Inputs, load_inputs
+from graphfed.experiment.run import Inputs, Result, finish, load_inputs, now, write_manifest
 
-__all__ = ["read_manifest", "reopen"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from graphfed.experiment.train import Event
+
+__all__ = ["check_hashes", "config_from_json", "go_on", "read_manifest", "reopen"]
 
 #: What `RunConfig.to_json` holds beside the settings.
-_OPTIONS = ("method", "clients", "partition", "seed", "split", "runtime", "placement", "device", "threads")
+_OPTIONS = (
+    "method", "clients", "partition", "seed", "split", "runtime", "placement", "device", "threads",
+    "checkpoint_every",
+)  # fmt: skip
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a run's folder; InputError when there is none, or it lacks what every manifest has."""
+    """The manifest of a run's or a comparison's folder; InputError when there is none, or it is damaged."""
     path = Path(folder) / "manifest.json"
-    manifest: dict[str, Any] = read_json(path)
+    manifest: dict[str, Any] = files.read_json(path)
+    if isinstance(manifest, dict) and isinstance(manifest.get("rows"), list):
+        return manifest
     for key in ("config", "hashes", "seeds"):
         if not isinstance(manifest, dict) or not isinstance(manifest.get(key), dict):
             raise InputError(f"{path} is not the manifest of a run: it has no {key!r}")
@@ -35,19 +47,29 @@ def reopen(
     Raises InputError for a folder without a usable manifest, and when graph, split or partition are not those
     of the run (their hashes differ)."""
     manifest = read_manifest(folder)
-    config = _config(Path(folder), manifest["config"], data, data_dir)
+    if "config" not in manifest:
+        raise InputError(f"{folder} is the folder of a comparison; name one of the runs in it")
+    config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)
     inputs = load_inputs(config)
+    check_hashes(Path(folder), inputs, manifest["hashes"])
+    return config, inputs
+
+
+def check_hashes(folder: Path, inputs: Inputs, hashes: "Mapping[str, Any]") -> None:
+    """InputError unless graph, split and partition are those the run in `folder` had."""
     for what, here in inputs.hashes.items():
-        there = manifest["hashes"].get(what)
+        there = hashes.get(what)
         if here != there:
             raise InputError(
                 f"the {what} is not the one the run in {folder} had (hash {here[:12]} instead of "
                 f"{str(there)[:12]}); give the same data again, or start a new run"
             )
-    return config, inputs
 
 
-def _config(folder: Path, asked: dict[str, Any], data: Any, data_dir: str | Path | None) -> RunConfig:
+def config_from_json(
+    asked: "Mapping[str, Any]", folder: Path, *, data: Any = None, data_dir: str | Path | None = None
+) -> RunConfig:
+    """The inverse of `RunConfig.to_json`, every value checked again. `folder` is for messages."""
     try:
         if data is None and not asked["data_named"]:
             raise InputError(
@@ -67,3 +89,24 @@ def _config(folder: Path, asked: dict[str, Any], data: Any, data_dir: str | Path
             f"its config lacks {error}"
         ) from None
     return make_config(data=name if data is None else data, data_dir=known, settings=settings, **options)
+
+
+def go_on(
+    config: RunConfig, inputs: Inputs, folder: Path, on_event: "Callable[[Event], None] | None"
+) -> Result:
+    """Go on with the run in `folder`, which has begun and not ended, from its newest whole checkpoint."""
+    from graphfed.experiment.checkpoint import newest_round, process_names
+
+    with files.open_folder(folder, resume=True):
+        manifest = read_manifest(folder)
+        hosts = 1 if config.method.pooled else inputs.partition.num_sites
+        start, faults = newest_round(folder, process_names(hosts, config.runtime == "processes"))
+        back = "the beginning" if start is None else f"round {start}"
+        for fault in faults:
+            print(f"warning: {fault}; going back to {back}", file=sys.stderr)
+        again = [*manifest.get("resumed", []), {"at": now(), "round": start}]
+        write_manifest(folder, {**manifest, "resumed": again})
+        if config.runtime == "local":
+            # The bits depend on the number of threads, and the default on the machine.
+            config = dataclasses.replace(config, threads=manifest.get("threads"))
+        return finish(config, inputs, folder=folder, start=start, on_event=on_event)

@@ -19,15 +19,16 @@ from graphfed.data.partition import partition as make_partition
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
-from graphfed.experiment.config import RunConfig, default_threads, make_config
+from graphfed.experiment.config import EVERY, RunConfig, default_threads, make_config
 from graphfed.experiment.progress import show_progress
+from graphfed.files import write_json
 
 if TYPE_CHECKING:
     from graphfed.experiment.train import Event, Outcome
     from graphfed.federation import Ledger
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["Inputs", "Result", "check_inputs", "execute", "load_inputs", "run"]
+__all__ = ["Inputs", "Result", "check_inputs", "execute", "finish", "has_checkpoint", "load_inputs", "run"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def run(
     threads: int | None = None,
     data_dir: str | Path | None = None,
     out: str | Path | Literal[False] | None = None,
+    checkpoint_every: float = EVERY,
     progress: bool = False,
     settings: Mapping[str, Any] | None = None,
     command: str = "graphfed.run",
@@ -121,11 +123,13 @@ def run(
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
     threads: default one for a small graph, every core for a large one; of each process in "processes", one.
     out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
+    checkpoint_every: seconds between checkpoints, 0 for one before every round. `resume` goes on from them.
     progress: show it on stderr. command: what to write down as the command.
     settings and **more: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
 
     Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
-    GraphfedError when the disk refuses the files."""
+    GraphfedError when the disk refuses the files; Interrupted (a KeyboardInterrupt), after saving, when
+    SIGINT or SIGTERM came while it trained."""
     doubled = sorted(set(settings or {}) & set(more))
     if doubled:
         raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
@@ -142,15 +146,16 @@ def run(
         device=device,
         threads=threads,
         data_dir=data_dir,
+        checkpoint_every=checkpoint_every,
         settings={**(settings or {}), **more},
     )
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
     # Opened before anything is loaded: a folder that cannot be made is known at once.
-    with nullcontext() if folder is None else files.new_folder(folder) as place:
+    with nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint):
         inputs = load_inputs(config)
         with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
-            return execute(config, inputs, folder=place, command=command, on_event=on_event)
+            return execute(config, inputs, folder=folder, command=command, on_event=on_event)
 
 
 def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> Inputs:
@@ -204,15 +209,29 @@ def execute(
     config: RunConfig,
     inputs: Inputs,
     *,
-    folder: files.NewFolder | None,
+    folder: Path | None,
     command: str,
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Result:
-    """Train and score on loaded inputs, then write the folder (None: write nothing)."""
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    threads = default_threads(inputs.graph) if config.threads is None else config.threads
-    with _threads(threads):
-        trained = _train(config, inputs, on_event)
+    """Train and score on loaded inputs, and write what is found into `folder` (None: write nothing), which is
+    open."""
+    if folder is not None:
+        files.check_space(folder, _bytes_needed(config, inputs))
+        write_manifest(folder, _manifest(config, inputs, command))
+    return finish(config, inputs, folder=folder, start=None, on_event=on_event)
+
+
+def finish(
+    config: RunConfig,
+    inputs: Inputs,
+    *,
+    folder: Path | None,
+    start: int | None,
+    on_event: "Callable[[Event], None] | None" = None,
+) -> Result:
+    """Train to the end, from the beginning or from the checkpoint after round `start`; write the result."""
+    with _threads(_threads_of(config, inputs)):
+        trained = _train(config, inputs, folder, start, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
     details = {**outcome.details, "recipe": config.recipe(), "test_confusion": outcome.test_confusion}
@@ -237,37 +256,11 @@ def execute(
         hashes=inputs.hashes,
         versions=_versions(),
         details=files.plain(details),
-        folder=None if folder is None else folder.target,
+        folder=folder,
     )
     if folder is not None:
-        manifest = {
-            "command": command,
-            "started": started,
-            "config": config.to_json(),
-            "seeds": {"run": config.seed, "partition": config.partition_seed, "split": config.split_seed},
-            "data": {
-                "name": inputs.graph.name,
-                "vertices": inputs.graph.num_nodes,
-                "edges": inputs.graph.num_edges,
-                "features": inputs.graph.num_features,
-                "classes": inputs.graph.num_classes,
-                "split": inputs.split.name,
-            },
-            "partition": {
-                "name": config.partition,
-                "options": inputs.partition.options,
-                "seed": config.partition_seed,
-                "sites": inputs.partition.num_sites,
-            },
-            "hashes": inputs.hashes,
-            "versions": result.versions,
-            "device": config.device,
-            "threads": threads if config.runtime == "local" else config.site_threads,
-            "placement": config.placement if config.runtime == "local" else None,
-        }
         files.write_run(
             folder,
-            manifest=manifest,
             history=outcome.history,
             ledger=trained.ledger.to_json(),
             result=result.to_json(),
@@ -277,6 +270,67 @@ def execute(
             split=inputs.split,
         )
     return result
+
+
+def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]:
+    """What is asked, on what, with what: known before training."""
+    return {
+        "command": command,
+        "started": now(),
+        "config": config.to_json(),
+        "seeds": {"run": config.seed, "partition": config.partition_seed, "split": config.split_seed},
+        "data": {
+            "name": inputs.graph.name,
+            "vertices": inputs.graph.num_nodes,
+            "edges": inputs.graph.num_edges,
+            "features": inputs.graph.num_features,
+            "classes": inputs.graph.num_classes,
+            "split": inputs.split.name,
+        },
+        "partition": {
+            "name": config.partition,
+            "options": inputs.partition.options,
+            "seed": config.partition_seed,
+            "sites": inputs.partition.num_sites,
+        },
+        "hashes": inputs.hashes,
+        "versions": _versions(),
+        "device": config.device,
+        "threads": _threads_of(config, inputs) if config.runtime == "local" else config.site_threads,
+        "placement": config.placement if config.runtime == "local" else None,
+    }
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write manifest.json; GraphfedError when the disk refuses."""
+    try:
+        write_json(folder / "manifest.json", files.plain(manifest))
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
+
+
+def now() -> str:
+    """The time, for a manifest: ISO 8601, UTC, in seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether training got far enough for the folder to be worth keeping."""
+    return any((folder / files.CHECKPOINTS).glob("round-*/*.json"))
+
+
+def _threads_of(config: RunConfig, inputs: Inputs) -> int:
+    return default_threads(inputs.graph) if config.threads is None else config.threads
+
+
+def _bytes_needed(config: RunConfig, inputs: Inputs) -> int:
+    """About what the files of a run take: predictions, and weights in the model and in three checkpoints,
+    each with the best ones and the optimiser's two moments."""
+    graph, training = inputs.graph, config.training
+    width = training.hidden * (training.heads if training.backbone == "gat" else 1)
+    models = inputs.partition.num_sites if config.method.personal else 1
+    weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
+    return 13 * models * weights + graph.num_nodes * (8 * graph.num_classes + 64) + 1_000_000
 
 
 @dataclass(frozen=True)
@@ -289,8 +343,15 @@ class _Trained:
     predictions: files.Predictions
 
 
-def _train(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None] | None") -> _Trained:
+def _train(
+    config: RunConfig,
+    inputs: Inputs,
+    folder: Path | None,
+    start: int | None,
+    on_event: "Callable[[Event], None] | None",
+) -> _Trained:
     """Deal the cohorts and train: all places in this process, or one process each."""
+    from graphfed.experiment.checkpoint import Checkpoints
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
     from graphfed.methods.base import Task
@@ -309,7 +370,14 @@ def _train(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None]
         cohorts = [cohort([k]) for k in range(partition.num_sites)]
         module = METHODS[method.name]
         outcome, ledger = train_in_processes(
-            method, module, cohorts, task, config.training, on_event=on_event, threads=config.site_threads
+            method,
+            module,
+            cohorts,
+            task,
+            config.training,
+            on_event=on_event,
+            threads=config.site_threads,
+            checkpoints=None if folder is None else (folder, config.checkpoint_every, start),
         )
     else:
         from graphfed.experiment.train import train
@@ -319,7 +387,11 @@ def _train(config: RunConfig, inputs: Inputs, on_event: "Callable[[Event], None]
         fed = place(partition.num_sites, config.device)
         cohorts = [cohort(fed.hosts[host]) for host in fed.here]
         data = fed.locate(CLIENTS, "data", cohorts)
-        outcome, ledger = train(fed, method, data, task, config.training, on_event=on_event), fed.ledger
+        checkpoints = None
+        if folder is not None:
+            checkpoints = Checkpoints(folder, every=config.checkpoint_every, start=start)
+        outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
+        ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
     return _Trained(
         outcome,

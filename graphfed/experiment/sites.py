@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from graphfed.experiment.checkpoint import Checkpoints
 from graphfed.experiment.train import Event, Outcome, train
 from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
 from graphfed.federation.cohort import Cohort, load_cohort, save_cohort
@@ -21,6 +22,7 @@ from graphfed.federation.payload import part_of, stack
 from graphfed.federation.tape import SERVER_END
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.registry import get_method, register
+from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.processes import Sites
 
 __all__ = ["run_site", "train_in_processes"]
@@ -49,7 +51,24 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
         tell(dataclasses.asdict(event))
 
     here = bool(fed.server_ends)
-    outcome = train(fed, method, data, Task(**arguments["task"]), config, on_event=on_event if here else None)
+    try:
+        # The caller passes the wish to stop on to the server's process, and to nobody else's.
+        with listening() if here else contextlib.nullcontext(Wish()) as wish:
+            checkpoints = None
+            if arguments["checkpoints"] is not None:
+                folder, every, start = arguments["checkpoints"]
+                checkpoints = Checkpoints(Path(folder), every=every, start=start, wish=wish)
+            outcome = train(
+                fed,
+                method,
+                data,
+                Task(**arguments["task"]),
+                config,
+                on_event=on_event if here else None,
+                checkpoints=checkpoints,
+            )
+    except Interrupted as stopped:
+        return {"interrupted": str(stopped)}
     weights = fed.local_parts(outcome.weights)
     return {
         # As text: lists stay lists, and the ledger arrives as it was written.
@@ -88,21 +107,26 @@ def train_in_processes(
     on_event: Callable[[Event], None] | None = None,
     sites: Sites | None = None,
     threads: int = 1,
+    checkpoints: tuple[Path, float, int | None] | None = None,
 ) -> tuple[Outcome, Ledger]:
     """Train with one process per cohort and one for the server: what `train` gives, and the ledger of all
     places.
 
     `module` is where the method is registered from. `sites`: processes that already run (with these hosts);
     without it they are started for this run, with `threads` threads each, and stopped after it.
+    `checkpoints`: folder, seconds between them and the round after which to go on (None: the beginning), as
+    in `Checkpoints`.
 
     The raw data is in a private temporary folder from the moment every process is started until each site has
-    read its own file. Raises what `Sites` and `Sites.run` raise."""
+    read its own file. Raises what `Sites` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
+    while they trained, after every process has saved."""
     hosts = [list(c.clients) for c in cohorts]
     common = {
         "method": method.name,
         "module": module,
         "config": dataclasses.asdict(config),
         "task": dataclasses.asdict(task),
+        "checkpoints": None if checkpoints is None else [str(checkpoints[0].resolve()), *checkpoints[1:]],
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
     }
 
@@ -119,7 +143,12 @@ def train_in_processes(
             path = Path(folder) / f"site{h}.safetensors"
             save_cohort(cohort, path)
             arguments[h] = {**common, "data": str(path)}
-        results = sites.run(PROGRAM, arguments, on_event=forward)
+        saves = checkpoints is not None
+        with listening(sites.interrupt) if saves else contextlib.nullcontext():
+            results = sites.run(PROGRAM, arguments, on_event=forward)
+    for result in results.values():
+        if "interrupted" in result:
+            raise Interrupted(result["interrupted"])
     at_server = results[SERVER_END]
     clients = [results[h] for h in range(len(hosts))]
     if at_server["weights"] is not None:

@@ -1,10 +1,10 @@
-"""A method's state as files: flat {name: tensor} in one safetensors file.
+"""Located values as flat named arrays, and back: what checkpoints hold.
 
 A name is ``<value>/<place>/<path of keys>``; per-client first-layer weights are stored as they are kept, rows
-and the pairs they belong to. What setup prepared is not state: it is worked out again from the data."""
+and the pairs they belong to. The arrays hold every bit: a run goes on from them as if it had not stopped."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,9 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import SERVER, Federation, Located
 from graphfed.federation.values import ABSENT
-from graphfed.files import read_tensors, write_tensors
-from graphfed.methods.base import State
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["load_state", "save_state", "tensors_of"]
+__all__ = ["arrays_of", "members_of", "tensors_of", "values_from"]
 
 
 def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
@@ -35,7 +33,7 @@ def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
     return {prefix: tree}
 
 
-def _fill(path: str, stored: dict[str, Tensor]) -> Any:
+def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
     """The tree stored under `path`."""
     if path in stored:
         return stored[path]
@@ -51,32 +49,57 @@ def _places(fed: Federation, value: Located) -> list[str]:
     return ["server"] * len(value.parts) if value.place == SERVER else [f"host{h}" for h in fed.here]
 
 
-def save_state(path: Path, fed: Federation, state: State) -> None:
-    """Write what this process holds of `state.values`, atomically."""
-    tensors: dict[str, np.ndarray] = {}
-    for name, value in state.values.items():
+def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.ndarray]:
+    """What this process holds of `values`, as arrays by name."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in values.items():
         for place, part in zip(_places(fed, value), value.parts, strict=True):
             if part is not ABSENT:
                 found = tensors_of(part, f"{name}/{place}")
-                tensors |= {k: t.detach().cpu().numpy() for k, t in found.items()}
-    write_tensors(path, tensors)
+                arrays |= {k: t.detach().cpu().numpy() for k, t in found.items()}
+    return arrays
 
 
-def load_state(path: Path, fed: Federation, like: State) -> State:
-    """The state that `save_state` wrote in the same placement; `like` is a state of the same method fresh
-    from setup.
-
-    InputError when the file is another method's."""
-    arrays, _ = read_tensors(path)
-    stored = {k: torch.from_numpy(a).to(fed.device) for k, a in arrays.items()}
-    unknown = {k.split("/")[0] for k in stored} - set(like.values)
-    if unknown:
-        raise InputError(
-            f"{path} holds {sorted(unknown)[0]!r}, which is no part of this method's state "
-            f"({', '.join(like.values)}); load it with the method that wrote it"
-        )
-    values = {
-        name: replace(value, parts=tuple(_fill(f"{name}/{place}", stored) for place in _places(fed, value)))
-        for name, value in like.values.items()
+def members_of(values: Mapping[str, Located]) -> dict[str, str | None]:
+    """Which clients hold each value, a bit for each in hexadecimal; None: all of them."""
+    return {
+        name: None if value.members is None else np.packbits(value.members).tobytes().hex()
+        for name, value in values.items()
     }
-    return State(values, like.prepared)
+
+
+def values_from(
+    arrays: Mapping[str, np.ndarray],
+    members: Mapping[str, str | None],
+    fed: Federation,
+    like: Mapping[str, Located],
+) -> dict[str, Located]:
+    """The values that `arrays_of` and `members_of` described, in the same placement; `like` are values of the
+    same names, fresh from set-up.
+
+    InputError when the names are another method's."""
+    if set(members) != set(like):
+        odd = sorted(set(members) ^ set(like))[0]
+        raise InputError(
+            f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
+        )
+    stored = {k: torch.from_numpy(a.copy()).to(fed.device) for k, a in arrays.items()}
+    values: dict[str, Located] = {}
+    for name, value in like.items():
+        code = members[name]
+        held = None
+        if code is not None:
+            bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
+            held = bits[: fed.num_clients].astype(bool)
+        parts = []
+        for position, place in enumerate(_places(fed, value)):
+            if (
+                value.place != SERVER
+                and held is not None
+                and not held[list(fed.hosts[fed.here[position]])].any()
+            ):
+                parts.append(ABSENT)
+            else:
+                parts.append(_fill(f"{name}/{place}", stored))
+        values[name] = replace(value, parts=tuple(parts), members=held)
+    return values

@@ -5,11 +5,10 @@ broadcast, metrics are sums of client parts and cross as named transfers, the be
 validation vertices alone, and the test vertices are scored once, at the end. `Outcome` is what this process
 may know: at a site its own predictions, at the server the metrics, in the local runtime both."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +20,13 @@ from torch.nn.functional import cross_entropy
 from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import partition
 from graphfed.errors import GraphfedError, InputError
+from graphfed.experiment.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.training import choose_clients, own_view, predict_shared, prepare
 from graphfed.random import fold, permutation
+from graphfed.runtime.interrupts import Interrupted
 
 __all__ = ["Event", "Outcome", "pooled_score", "train"]
 
@@ -136,18 +137,6 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What the server remembers between rounds to decide: the best validation accuracy, how many evaluations
-    ago it was, and the first round whose predictions were not finite (0: none)."""
-
-    best_round: int = 0
-    best: float | None = None
-    stale: int = 0
-    latest_is_best: bool = False
-    diverged: int = 0
-
-
 def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
     """Compare a round's validation accuracy with the best one; of equal rounds the earliest stays."""
     accuracy = metrics_of(sums)["accuracy"]
@@ -161,10 +150,15 @@ def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progre
 
 
 def plan(
-    progress: Progress, number: int, num_clients: int, config: TrainingConfig, personal: bool
+    progress: Progress,
+    number: int,
+    num_clients: int,
+    config: TrainingConfig,
+    personal: bool,
+    due: dict[str, int],
 ) -> dict[str, Any]:
-    """The control values that open round `number`: keep the last evaluated state, stop, and who takes part (a
-    bit for every client, in hexadecimal; None: everyone).
+    """The control values that open round `number`: keep the last evaluated state, save, stop, and who takes
+    part (a bit for every client, in hexadecimal; None: everyone). `due`: see `Checkpoints.due`.
 
     A shared model that has diverged will not come back, so the run stops; other clients' own models go on."""
     out_of_patience = config.patience is not None and progress.stale >= config.patience
@@ -181,6 +175,7 @@ def plan(
         "roster": roster,
         "best_round": progress.best_round,
         "diverged": progress.diverged,
+        **due,
     }
 
 
@@ -203,17 +198,17 @@ def train(
     config: TrainingConfig,
     *,
     on_event: Callable[[Event], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Outcome:
     """Train `method` on the clients' `data` (a `Cohort` at each host), select on validation, score the test
-    vertices once.
+    vertices once. `checkpoints`: where to save between rounds and what to go on from.
 
     InputError when `fraction` < 1 and the method needs every client; GraphfedError when no round's
-    predictions were finite."""
+    predictions were finite; Interrupted when somebody asked to stop, after saving."""
     if config.fraction < 1 and not method.dropouts:
         raise InputError(
             f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
         )
-    history: list[dict[str, Any]] = []
     began = time.perf_counter()
 
     def tell(phase: str, number: int, val: Metrics | None) -> None:
@@ -224,33 +219,32 @@ def train(
     with fed.phase("setup", round=0):
         state = method.setup(fed, data, task, config)
     ready = time.perf_counter()
-    tell("setup", 0, None)
+    run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
+    if checkpoints is not None and checkpoints.start is not None:
+        run = checkpoints.load(fed, state)
+        # As if training had begun so long ago.
+        began = time.perf_counter() - run.seconds
+        ready = began + run.setup_seconds
+    tell("setup", run.number - 1, None)
 
-    best = evaluated = state
-    best_scores: Located | None = None
-    progress = fed.server.run(Progress)
-    for number in itertools.count(1):
-        decision = fed.control(plan, progress, number, fed.num_clients, config, method.personal)
-        if decision["keep"] and not method.personal:
-            best = evaluated
-        if decision["stop"]:
-            break
-        with _taking_part(fed, decision["roster"]), fed.phase("train", round=number):
-            state = method.round(fed, state, config, number)
-        val = None
-        if number % config.eval_every == 0 or number == config.rounds:
-            with fed.phase("eval"):
-                logits = method.predict(fed, state, config, "val")
-                scores, sums = _score(fed, data, logits, "val", "val_scores")
-            evaluated, val = state, metrics_here(sums)
-            progress = fed.server.run(judge, progress, sums, number)
-            if method.personal:
-                better, best_scores = fed.clients.run(better_clients, scores, best_scores, outputs=2)
-                chosen = fed.clients.run(choose_clients, better, state.weights, best.weights)
-                best = State({**state.values, "weights": chosen}, state.prepared)
-        seconds = time.perf_counter() - ready
-        history.append({"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds})
-        tell("train", number, val)
+    with nullcontext() if checkpoints is None else checkpoints.listen():
+        while True:
+            due = NOTHING_DUE if checkpoints is None else checkpoints.due()
+            run, decision = _open_round(fed, method, config, run, due)
+            if checkpoints is not None and (decision["save"] or decision["stop"]):
+                spent = time.perf_counter() - began
+                checkpoints.save(fed, replace(run, setup_seconds=ready - began, seconds=spent))
+            if decision["interrupt"]:
+                raise Interrupted(f"stopped before round {run.number}")
+            if decision["stop"]:
+                break
+            number = run.number
+            run, val = _round(fed, method, data, config, run)
+            seconds = time.perf_counter() - ready
+            run.history.append(
+                {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
+            )
+            tell("train", number, val)
     trained = time.perf_counter()
     if decision["diverged"] and not decision["best_round"]:
         raise GraphfedError(
@@ -258,9 +252,9 @@ def train(
             f"use a smaller learning rate (lr is {config.lr:g})"
         )
 
-    predictions, final = _score_once(fed, method, data, best, config)
+    predictions, final = _score_once(fed, method, data, run.best, config)
     done = time.perf_counter()
-    rounds_run = len(history)
+    rounds_run = len(run.history)
     tell("done", rounds_run, metrics_here(final["val"]))
     confusion = [sums["confusion"].tolist() for sums in fed.local_parts(final["test"])]
     return Outcome(
@@ -275,11 +269,48 @@ def train(
             "total": done - began,
             "per_round": (trained - ready) / rounds_run,
         },
-        history=history,
-        state=best,
+        history=run.history,
+        state=run.best,
         predictions=predictions,
         details={"diverged_in_round": decision["diverged"]} if decision["diverged"] else {},
     )
+
+
+def _open_round(
+    fed: Federation, method: Method, config: TrainingConfig, run: Snapshot, due: dict[str, int]
+) -> tuple[Snapshot, dict[str, Any]]:
+    """Send the control values that open the next round; where they say so the last evaluated state is the
+    best."""
+    decision = run.decision
+    if decision is None:
+        decision = fed.control(plan, run.progress, run.number, fed.num_clients, config, method.personal, due)
+    else:  # saved: sent before the run was interrupted
+        decision = {**decision, **NOTHING_DUE}
+    best = run.evaluated if decision["keep"] and not method.personal else run.best
+    return replace(run, decision=decision, best=best), decision
+
+
+def _round(
+    fed: Federation, method: Method, data: Located, config: TrainingConfig, run: Snapshot
+) -> tuple[Snapshot, Metrics | None]:
+    """The round that was opened, and its validation metrics where it is evaluated."""
+    assert run.decision is not None
+    number = run.number
+    with _taking_part(fed, run.decision["roster"]), fed.phase("train", round=number):
+        state = method.round(fed, run.state, config, number)
+    run = replace(run, number=number + 1, decision=None, state=state)
+    if number % config.eval_every != 0 and number != config.rounds:
+        return run, None
+    with fed.phase("eval"):
+        logits = method.predict(fed, state, config, "val")
+        scores, sums = _score(fed, data, logits, "val", "val_scores")
+    run = replace(run, evaluated=state, progress=fed.server.run(judge, run.progress, sums, number))
+    if method.personal:
+        better, best_scores = fed.clients.run(better_clients, scores, run.best_scores, outputs=2)
+        chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
+        best = State({**state.values, "weights": chosen}, state.prepared)
+        run = replace(run, best=best, best_scores=best_scores)
+    return run, metrics_here(sums)
 
 
 def _score_once(

@@ -239,6 +239,11 @@ class Sites:
             raise
         return results
 
+    def interrupt(self) -> None:
+        """Ask the server's process to stop: its program hears it as a wish (`interrupts.listening`)."""
+        if SERVER_END in self._processes:
+            self._processes[SERVER_END].send_signal(signal.SIGTERM)
+
     def _take(
         self,
         end: int,
@@ -357,6 +362,8 @@ def _serve(told: dict[str, Any]) -> None:
     control = Connection(told["control"])
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_watch, args=(control, jobs), daemon=True).start()
+    # A wish to stop (`Sites.interrupt`) that comes when nobody listens is not heard; it must not kill.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     torch.set_num_threads(told["threads"])
     link = PipeLink(
         {int(peer): Connection(handle) for peer, handle in told["peers"].items()}, patience=told["patience"]

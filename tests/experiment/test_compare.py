@@ -79,7 +79,9 @@ def test_a_row_is_what_the_single_runs_give(table: Comparison) -> None:
 def test_the_folder_has_a_whole_run_for_each_row_and_seed_and_the_table(table: Comparison) -> None:
     assert table.folder is not None
     names = {p.name for p in table.folder.iterdir()}
-    assert names == {"comparison.json"} | {f"{row['label']}-seed{s}" for row in table.rows for s in (0, 1)}
+    assert names == {"comparison.json", "manifest.json"} | {
+        f"{row['label']}-seed{s}" for row in table.rows for s in (0, 1)
+    }
     content = json.loads((table.folder / "comparison.json").read_text())
     assert content == table.to_json()
     for row in content["rows"]:
@@ -177,7 +179,7 @@ def test_a_failure_in_a_later_run_leaves_the_finished_runs_whole_and_nothing_hal
     monkeypatch.setattr(module, "execute", second_fails)
     with pytest.raises(failure):
         compare(["fedavg"], clients=2, rounds=1, seeds=(0, 1), out=own_folder / "table")
-    assert {p.name for p in (own_folder / "table").iterdir()} == {"fedavg-seed0", "foreign"}
+    assert {p.name for p in (own_folder / "table").iterdir()} == {"fedavg-seed0", "foreign", "manifest.json"}
     assert Result.read(own_folder / "table" / "fedavg-seed0").method == "fedavg"
 
 
@@ -203,7 +205,7 @@ def test_two_comparisons_never_share_a_folder_and_the_first_keeps_its_runs(
     def run_another_meanwhile(*args: Any, **kwargs: Any) -> Result:
         with monkeypatch.context() as patch:
             patch.setattr(module, "execute", real)
-            with pytest.raises(InputError, match="is not empty") as refusal:
+            with pytest.raises(InputError, match="has not ended") as refusal:
                 compare(["fedprox"], clients=2, rounds=1, seeds=(0,), out=own_folder / "table")
         refused.append(refusal)
         return real(*args, **kwargs)
@@ -212,7 +214,7 @@ def test_two_comparisons_never_share_a_folder_and_the_first_keeps_its_runs(
     compare(["fedavg"], clients=2, rounds=1, seeds=(0,), out=own_folder / "table")
     assert len(refused) == 3
     runs = {"fedavg-seed0", "central-seed0", "isolated-seed0"}
-    assert {p.name for p in (own_folder / "table").iterdir()} == {"comparison.json", *runs}
+    assert {p.name for p in (own_folder / "table").iterdir()} == {"comparison.json", "manifest.json", *runs}
 
 
 def test_a_name_in_square_brackets_is_shown_as_it_is(table: Comparison) -> None:

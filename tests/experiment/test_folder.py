@@ -1,49 +1,83 @@
-"""The folder of a run is whole or absent."""
+"""The folder of a run is one program's, and says whether it has ended."""
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment import folder as module
 from graphfed.experiment.folder import (
+    LOCK,
     check_free,
+    check_space,
     chosen_folder,
-    claimed_folder,
     default_folder,
-    new_folder,
+    open_folder,
     plain,
     read_json,
     weight_arrays,
     write_run,
 )
 from graphfed.nn.sparse import SparseWeights
+from graphfed.runtime.interrupts import Interrupted
 
 
-def test_a_folder_appears_only_when_the_block_has_ended(tmp_path: Path) -> None:
+def test_an_open_folder_is_locked_and_nothing_of_that_stays(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "run"
-    with new_folder(target) as folder:
-        (folder.path / "file").write_text("x")
-        assert not target.exists()
+    with open_folder(target) as folder:
+        (folder / "file").write_text("x")
+        for resume in (False, True):
+            with (
+                pytest.raises(InputError, match=r"not empty|another graphfed"),
+                open_folder(target, resume=resume),
+            ):
+                pytest.fail("two writers")
     assert [p.name for p in target.iterdir()] == ["file"]
-    assert [p.name for p in target.parent.iterdir()] == ["run"]
+
+
+def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
+    """A program that is killed leaves the lock file, and nobody holds it."""
+    code = (
+        "import os, pathlib; from graphfed.experiment.folder import open_folder\n"
+        f"with open_folder(pathlib.Path({str(tmp_path / 'run')!r})): os._exit(9)"
+    )
+    found = {**os.environ, "PYTHONPATH": str(Path(graphfed.__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=found).returncode == 9
+    assert (tmp_path / "run" / LOCK).exists()
+    with open_folder(tmp_path / "run"):
+        pass
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt, InputError])
-def test_a_failure_in_the_middle_leaves_nothing(tmp_path: Path, failure: type[BaseException]) -> None:
-    def write_and_fail() -> None:
-        with new_folder(tmp_path / "run") as folder:
-            (folder.path / "file").write_text("x")
+def test_a_failure_in_the_middle_leaves_nothing_that_is_not_worth_keeping(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
+    def write_and_fail(name: str, worth: bool) -> None:
+        with open_folder(tmp_path / name, keep=lambda _: worth) as folder:
+            (folder / "manifest.json").write_text("x")
+            (folder / "checkpoint").mkdir()
             raise failure("stop")
 
     with pytest.raises(failure):
-        write_and_fail()
+        write_and_fail("run", False)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(failure):
+        write_and_fail("run", True)
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["checkpoint", "manifest.json"]
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=r"graphfed resume .*run"), open_folder(tmp_path / "run"):
+        raise KeyboardInterrupt
 
 
 def test_a_disk_that_refuses_is_reported_with_the_folder_and_the_reason(
@@ -53,31 +87,43 @@ def test_a_disk_that_refuses_is_reported_with_the_folder_and_the_reason(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "write_json", full)
-    with (
-        pytest.raises(GraphfedError, match=r"run could not be written: No space left") as failure,
-        new_folder(tmp_path / "run") as folder,
-    ):
+    with pytest.raises(GraphfedError, match=r"run could not be written \(No space left") as failure:
         write_run(
-            folder, manifest={}, history=[], ledger={}, result={}, weights={}, predictions=None, graph=None,
+            tmp_path / "run", history=[], ledger={}, result={}, weights={}, predictions=None, graph=None,
             split=None,
         )  # fmt: skip
     assert failure.value.exit_code == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path: Path) -> None:
     target = tmp_path / "run"
     target.mkdir()
-    with new_folder(target) as folder:
-        (folder.path / "file").write_text("x")
-    with pytest.raises(InputError, match="is not empty"), new_folder(target):
+    with open_folder(target) as folder:
+        (folder / "file").write_text("x")
+    with pytest.raises(InputError, match="is not empty"), open_folder(target):
         pass
     assert (target / "file").read_text() == "x"
 
 
+@pytest.mark.parametrize("last", ["result.json", "comparison.json"])
+def test_a_run_that_has_not_ended_is_named_with_the_command_that_goes_on(tmp_path: Path, last: str) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=r"has not ended: go on with it \(graphfed resume"):
+        check_free(tmp_path)
+    (tmp_path / last).write_text("{}")
+    with pytest.raises(InputError, match="is not empty"):
+        check_free(tmp_path)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_work(tmp_path: Path) -> None:
+    check_space(tmp_path, 1)
+    with pytest.raises(InputError, match=r"MB free, and the files of this run need about 1000000000000 MB"):
+        check_space(tmp_path, 10**18)
+
+
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is a file"):
+    with pytest.raises(InputError, match="is not a folder"):
         check_free(tmp_path / "file")
     with pytest.raises(InputError, match="cannot be made"):
         check_free(tmp_path / "file" / "run")
@@ -86,28 +132,22 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def odd_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to stand in, with links beside it."""
-    for name in ("empty", "here", "mounted"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "link").symlink_to("empty")
-    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    (tmp_path / "link").symlink_to("full")
     (tmp_path / "loop").symlink_to("loop")
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr("os.path.ismount", lambda path: Path(path).name == "mounted")
     return tmp_path
 
 
-@pytest.mark.parametrize("use", [new_folder, claimed_folder])
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("../link", "is a symbolic link"),
-        ("../dangling", "is a symbolic link"),
+        ("../link", "is not empty"),
+        ("../link/file", "is not a folder"),
         ("../loop/x", "cannot be made"),
-        (".", "is the folder you are in"),
-        ("../here", "is the folder you are in"),
         ("..", "is not empty"),
-        ("new/..", "is the folder you are in"),
-        ("../mounted", "is a mount point"),
         ("x" * 300, "File name too long"),
         ("new/folders/" + "x" * 300, "File name too long"),
         ("/proc/x", "cannot be made"),
@@ -116,74 +156,32 @@ def odd_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_name_that_cannot_become_a_folder_is_refused_before_the_work_and_leaves_nothing(
-    use: Any, name: str, told: str, odd_places: Path
+    name: str, told: str, odd_places: Path
 ) -> None:
     before = sorted(odd_places.rglob("*"))
-    with pytest.raises(InputError) as refusal, use(Path(name)):
+    with pytest.raises(InputError) as refusal, open_folder(Path(name)):
         pytest.fail("the work began")
     assert told in str(refusal.value)
     str(refusal.value).encode()
     assert sorted(odd_places.rglob("*")) == before
 
 
-@pytest.mark.parametrize("use", [new_folder, claimed_folder])
 def test_a_folder_in_which_nothing_can_be_written_is_refused_before_the_work(
-    use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(module, "write_bytes", refuse)
-    monkeypatch.setattr(Path, "touch", refuse)
-    with pytest.raises(InputError, match="Permission denied"), use(tmp_path / "new" / "run"):
+    with pytest.raises(InputError, match="Permission denied"), open_folder(tmp_path / "new" / "run"):
         pytest.fail("the work began")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_longest_name_that_the_disk_takes_is_taken(tmp_path: Path) -> None:
-    with new_folder(tmp_path / ("x" * 255)) as folder:
-        (folder.path / "file").write_text("x")
+    with open_folder(tmp_path / ("x" * 255)) as folder:
+        (folder / "file").write_text("x")
     assert [p.name for p in tmp_path.rglob("*")] == ["x" * 255, "file"]
-
-
-def test_files_whose_folder_was_filled_meanwhile_are_kept_and_the_error_says_where(tmp_path: Path) -> None:
-    target = tmp_path / "run"
-    making = new_folder(target)
-    folder = making.__enter__()
-    (folder.path / "file").write_text("x")
-    target.mkdir()
-    (target / "foreign").write_text("y")
-    with pytest.raises(GraphfedError) as failure:
-        making.__exit__(None, None, None)
-    assert failure.value.exit_code == 1
-    assert str(folder.path) in str(failure.value)
-    assert (folder.path / "file").read_text() == "x"
-    assert [p.name for p in target.iterdir()] == ["foreign"]
-
-
-def test_a_claimed_folder_cannot_be_claimed_again_and_keeps_what_is_in_it(tmp_path: Path) -> None:
-    table = tmp_path / "deep" / "table"
-
-    def fail_in_the_middle() -> None:
-        with claimed_folder(table):
-            for use in (claimed_folder, new_folder):
-                with pytest.raises(InputError, match="is not empty"), use(table):
-                    pytest.fail("the work began")
-            (table / "run").mkdir()
-            raise InputError("stop")
-
-    with pytest.raises(InputError, match="stop"):
-        fail_in_the_middle()
-    assert [p.name for p in table.iterdir()] == ["run"]
-
-
-def test_a_claimed_folder_that_stays_empty_goes_if_it_was_made_for_the_claim(tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    for folder in (mine, tmp_path / "deep" / "table"):
-        with pytest.raises(KeyboardInterrupt), claimed_folder(folder):
-            raise KeyboardInterrupt
-    assert list(tmp_path.rglob("*")) == [mine]
 
 
 def test_out_is_a_path_or_none_or_false(tmp_path: Path) -> None:
@@ -200,31 +198,22 @@ def test_the_default_folder_is_one_folder_in_runs_whatever_the_data_is_called(
     label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with new_folder(default_folder(label)) as folder:
-        (folder.path / "file").write_text("x")
+    with open_folder(default_folder(label)) as folder:
+        (folder / "file").write_text("x")
     (made,) = (tmp_path / "runs").iterdir()
     assert [p.name for p in made.iterdir()] == ["file"]
     assert list(tmp_path.iterdir()) == [tmp_path / "runs"]
 
 
-def test_two_runs_that_start_in_one_second_and_overlap_get_two_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.strftime", lambda _: "20260101-000000")
-    with new_folder(default_folder("x")), new_folder(default_folder("x")):
-        pass
-    assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
 def test_two_runs_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda _: "20260101-000000")
-    names = []
-    for _ in range(3):
-        folder = default_folder("fedavg-digits")
-        folder.mkdir(parents=True)
-        names.append(folder.name)
+    with (
+        open_folder(default_folder("fedavg-digits")),
+        open_folder(default_folder("fedavg-digits")),
+        open_folder(default_folder("fedavg-digits")),
+    ):
+        names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     first = "fedavg-digits-20260101-000000"
     assert names == [first, f"{first}-2", f"{first}-3"]
 

@@ -15,7 +15,7 @@ from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, make_graph
 from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment import train as training
 from graphfed.experiment.run import Result
@@ -28,7 +28,7 @@ KEYS = {
 }  # fmt: skip
 FILES = {
     "manifest.json", "metrics.jsonl", "ledger.json", "result.json", "model.safetensors",
-    "predictions.parquet",
+    "predictions.parquet", "checkpoint",
 }  # fmt: skip
 
 
@@ -322,33 +322,15 @@ def test_a_full_output_folder_is_refused_before_anything_is_loaded(
     assert [p.name for p in (own_folder / "out").iterdir()] == ["precious"]
 
 
-@pytest.mark.parametrize("out", ["link", "x" * 300, "/proc/x", 5, True])
+@pytest.mark.parametrize("out", ["loop", "x" * 300, "/proc/x", 5, True])
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(
     out: object, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (own_folder / "link").symlink_to("nowhere")
+    (own_folder / "loop").symlink_to("loop")
     monkeypatch.setattr("graphfed.experiment.run.load_inputs", None)
     with pytest.raises(InputError, match="out"):
         graphfed.run("fedavg", rounds=1, out=out)
-    assert [p.name for p in own_folder.iterdir()] == ["link"]
-
-
-def test_a_run_whose_folder_is_filled_while_it_trains_is_kept_beside_it(
-    own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = training.train
-
-    def fill(*args: object, **kwargs: object) -> object:
-        (own_folder / "run").mkdir()
-        (own_folder / "run" / "foreign").write_text("x")
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(training, "train", fill)
-    with pytest.raises(GraphfedError, match="they are in") as failure:
-        graphfed.run("fedavg", clients=2, rounds=1, out=own_folder / "run")
-    kept = Path(str(failure.value).rpartition("they are in ")[2])
-    assert {p.name for p in kept.iterdir()} == FILES
-    assert [p.name for p in (own_folder / "run").iterdir()] == ["foreign"]
+    assert [p.name for p in own_folder.iterdir()] == ["loop"]
 
 
 def test_the_name_of_ones_own_graph_cannot_lead_out_of_the_runs_folder(own_folder: Path) -> None:
@@ -380,18 +362,24 @@ def test_a_graph_without_features_is_refused(own_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
-def test_a_failure_while_training_or_writing_leaves_no_folder(
+def test_a_failure_before_the_first_checkpoint_leaves_no_folder_and_one_after_it_leaves_a_run_to_go_on_with(
     failure: type[BaseException], own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise failure("stop")
 
-    for broken in ("graphfed.experiment.train.train", "graphfed.experiment.folder.write_predictions"):
+    def run_with(broken: str) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(broken, fail)
             with pytest.raises(failure):
                 graphfed.run("fedavg", clients=2, rounds=1, out=own_folder / "run")
-        assert list(own_folder.iterdir()) == []
+
+    run_with("graphfed.experiment.train.train")
+    assert list(own_folder.iterdir()) == []
+    run_with("graphfed.experiment.folder.write_predictions")
+    assert not (own_folder / "run" / "result.json").exists()
+    assert graphfed.resume(own_folder / "run").rounds == 1
+    assert {p.name for p in (own_folder / "run").iterdir()} == FILES
 
 
 # ---- the package -------------------------------------------------------------------------------------------

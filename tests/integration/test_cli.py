@@ -92,9 +92,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("run fedavg --data social --set data.num_nodes=100000000000", "data.num_nodes=100000000000"),
         (f"run fedavg --seed {'9' * 5001}", "is not a whole number"),
         (f"run fedavg --out {'x' * 300}", "File name too long"),
-        ("run fedavg --out .", "is the folder you are in"),
         ("run fedavg --out new/deep/.. --clients 5000", "5000 clients"),
-        ("compare fedavg --out .", "is the folder you are in"),
         ("compare fedavg --out new/deep --clients 5000", "5000 clients"),
         (f"compare fedavg --seeds {'9' * 5001}", "cannot be read"),
     ],
@@ -180,7 +178,7 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
     # Progress at once: the usual five seconds would only be waited for.
     code = (
         "import sys; from graphfed.experiment import progress; progress.LINE_EVERY = 0.1; "
-        f"from graphfed.cli import main; sys.exit(main({[*arguments, '--threads', '1']!r}))"
+        f"from graphfed.cli import main; sys.exit(main({arguments!r}))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -200,28 +198,40 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
         return process.wait(), rest
 
 
-@pytest.mark.parametrize(("number", "out"), [(signal.SIGINT, []), (signal.SIGTERM, ["--out", "deep/run"])])
-def test_stopping_a_run_exits_130_says_so_in_one_line_and_leaves_no_folder(
-    number: int, out: list[str], own_folder: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("runtime", ["local", "processes"])
+def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
+    number: int, runtime: str, own_folder: Path
 ) -> None:
-    code, told = stopped(["run", "fedavg", "--rounds", "1000000", *out], number, "round")
+    arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", runtime]
+    code, told = stopped([*arguments, "--out", "deep/run"], number, "round")
     assert code == 130
     assert [line for line in told.splitlines() if "round" not in line] == [
-        "interrupted; the folders of finished runs are whole, nothing else was kept"
+        "interrupted; go on with: graphfed resume deep/run"
     ]
-    assert list(own_folder.iterdir()) == []
-
-
-def test_a_stopped_run_in_processes_leaves_no_line_of_theirs_and_no_folder(own_folder: Path) -> None:
-    arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", "processes"]
-    code, told = stopped(arguments, signal.SIGTERM, "round")
+    assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "checkpoint"}
+    (saved,) = Path("deep/run/checkpoint").iterdir()
+    # It goes on from there, and can be stopped again.
+    code, told = stopped(["resume", "deep/run"], number, "round")
     assert code == 130
-    assert "Traceback" not in told
+    assert len({saved, *Path("deep/run/checkpoint").iterdir()}) == 2
+
+
+def test_stopping_before_training_leaves_nothing_behind(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("graphfed.experiment.run.load_inputs", stop)
+    monkeypatch.setattr("graphfed.runtime.interrupts._Ear.last", float("-inf"))
+    assert main(RUN) == 130
+    assert capsys.readouterr().err == "interrupted; nothing was kept\n"
     assert list(own_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_a_comparison_keeps_its_finished_runs_and_nothing_else(
+def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(
     number: int, own_folder: Path
 ) -> None:
     Path("long.yaml").write_text("method: fedgcn\nlabel: long\nrounds: 1000000\nset: {hops: 0}\n")
@@ -231,9 +241,9 @@ def test_stopping_a_comparison_keeps_its_finished_runs_and_nothing_else(
         [*arguments, "--config", "short.yaml", "--out", "table"], number, "long, seed 0: round"
     )
     assert code == 130
-    assert "interrupted" in told
+    assert "interrupted; go on with: graphfed resume table" in told
     assert "Traceback" not in told
-    assert [p.name for p in Path("table").iterdir()] == ["fedavg-seed0"]
+    assert {p.name for p in Path("table").iterdir()} == {"manifest.json", "fedavg-seed0", "long-seed0"}
     assert json.loads(Path("table/fedavg-seed0/result.json").read_text())["rounds"] == 2
 
 

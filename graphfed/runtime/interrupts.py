@@ -1,0 +1,86 @@
+"""SIGINT and SIGTERM: a wish that training hears between two rounds, so that everything is saved first, or
+KeyboardInterrupt at once."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+__all__ = ["Interrupted", "Wish", "listening", "stopping"]
+
+#: The signals that ask a program to end.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Seconds after a signal in which another is not heard: who is in doubt presses twice, and saving or cleaning
+#: up must not be cut short by that.
+DEAF = 2.0
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training stopped because it was asked to, after its state was saved; the text says how to go on."""
+
+
+class _Ear:
+    """When this process last heard a signal."""
+
+    last = float("-inf")
+
+
+class Wish:
+    """Whether somebody asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+@contextlib.contextmanager
+def listening(on_ask: Callable[[], None] | None = None) -> Iterator[Wish]:
+    """In this block the first signal is a wish (`on_ask` is called at once), a second one KeyboardInterrupt.
+
+    A signal that is ignored stays so: that is how a shell keeps Ctrl-C from programs in the background.
+    Outside the main thread nothing is listened to."""
+    wish = Wish()
+
+    def ask() -> None:
+        if wish.asked:
+            raise KeyboardInterrupt
+        wish.asked = True
+        if on_ask is not None:
+            on_ask()
+
+    with _handled(ask):
+        yield wish
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """In this block SIGTERM is KeyboardInterrupt, as Ctrl-C is."""
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with _handled(stop):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(act: Callable[[], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(*_: object) -> None:
+        now = time.monotonic()
+        if now - _Ear.last > DEAF:
+            _Ear.last = now
+            act()
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in ours:
+        signal.signal(number, hear)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
