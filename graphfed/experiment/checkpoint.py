@@ -201,7 +201,8 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
     if snapshot.best_scores is not None:
         values["best_scores"] = snapshot.best_scores
     path = folder / f"{process}.safetensors"
-    write_tensors(path, arrays_of(fed, values))
+    arrays = arrays_of(fed, values)
+    write_tensors(path, arrays)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     progress = [
@@ -215,6 +216,8 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
         "decision": snapshot.decision,
         "shared": shared,
         "members": members_of(values),
+        # The other file sorts them, and the order of a payload's tensors is the order they cross in.
+        "names": list(arrays),
         "best_scores": snapshot.best_scores is not None,
         "progress": progress,
         "history": snapshot.history,
@@ -229,7 +232,8 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
 def _read(folder: Path, process: str, fed: Federation, like: State) -> Snapshot:
     try:
         told = json.loads((folder / f"{process}.json").read_bytes())
-        arrays, _ = read_tensors(folder / f"{process}.safetensors")
+        stored, _ = read_tensors(folder / f"{process}.safetensors")
+        arrays = {name: stored[name] for name in told["names"]}
         names = {f"state.{k}": v for k, v in like.values.items()}
         names |= {f"best.{k}": v for k, v in like.values.items() if k not in told["shared"]}
         if told["best_scores"]:

@@ -30,6 +30,8 @@ def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
             f"{prefix}:pairs": pairs,
             f"{prefix}:clients": torch.tensor(tree.num_clients),
         }
+    if not isinstance(tree, Tensor):
+        raise TypeError(f"{prefix} is of type {type(tree).__name__}; a state holds tensors in dictionaries")
     return {prefix: tree}
 
 
@@ -75,7 +77,7 @@ def values_from(
     like: Mapping[str, Located],
 ) -> dict[str, Located]:
     """The values that `arrays_of` and `members_of` described, in the same placement; `like` are values of the
-    same names, fresh from set-up.
+    same names, fresh from set-up. Dictionaries get their keys in the order of `arrays`.
 
     InputError when the names are another method's."""
     if set(members) != set(like):

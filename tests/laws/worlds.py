@@ -1,6 +1,7 @@
 """Small federations for the laws: a graph dealt over clients, and a run in any placement."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,13 +92,20 @@ def run_local(
     return train(fed, method, data, world.task, config_of(method, **settings)), fed
 
 
-def run_processes(name: str, world: World, sites: Sites, **settings: Any) -> tuple[Outcome, Ledger]:
+def run_processes(
+    name: str,
+    world: World,
+    sites: Sites,
+    checkpoints: tuple[Path, float, int | None] | None = None,
+    **settings: Any,
+) -> tuple[Outcome, Ledger]:
     """Train with every client in a process of its own."""
     method = get_method(name)
     cohorts = [make_cohort(world.graph, world.split, world.partition, [k]) for k in range(world.clients)]
     return train_in_processes(
-        method, METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites
-    )
+        method, METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites,
+        checkpoints=checkpoints,
+    )  # fmt: skip
 
 
 def logits(outcome: Outcome) -> Tensor:

@@ -1,0 +1,193 @@
+"""For every method: a run that breaks at any transfer, or at any step of writing a checkpoint, and is resumed
+ends with the bits of one that did not break."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from methods_under_law import METHODS
+from worlds import World, config_of, logits, make_world, pooled, run_processes
+
+from graphfed.experiment import checkpoint
+from graphfed.experiment.checkpoint import Checkpoints, newest_round, process_names
+from graphfed.experiment.state import arrays_of
+from graphfed.experiment.train import Outcome, train
+from graphfed.federation import Federation
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods.registry import get_method
+from graphfed.runtime.interrupts import Interrupted, Wish
+from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.runtime.processes import Sites
+
+ROUNDS = 3
+
+
+class Crash(BaseException):
+    """Nobody catches this, as nobody catches SIGKILL."""
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """State that is hard to bring back: kept moments, clients that are absent, rounds without evaluation."""
+    if name == "exchange_toy":
+        return {"rounds": ROUNDS}
+    settings = {"rounds": ROUNDS, "optimizer": "adam", "lr": 0.02, "client_state": "keep", "eval_every": 2}
+    return {**settings, "fraction": 0.5} if get_method(name).dropouts else settings
+
+
+def run(
+    name: str, world: World, checkpoints: Checkpoints | None, place: Callable[[int], Federation] = stacked
+) -> tuple[Outcome, Federation]:
+    method = get_method(name)
+    if method.pooled:
+        world = pooled(world)
+    fed = place(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    data = fed.locate("clients", "data", cohorts)
+    config = config_of(method, **settings_of(name))
+    return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
+
+
+def resumed(
+    name: str, world: World, folder: Path, place: Callable[[int], Federation] = stacked
+) -> tuple[Outcome, Federation]:
+    """Go on as `graphfed resume` does."""
+    start, _ = newest_round(folder, ["local"])
+    return run(name, world, Checkpoints(folder, every=0, start=start, wish=Wish()), place)
+
+
+def assert_same_bits(one: tuple[Outcome, Federation], two: tuple[Outcome, Federation]) -> None:
+    (a, fed_a), (b, fed_b) = one, two
+    first, second = arrays_of(fed_a, a.state.values), arrays_of(fed_b, b.state.values)
+    assert first.keys() == second.keys()
+    for key, array in first.items():
+        assert array.tobytes() == second[key].tobytes(), key
+    assert torch.equal(logits(a), logits(b))
+    assert (a.val, a.test, a.test_confusion) == (b.val, b.test, b.test_confusion)
+    assert (a.best_round, a.rounds_run) == (b.best_round, b.rounds_run)
+    for line, again in zip(a.history, b.history, strict=True):
+        assert {**line, "seconds": 0} == {**again, "seconds": 0}
+    assert json.dumps(fed_a.ledger.to_json()) == json.dumps(fed_b.ledger.to_json())
+
+
+@contextmanager
+def crash_at(
+    number: int, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, str]]
+) -> Iterator[list[int]]:
+    """Crash at call `number` (from 0) of the given functions: the even ones before it is done, the odd ones
+    after. The list counts the calls."""
+    count = [0]
+
+    def broken(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            mine, count[0] = count[0], count[0] + 1
+            if 2 * mine == number:
+                raise Crash
+            result = real(*args, **kwargs)
+            if 2 * mine + 1 == number:
+                raise Crash
+            return result
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for owner, name in calls:
+            patch.setattr(owner, name, broken(getattr(owner, name)))
+        yield count
+
+
+TRANSFERS = [(Federation, "_deliver")]
+#: Every step of writing a file, of checking it, and of removing an old checkpoint.
+STEPS = [
+    (tempfile, "mkstemp"), (os, "fsync"), (os, "replace"), (checkpoint.hashlib, "file_digest"),
+    (checkpoint.shutil, "rmtree"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", [TRANSFERS, STEPS], ids=["transfers", "steps of writing"])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
+    name: str, where: list[tuple[Any, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    expected = run(name, world, None)
+    with crash_at(-1, monkeypatch, where) as count:
+        whole = run(name, world, Checkpoints(tmp_path / "whole", every=0, wish=Wish()))
+    assert_same_bits(expected, whole)
+    # isolated and central send nothing but scores and control; all of them write ROUNDS + 1 checkpoints.
+    assert count[0] >= ROUNDS
+    # Half of the places broken before, half after, and every place once.
+    for place in range(count[0]):
+        number = 2 * place + place % 2
+        folder = tmp_path / str(place)
+        with crash_at(number, monkeypatch, where), pytest.raises(Crash):
+            run(name, world, Checkpoints(folder, every=0, wish=Wish()))
+        assert_same_bits(expected, resumed(name, world, folder))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Here some hosts hold nobody that takes part."""
+    world = make_world()
+    expected = run(name, world, Checkpoints(tmp_path, every=0, wish=Wish()), one_at_a_time)
+    start, _ = newest_round(tmp_path, ["local"])
+    assert start == ROUNDS
+    # The checkpoint before the last round.
+    checkpoint.shutil.rmtree(tmp_path / "checkpoint" / f"round-{ROUNDS:08d}")
+    assert newest_round(tmp_path, ["local"])[0] == ROUNDS - 1
+    assert_same_bits(expected, resumed(name, world, tmp_path, one_at_a_time))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
+def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Sites) -> None:
+    world, settings = make_world(), settings_of(name)
+    expected, ledger = run_processes(name, world, three_sites, (tmp_path, 0.0, None), **settings)
+    names = process_names(3, separate=True)
+    # One process could not write its part of the newest round.
+    (tmp_path / "checkpoint" / f"round-{ROUNDS:08d}" / "host1.json").unlink()
+    start, faults = newest_round(tmp_path, names)
+    assert start == ROUNDS - 1
+    assert "host1.json" in faults[0]
+    again, ledger_again = run_processes(name, world, three_sites, (tmp_path, 0.0, start), **settings)
+    assert torch.equal(logits(expected), logits(again))
+    assert (expected.val, expected.test) == (again.val, again.test)
+    assert json.dumps(ledger.to_json()) == json.dumps(ledger_again.to_json())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path) -> None:
+    world, wish = make_world(), Wish()
+    expected = run(name, world, None)
+    wish.asked = True
+    with pytest.raises(Interrupted):
+        run(name, world, Checkpoints(tmp_path, every=1e9, wish=wish))
+    assert newest_round(tmp_path, ["local"]) == (0, [])
+    assert_same_bits(expected, resumed(name, world, tmp_path))
+
+
+def test_two_checkpoints_are_kept_and_the_time_between_them_is_kept_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    real = Checkpoints.save
+
+    def save(self: Checkpoints, fed: Federation, snapshot: checkpoint.Snapshot) -> None:
+        saved.append(snapshot.number - 1)
+        real(self, fed, snapshot)
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    run("fedavg", make_world(), Checkpoints(tmp_path, every=0, wish=Wish()))
+    assert saved == [0, 1, 2, 3]
+    rounds = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
+    assert rounds == ["round-00000002", "round-00000003"]
+    saved.clear()
+    # A clock that goes one second a look: at the start and at every round.
+    ticks = iter(range(1000))
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(ticks)))
+    run("fedavg", make_world(), Checkpoints(tmp_path / "slow", every=2, wish=Wish()))
+    assert saved == [1, 3]
