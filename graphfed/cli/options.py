@@ -21,7 +21,13 @@ Config = Annotated[
         "What is given on the command line wins."
     ),
 ]
-Data = Annotated[str | None, typer.Option(help="Data set; see 'graphfed data list' (default: digits).")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set (see 'graphfed data list'), or a file: .yaml describes one's own tables, .pt is a PyG "
+        "Data, .graphml (default: digits)."
+    ),
+]
 Clients = Annotated[
     int | None,
     typer.Option(
@@ -34,7 +40,8 @@ Partition = Annotated[
     str | None,
     typer.Option(
         help="How the graph is dealt: label_dirichlet, label_skew, random, edges_uniform, louvain, metis, "
-        "overlapping, ego (default: label_dirichlet with partition.beta=10000, which is even)."
+        "overlapping, ego, column (default: column, the sites of the data, where it names them; else "
+        "label_dirichlet with partition.beta=10000, which is even)."
     ),
 ]
 Rounds = Annotated[

@@ -59,6 +59,9 @@ class Graph:
     x: [N, F] float32, numpy or csr, or None when loaded with `structure_only`.
     y: [N] int64, the class of each vertex, -1 where unknown.
     edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
+    sites: [N] int64, where each vertex is by the data itself, with one of `site_names` for each site; None
+    where the data says nothing of sites. ids: the user's own ids, a pyarrow array of N texts, None where the
+    vertices are called 0..N-1.
     The arrays are shared, not copied: treat them as read-only.
     """
 
@@ -69,6 +72,10 @@ class Graph:
     num_classes: int
     split: Split | None = None
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    sites: np.ndarray | None = None
+    site_names: tuple[str, ...] = ()
+    ids: Any = None
 
     @property
     def num_nodes(self) -> int:
@@ -84,6 +91,10 @@ class Graph:
     def num_features(self) -> int:
         """F; 0 when the features were not loaded."""
         return 0 if self.x is None else int(self.x.shape[1])
+
+    def vertex_name(self, vertex: int) -> str:
+        """What the user calls a vertex: its id, or its number."""
+        return str(vertex) if self.ids is None else repr(self.ids[vertex].as_py()[:60])
 
     @cached_property
     def hash(self) -> str:
