@@ -276,7 +276,8 @@ class TableFile:
     def _refuse_ragged(self, ragged: Sequence[Any], expected: int) -> None:
         if ragged:
             row = ragged[0]
-            number = "" if row.number is None else f", line {row.number + self._skipped}"
+            # Rows are counted from 1, after the lines that were skipped, blank lines not.
+            number = "" if row.number is None else f", {self.place(row.number - self._skipped - 1)}"
             raise InputError(
                 f"{self.path}{number}: {row.actual_columns} values where the first line names {expected} "
                 'columns; repair the line (text with a separator in it needs quotes: "a, b")'
