@@ -1,13 +1,14 @@
-"""A graph of one's own, 10^6 vertices and 10^7 edges: seconds and peak memory to load it and to deal it by site.
+"""A graph of one's own, 10^6 vertices and 10^7 edges: seconds and peak memory to load it and to deal it.
 
-The tables are generated in a temporary folder; each format is then read in a fresh process. What is compared:
-the peak of resident memory against the bytes that the loaded arrays have."""
+The tables are generated in a temporary folder, in a process of its own; each format is then read in a fresh
+one. What is compared: the peak of resident memory with the bytes that the loaded arrays have."""
 
 import argparse
 import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from report import write
+from measure import add_common_options, finish, load_average
 
-SIZES = {"small": (100_000, 1_000_000), "full": (1_000_000, 10_000_000)}
+#: Vertices and edges.
+TINY, SMALL, FULL = (1_000, 10_000), (100_000, 1_000_000), (1_000_000, 10_000_000)
 FEATURES, SITES = 8, 20
 
 READ = """
@@ -33,10 +35,10 @@ graph = load_description(describe({"nodes": f"nodes.{ending}", "edges": f"edges.
 loaded, loaded_peak = time.perf_counter(), peak()
 dealt = partition(graph, "column", None, 0)
 done = time.perf_counter()
-arrays = graph.x.nbytes + graph.y.nbytes + graph.edges.nbytes + graph.sites.nbytes + graph.ids.nbytes
+arrays = sum(a.nbytes for a in (graph.x, graph.y, graph.edges, graph.sites, graph.ids))
 tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
-print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base, "load_peak_mb": loaded_peak,
-    "peak_mb": peak(), "arrays_mb": arrays / 1e6, "tables_mb": tables / 1e6, "vertices": graph.num_nodes,
+print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
+    "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6, "tables_mb": tables / 1e6, "vertices": graph.num_nodes,
     "edges": graph.num_edges, "sites": dealt.num_sites, "cut": int(len(dealt.cut_site) // 2)}))
 """
 
@@ -46,7 +48,8 @@ def generate(folder: Path, vertices: int, edges: int) -> None:
     rng = np.random.default_rng(0)
     ids = np.char.add("acct", rng.permutation(vertices).astype(str))
     site = rng.integers(SITES, size=vertices)
-    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", site.astype(str)), "label": rng.integers(2, size=vertices)}
+    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", site.astype(str))}
+    columns["label"] = rng.integers(2, size=vertices)
     columns |= {f"f{j}": rng.normal(size=vertices).round(4) for j in range(FEATURES)}
     order = np.argsort(site, kind="stable")
     start = np.searchsorted(site[order], np.arange(SITES + 1))
@@ -60,24 +63,30 @@ def generate(folder: Path, vertices: int, edges: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="10^7 edges (default: 10^6)")
-    vertices, edges = SIZES["full" if parser.parse_args().full else "small"]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_options(parser, "own_data")
+    options = parser.parse_args()
+    began, load_before = time.perf_counter(), load_average()
     results = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        generate(folder, vertices, edges)
+        size = FULL if options.full else TINY if options.tiny else SMALL
+        # Not here: what a process starts inherits its peak.
+        code = f"import own_data, pathlib; own_data.generate(pathlib.Path({name!r}), *{size})"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
         for ending in ("parquet", "csv"):
             done = subprocess.run(
-                [sys.executable, "-c", READ, name, ending], capture_output=True, text=True, check=True
+                [sys.executable, "-c", READ, name, ending], stdout=subprocess.PIPE, text=True, check=True
             )
-            results[ending] = json.loads(done.stdout)
             files = sum((folder / f"{part}.{ending}").stat().st_size for part in ("nodes", "edges"))
-            results[ending]["files_mb"] = files / 1e6
-            print(ending, json.dumps({k: round(v, 2) for k, v in results[ending].items()}))
-    counts = {key: [results[e][key] for e in results] for key in ("vertices", "edges", "cut")}
-    assert all(len(set(values)) == 1 for values in counts.values()), "both formats give the same graph"
-    write("own_data", results)
+            row = json.loads(done.stdout) | {"files_mb": files / 1e6}
+            results[ending] = {key: round(value, 2) for key, value in row.items()}
+            print(ending, json.dumps(results[ending]), flush=True)
+    for key in ("vertices", "edges", "cut"):
+        assert len({row[key] for row in results.values()}) == 1, "both formats give the same graph"
+    finish(options.out, began, load_before, results)
 
 
 if __name__ == "__main__":

@@ -441,6 +441,7 @@ def _classes(name: str, labels: Any) -> tuple[tuple[str, ...], np.ndarray]:
 
 def _read_edges(description: Description, keys: Any) -> np.ndarray:
     """[2, m] int64: positions of both ends. Block by block, so that the ids of all edges are never held."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     file = TableFile(description.edges)
@@ -449,17 +450,19 @@ def _read_edges(description: Description, keys: Any) -> np.ndarray:
     wanted = list(dict.fromkeys(getattr(description, key) for key in keys_used))
     blocks: list[np.ndarray] = []
     for start, batch in file.batches(wanted):
-        block = np.empty((2, batch.num_rows), dtype=np.int32 if len(keys) < 2**31 else np.int64)
-        for end, (key, site_key) in enumerate(ends):
-            name, site = getattr(description, key), getattr(description, site_key)
-            column = ids = file.text(batch, name)
-            if site is not None:
-                column = _joined(file.text(batch, site), ids)
-            place = pc.index_in(column, value_set=keys)
+        columns = [file.text(batch, getattr(description, key)) for key, _ in ends]
+        named = columns
+        if description.source_site is not None:
+            sites = (file.text(batch, getattr(description, key)) for _, key in ends)
+            named = [_joined(site, column) for site, column in zip(sites, columns, strict=True)]
+        # Both ends at once: the table of a million keys is built anew for every call.
+        places = pc.index_in(pa.concat_arrays(named), value_set=keys)
+        for (key, _), column, place in zip(
+            ends, columns, (places[: batch.num_rows], places[batch.num_rows :]), strict=True
+        ):
             file.refuse_first(
-                pc.is_null(place), start, name, f"is no vertex of {description.nodes}",
-                "add the vertex, or drop the edge", ids,
+                pc.is_null(place), start, getattr(description, key), f"is no vertex of {description.nodes}",
+                "add the vertex, or drop the edge", column,
             )  # fmt: skip
-            block[end] = place.to_numpy(zero_copy_only=False)
-        blocks.append(block)
+        blocks.append(places.to_numpy(zero_copy_only=False).reshape(2, -1))
     return np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), dtype=np.int64)

@@ -21,9 +21,9 @@ __all__ = ["TableFile"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
-#: Bytes of a block of CSV and rows of one of Parquet: what is in memory at a time.
-_BLOCK_BYTES = 1 << 24
-_BLOCK_ROWS = 1 << 18
+#: Bytes of a block of CSV and values of one of Parquet: what is in memory at a time.
+_BLOCK_BYTES = 1 << 26
+_BLOCK_VALUES = 1 << 22
 #: Bytes of the longest first line.
 _MAX_HEADER = 1 << 20
 
@@ -187,7 +187,8 @@ class TableFile:
         import pyarrow as pa
 
         try:
-            yield from self._parquet_file().iter_batches(_BLOCK_ROWS, columns=list(columns))
+            rows = max(1, _BLOCK_VALUES // len(columns))
+            yield from self._parquet_file().iter_batches(rows, columns=list(columns))
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
 

@@ -187,7 +187,7 @@ def test_a_table_read_in_small_blocks_is_the_table_read_at_once(
     assert set(map(tuple, whole.edges.T.tolist())) == {(min(e), max(e)) for e in ends if e[0] != e[1]}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_files, "_BLOCK_BYTES", 64)
-        patch.setattr(table_files, "_BLOCK_ROWS", 3)
+        patch.setattr(table_files, "_BLOCK_VALUES", 6)
         assert load(folder).hash == whole.hash
         assert load(folder, nodes="nodes.parquet", edges="edges.parquet").hash == whole.hash
 
