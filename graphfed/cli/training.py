@@ -25,6 +25,7 @@ from graphfed.cli.options import (
     whole_number,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
+from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
 from graphfed.errors import InputError, shown
 
@@ -203,6 +204,7 @@ def resume(
 
     Example:  graphfed resume runs/fedavg-cora-20260131-120000
     """
+    from graphfed.experiment.reproduce import Reproduction
     from graphfed.experiment.resume import resume as go_on
     from graphfed.experiment.run import Result
     from graphfed.experiment.sweep import Sweep
@@ -213,6 +215,8 @@ def resume(
         _print_result(ended, as_json)
     elif isinstance(ended, Sweep):
         print_sweep(ended, as_json)
+    elif isinstance(ended, Reproduction):
+        print_reproduction(ended, as_json)
     else:
         _print_comparison(ended, as_json)
 

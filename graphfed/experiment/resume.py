@@ -4,10 +4,10 @@ open run."""
 from pathlib import Path
 from typing import Any
 
-from graphfed.errors import InputError
 from graphfed.experiment.compare import Comparison, comparison_in, resume_comparison
 from graphfed.experiment.progress import show_progress
 from graphfed.experiment.reopen import go_on, read_manifest, reopen
+from graphfed.experiment.reproduce import Reproduction, resume_reproduction
 from graphfed.experiment.run import Result
 from graphfed.experiment.sweep import Sweep, resume_sweep
 
@@ -16,8 +16,8 @@ __all__ = ["resume"]
 
 def resume(
     folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None, progress: bool = False
-) -> Result | Comparison | Sweep:
-    """Go on with the run, comparison or sweep in `folder` and end it; one that has ended is read.
+) -> Result | Comparison | Sweep | Reproduction:
+    """Go on with the run, comparison, sweep or reproduction in `folder`; one that has ended is read.
 
     A run goes on from its newest whole checkpoint with the bits it had: its weights and metrics are those of
     a run that was never interrupted, on the same machine with the same versions.
@@ -34,7 +34,7 @@ def resume(
     if "sweep" in manifest:
         return resume_sweep(folder, manifest, data=data, data_dir=data_dir, progress=progress)
     if "reproduce" in manifest:
-        raise InputError(f"{folder} is a reproduction; give 'graphfed reproduce' again with --out {folder}")
+        return resume_reproduction(folder, manifest, data_dir=data_dir, progress=progress)
     if (folder / "result.json").exists():
         return Result.read(folder)
     config, inputs = reopen(folder, data=data, data_dir=data_dir)
