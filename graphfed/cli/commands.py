@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import audit, data, listing, reproduce, sweep, training
+from graphfed.cli import audit, data, listing, reproduce, sweep, track, training
 from graphfed.cli.output import one_line, say
 from graphfed.errors import GraphfedError
 from graphfed.runtime.interrupts import stopping
@@ -38,6 +38,7 @@ app.command()(training.resume)
 app.command()(sweep.sweep)
 app.command()(audit.audit)
 app.command()(reproduce.reproduce)
+app.command()(track.track)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 
