@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import data, listing, training
+from graphfed.cli import data, listing, reporting, training
 from graphfed.cli.output import one_line, say
 from graphfed.errors import GraphfedError
 from graphfed.runtime.interrupts import stopping
@@ -35,6 +35,7 @@ app = typer.Typer(
 app.command()(training.run)
 app.command()(training.compare)
 app.command()(training.resume)
+app.command()(reporting.report)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 

@@ -100,4 +100,5 @@ CheckpointEvery = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")
 ]
+Report = Annotated[bool, typer.Option(help="Write report.html into the folder.")]
 Progress = Annotated[bool, typer.Option(help="Show progress on stderr.")]

@@ -17,6 +17,7 @@ from graphfed.cli.options import (
     Partition,
     Placement,
     Progress,
+    Report,
     Rounds,
     Runtime,
     Settings,
@@ -60,6 +61,7 @@ def run(
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Train one method on one graph dealt over sites, and say what it cost and what left each site.
@@ -94,15 +96,18 @@ def run(
         result = run_method(
             options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
         )
-    _print_result(result, as_json)
+    _print_result(result, as_json, report)
 
 
-def _print_result(result: "Result", as_json: bool) -> None:
+def _print_result(result: "Result", as_json: bool, report: bool) -> None:
+    path = _report(result.folder) if report else None
     if as_json:
         say(f"files: {result.folder}")
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
         print(summary(result))
+        if path is not None:
+            print(f"report: {path}")
 
 
 def compare(
@@ -132,6 +137,7 @@ def compare(
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
@@ -174,10 +180,21 @@ def compare(
             progress=progress,
             command=command_line(),
         )
-    _print_comparison(comparison, as_json)
+    _print_comparison(comparison, as_json, report)
 
 
-def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
+def _report(folder: Path | None) -> Path | None:
+    """The report of a finished folder, written where it is missing."""
+    if folder is None:
+        return None
+    from graphfed.report import write_report
+
+    path = folder / "report.html"
+    return path if path.exists() else write_report([folder])
+
+
+def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:
+    path = _report(comparison.folder) if report else None
     if comparison.added:
         say(f"added for reference: {', '.join(comparison.added)}")
     if as_json:
@@ -186,6 +203,8 @@ def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
     else:
         show(comparison.table())
         print(f"files: {comparison.folder}")
+        if path is not None:
+            print(f"report: {path}")
 
 
 def resume(
@@ -193,6 +212,7 @@ def resume(
     *,
     data_dir: DataDir = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Go on with a run or comparison that was interrupted, from its newest checkpoint.
@@ -208,9 +228,9 @@ def resume(
     with interruption_told():
         ended = go_on(folder, data_dir=data_dir, progress=progress)
     if isinstance(ended, Result):
-        _print_result(ended, as_json)
+        _print_result(ended, as_json, report)
     else:
-        _print_comparison(ended, as_json)
+        _print_comparison(ended, as_json, report)
 
 
 def _compare_files(

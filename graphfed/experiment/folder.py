@@ -1,12 +1,14 @@
 """The folder of a run.
 
     manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
+    overview.json        the graph, its sites and a drawing of both (`graphfed.data.overview`)
     checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
     model.safetensors    the best weights (layout: `weight_arrays`)
     predictions.parquet  one row for each vertex a site owns
     result.json          the result
+    report.html          all of it for people (`graphfed.report`)
 
 The manifest is written before training, the result last of all: a folder with a result is complete, one
 without can be resumed. Every file is whole or absent. While a program writes into a folder it holds the lock
@@ -187,8 +189,8 @@ def open_folder(
 
 #: The files of a run and of a comparison.
 _OURS = (
-    "manifest.json", "metrics.jsonl", "ledger.json", "model.safetensors", "predictions.parquet",
-    "result.json",
+    "manifest.json", "overview.json", "metrics.jsonl", "ledger.json", "model.safetensors",
+    "predictions.parquet", "result.json", "report.html",
 )  # fmt: skip
 #: The file that is written last, by a run and by a comparison.
 _LAST = ("result.json", "comparison.json")

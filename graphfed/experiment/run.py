@@ -14,6 +14,7 @@ import numpy as np
 
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, Split
+from graphfed.data.overview import overview
 from graphfed.data.own import load_description
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
@@ -252,6 +253,7 @@ def execute(
     if folder is not None:
         files.check_space(folder, _bytes_needed(config, inputs))
         write_manifest(folder, _manifest(config, inputs, command))
+        _write(folder, "overview.json", overview(inputs.graph, inputs.split, inputs.partition))
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
 
@@ -340,8 +342,12 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write manifest.json; GraphfedError when the disk refuses."""
+    _write(folder, "manifest.json", manifest)
+
+
+def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
     try:
-        write_json(folder / "manifest.json", files.plain(manifest))
+        write_json(folder / name, files.plain(content))
     except OSError as error:
         raise files.cannot_be_written(folder, error) from error
 

@@ -102,5 +102,8 @@ class Method:
     disjoint: bool = False
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
     shared_model: bool = False
+    #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
+    #: receiver can read from it. Those of evaluation are in `experiment.train.MESSAGES`.
+    messages: Mapping[str, str] = field(default_factory=dict)
     #: Recipe settings in which the method differs from `TrainingConfig`.
     defaults: Mapping[str, Any] = field(default_factory=dict)
