@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import data, listing, reporting, training
+from graphfed.cli import data, listing, prediction, reporting, training
 from graphfed.cli.output import one_line, say
 from graphfed.errors import GraphfedError
 from graphfed.runtime.interrupts import stopping
@@ -36,6 +36,7 @@ app.command()(training.run)
 app.command()(training.compare)
 app.command()(training.resume)
 app.command()(reporting.report)
+app.command()(prediction.predict)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 

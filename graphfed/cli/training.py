@@ -184,13 +184,17 @@ def compare(
 
 
 def _report(folder: Path | None) -> Path | None:
-    """The report of a finished folder, written where it is missing."""
+    """The report of a finished folder, and a run's model card, written where they are missing."""
     if folder is None:
         return None
-    from graphfed.report import write_report
+    from graphfed.report import write_card, write_report
 
     path = folder / "report.html"
-    return path if path.exists() else write_report([folder])
+    if path.exists():
+        return path
+    if (folder / "result.json").exists():
+        write_card(folder)
+    return write_report([folder])
 
 
 def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:

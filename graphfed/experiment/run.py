@@ -34,12 +34,16 @@ __all__ = [
     "Inputs",
     "Result",
     "check_inputs",
+    "cohort_predictions",
     "execute",
     "finish",
     "has_checkpoint",
     "load_graph",
     "load_inputs",
+    "now",
+    "pooled_partition",
     "run",
+    "write_manifest",
 ]
 
 
@@ -397,10 +401,11 @@ def _train(
     from graphfed.experiment.checkpoint import Checkpoints
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
+    from graphfed.federation.payload import part_of
     from graphfed.methods.base import Task
 
     method = config.method
-    partition = _pooled_partition(inputs.graph) if method.pooled else inputs.partition
+    partition = pooled_partition(inputs.graph) if method.pooled else inputs.partition
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
 
     def cohort(clients: Sequence[int]) -> "Cohort":
@@ -436,15 +441,18 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
+    weights = outcome.weights.parts
+    if method.pooled:
+        weights = tuple(part_of(w, 0) for w in weights)  # the only client's are the model
     return _Trained(
         outcome,
         ledger,
-        files.weight_arrays(outcome.weights.parts),
-        _predictions(parts, partition, inputs.partition if method.pooled else None),
+        files.weight_arrays(weights),
+        cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
     )
 
 
-def _pooled_partition(graph: Graph) -> Partition:
+def pooled_partition(graph: Graph) -> Partition:
     """Everything at one client, for the methods that train centrally."""
     return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))
 
@@ -461,7 +469,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
 
 
-def _predictions(
+def cohort_predictions(
     parts: "list[tuple[Cohort, Any, Any]]", partition: Partition, owners: Partition | None
 ) -> files.Predictions:
     """Rows of cohorts -> vertices and sites. `owners`: names the sites where training was pooled."""

@@ -2,9 +2,9 @@
 
 read.py      folders -> plain data
 charts.py    plain data -> charts as SVG, in colours that follow the page
-page.py      plain data and charts -> HTML, and the file
+page.py      plain data and charts -> HTML, the model card, and the files
 """
 
-from graphfed.report.page import write_report
+from graphfed.report.page import write_card, write_report
 
-__all__ = ["write_report"]
+__all__ = ["write_card", "write_report"]

@@ -17,7 +17,7 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts
 from graphfed.report.read import Run, Subject, read_subject
 
-__all__ = ["write_report"]
+__all__ = ["write_card", "write_report"]
 
 #: The row the others are tested against, where it is there: averaging with the cross edges dropped.
 REFERENCE = "fedavg"
@@ -55,20 +55,61 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     return path
 
 
-def render(subject: Subject) -> str:
-    """The page's HTML. Texts of the run's files are escaped; charts are our own SVG."""
+def write_card(folder: str | Path) -> Path:
+    """Write model_card.md into the folder of a finished run: what its model is, was trained on and can do.
+
+    Raises what `write_report` raises."""
+    run = read_subject([folder]).first
+    path = Path(folder) / "model_card.md"
+    method = get_method(run.result.method) if run.result.method in METHODS else None
+    text = (
+        _environment(escape=False)
+        .get_template("card.md.jinja")
+        .render(
+            version=__version__,
+            result=run.result,
+            manifest=run.manifest,
+            training=run.manifest["config"]["training"],
+            method_summary="" if method is None else method.summary,
+            personal=method is not None and method.personal,
+            summary=_answer(Subject({run.result.method: [run]}, None)).rstrip("."),
+            scores=_scores(run),
+            left=_left(run.result.method, run),
+            epsilon=_epsilon([run]),
+            folder=run.folder.name,
+        )
+    )
+    try:
+        write_bytes(path, text.encode())
+    except OSError as error:
+        raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
+    return path
+
+
+def _environment(escape: bool) -> Any:
+    """The templates beside this file; a name that a template lacks is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("graphfed.report", "."),
-        autoescape=True,
+        autoescape=escape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Of a table in Markdown: one line, without its own signs.
+    environment.filters["cell"] = lambda text: "".join(
+        c if c.isprintable() and c not in "|<`" else " " for c in text
+    )
+    return environment
+
+
+def render(subject: Subject) -> str:
+    """The page's HTML. Texts of the run's files are escaped; charts are our own SVG."""
+    environment = _environment(escape=True)
     first, comparison = subject.first, subject.comparison
     result = first.result
-    return environment.get_template("page.html.jinja").render(
+    page: str = environment.get_template("page.html.jinja").render(
         version=__version__,
         title=f"{', '.join(subject.rows)} on {result.dataset}",
         answer=_answer(subject),
@@ -85,6 +126,7 @@ def render(subject: Subject) -> str:
         manifest=first.manifest,
         seeds=sorted({run.result.seed for runs in subject.rows.values() for run in runs}),
     )
+    return page
 
 
 # ---- what is said ------------------------------------------------------------------------------------------
