@@ -183,6 +183,8 @@ def make_graph(
         raise InputError(
             f"graph {name!r}: split {split.name!r} is for {len(split.train)} vertices, the graph has {n}"
         )
+    if split is not None:
+        _check_labelled(name, split, y)
     return Graph(
         name,
         _features(name, x, n),
@@ -277,6 +279,17 @@ def _classes(name: str, values: Any) -> np.ndarray:
     return y
 
 
+def _check_labelled(name: str, split: Split, y: np.ndarray) -> None:
+    """InputError when a vertex of unknown class is to be trained or scored on."""
+    for part in ("train", "val", "test"):
+        unknown = np.flatnonzero(getattr(split, part) & (y < 0))
+        if unknown.size:
+            raise InputError(
+                f"graph {name!r}: vertex {unknown[0]} is in the {part} part of split {split.name!r} and has "
+                f"no class (-1); {unknown.size} such vertices: take them out of the mask or give their class"
+            )
+
+
 def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
     if x is None:
         return None
@@ -287,6 +300,11 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
     if x.ndim != 2 or x.shape[0] != n:
         raise InputError(
             f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} vertices"
+        )
+    if x.shape[1] == 0:
+        raise InputError(
+            f"graph {name!r}: features have shape {x.shape}, no column at all; give at least one feature, as "
+            "in a column of ones or of degrees"
         )
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
         if sp.issparse(x):

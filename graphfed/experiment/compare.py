@@ -24,6 +24,7 @@ from graphfed.experiment.run import (
     now,
     write_manifest,
 )
+from graphfed.experiment.settings import unknown_setting
 from graphfed.files import write_json
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 
@@ -143,7 +144,8 @@ def compare(
     {"method": "fedgcn", "label": "one hop", "settings": {"hops": 1}}. The rows central, isolated and fedavg
     are added where they are missing: no figure stands without them.
     options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
-    settings, where a key goes to every row whose method has it, and ``"fedgcn.hops"`` to that method alone.
+    settings (those given by name too, as in lr=0.1), where a key goes to every row whose method has it, and
+    ``"fedgcn.hops"`` to that method alone.
     out: the folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder for
     each run, and comparison.json at last. A run that has ended stays, whatever happens to those after it, and
     `resume` goes on with the others.
@@ -151,6 +153,7 @@ def compare(
     Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
     partitions: all of that is checked before the first run."""
     seeds = _seeds(seeds)
+    options, settings = _divided(options, settings)
     rows, added = _plan(methods, seeds, settings, options)
     folder = files.chosen_folder(out, f"compare-{next(iter(rows[0].configs.values())).data_name}")
     with nullcontext() if folder is None else files.open_folder(folder, keep=_has_runs):
@@ -323,9 +326,11 @@ def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
         chosen = tuple(seeds)
         len(set(chosen))
     except TypeError:
+        chosen = None
+    if chosen is None or isinstance(seeds, str | bytes | Mapping):
         raise InputError(
-            f"seeds of type {type(seeds).__name__} cannot be used; give whole numbers, as in [0, 1, 2]"
-        ) from None
+            f"seeds={shown(seeds)} cannot be used; give a list of whole numbers, as in [0, 1, 2]"
+        )
     if not chosen:
         raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
     if len(set(chosen)) < len(chosen):
@@ -333,6 +338,21 @@ def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
             f"seeds {', '.join(shown(s) for s in chosen)}: a seed is there twice; give each once"
         )
     return chosen
+
+
+def _divided(
+    options: dict[str, Any], settings: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keywords as options, and the others, as settings, beside those in `settings`."""
+    if "seed" in options:
+        raise InputError("a comparison has several seeds; give seeds=[0, 1, 2] instead of seed")
+    common = [key for key in OPTIONS if key not in ("method", "seed", "out", "set")]
+    named = {key: value for key, value in options.items() if key not in common}
+    chosen = _settings(settings)
+    doubled = sorted(set(chosen) & set(named))
+    if doubled:
+        raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
+    return {key: value for key, value in options.items() if key in common}, chosen | named
 
 
 def _plan(
@@ -409,7 +429,7 @@ def _shared_settings(
     shared: dict[str, dict[str, Any]] = {m: {} for m in known}
     specific: dict[str, dict[str, Any]] = {m: {} for m in known}
     for key, value in settings.items():
-        prefix, _, rest = key.partition(".")
+        prefix, _, rest = str(key).partition(".")
         if rest and (prefix in METHODS or prefix in ALIASES):
             method = ALIASES.get(prefix, prefix)
             if method not in known:
@@ -422,9 +442,8 @@ def _shared_settings(
         takers = [m for m in known if key in known[m] and (key != "fraction" or get_method(m).dropouts)]
         if not takers:
             every = sorted({name for names in known.values() for name in names})
-            raise InputError(
-                f"no method of this comparison has a setting {shown(key)}; {did_you_mean(key, every)}"
-            )
+            hint = unknown_setting(key, every)
+            raise InputError(f"no method of this comparison has a setting {shown(key)}; {hint}")
         for m in takers:
             shared[m][key] = value
     return {m: shared[m] | specific[m] for m in known}
