@@ -36,6 +36,9 @@ __all__ = ["REFERENCES", "Comparison", "compare", "comparison_in", "comparison_o
 #: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped.
 REFERENCES: dict[str, tuple[str, ...]] = {"classification": ("central", "isolated", "fedavg")}
 
+#: No value of a setting.
+_ABSENT = object()
+
 #: What a row may choose for itself; the rest is common to the table.
 _ROW_KEYS = (*(key for key in OPTIONS if key not in ("seed", "out", "set")), "settings", "label")
 
@@ -78,45 +81,71 @@ class Comparison:
         return content
 
     def table(self) -> "Table":
-        """The rows for a screen (a rich table)."""
+        """The rows for a screen (a rich table); it fits 80 columns, where long labels are broken."""
         from rich.markup import escape
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
+        lengths = sorted({rounds for row in self.rows for rounds in row["rounds"]})
+        differ = len(lengths) > 1
         table = Table(
-            title=escape(f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"),
+            title=escape(
+                f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
+                + ("" if differ else f"; {lengths[0]} rounds")
+            ),
             caption=escape(self._caption()),
             caption_justify="left",
         )
-        table.add_column("method")
+        # Only labels are broken where the screen is narrow: numbers stay whole.
+        table.add_column("method", overflow="fold")
         metrics = [m for m in self.rows[0]["test"] if m != "loss"]
         for metric in metrics:
-            table.add_column(f"test {metric.replace('_', ' ')}", justify="right")
+            table.add_column(metric.replace("_", " "), justify="right", no_wrap=True)
         pooled = any(row["test_pooled"] for row in self.rows)
         if pooled:
-            table.add_column("accuracy, pooled graph", justify="right")
-        for name in ("rounds", "bytes", "seconds"):
-            table.add_column(name, justify="right")
+            table.add_column("pooled", justify="right", no_wrap=True)
+        for name in (*(("rounds",) if differ else ()), "bytes", "time"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
             cells = [_spread(row["test"].get(metric)) for metric in metrics]
             if pooled:
                 cells.append(_spread(row["test_pooled"].get("accuracy")))
-            rounds = sorted(set(row["rounds"]))
-            cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
+            if differ:
+                rounds = sorted(set(row["rounds"]))
+                cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
             cells.append(human_bytes(row["bytes"]["mean"]))
             cells.append(human_seconds(row["seconds"]["mean"]))
-            table.add_row(escape(row["label"]) + (" *" if row["recipe"] else ""), *cells)
+            table.add_row(escape(row["label"]) + ("*" if self._own_recipe(row) else ""), *cells)
         return table
 
+    def _shared_recipe(self) -> dict[str, Any]:
+        """What differs from the default recipe in every row alike."""
+        first = self.rows[0]["recipe"]
+        return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
+
+    def _own_recipe(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What differs from the default recipe in this row and not in all."""
+        shared = self._shared_recipe()
+        return {key: value for key, value in row["recipe"].items() if key not in shared}
+
     def _caption(self) -> str:
-        lines = ["mean ± sample standard deviation over seeds, in percent; bytes and seconds: mean of a run"]
+        lines = [
+            "On the test vertices, in percent: mean ± sample standard deviation over seeds.",
+            "bytes, time: mean of a run.",
+        ]
+        if any(row["test_pooled"] for row in self.rows):
+            lines[1:1] = ["pooled: accuracy of the same weights on the whole graph, which no client has."]
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")
         if self.missing:
             lines.append(f"reference rows missing here: {', '.join(self.missing)}")
-        for row in self.rows:
-            if row["recipe"]:
-                lines.append(f"* {row['label']}: {_settings_text(row['recipe'])}")
+        shared = self._shared_recipe()
+        if shared:
+            lines.append(f"every row differs from the default recipe in {_settings_text(shared)}")
+        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_recipe(row))}
+        if own:
+            lines.append("* differs from the default recipe, so compare with care:")
+            lines += [f"* {label}: {_settings_text(recipe)}" for label, recipe in own.items()]
         return "\n".join(lines)
 
 

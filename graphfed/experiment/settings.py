@@ -26,6 +26,7 @@ __all__ = [
     "home_of",
     "settings_of",
     "shown",
+    "told",
     "unknown_setting",
 ]
 
@@ -123,10 +124,11 @@ def explain(complaint: Mapping[str, Any], method: Method) -> str:
         hint = did_you_mean(value.lower()[:60], names)
     else:
         hint = f"expected {setting.expected}"
-    return f"{key}={shown(value)} cannot be used: {hint} (default {_word(setting.default)})"
+    return f"{key}={shown(value)} cannot be used: {hint} (default {told(setting.default)})"
 
 
-def _word(value: Any) -> str:
+def told(value: Any) -> str:
+    """A default as it is written on the command line."""
     return "none" if value is None else str(value)
 
 
