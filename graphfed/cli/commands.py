@@ -11,6 +11,7 @@ from graphfed import __version__
 from graphfed.cli import data, doctor, listing, training
 from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
+from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
 
@@ -31,7 +32,7 @@ app = typer.Typer(
         graphfed doctor
     Environment:
         GRAPHFED_DATA        the folder of data sets, looked in after --data-dir
-        XDG_CACHE_HOME       where the cache folder graphfed/ lies (default: ~/.cache)
+        XDG_CACHE_HOME       where the cache folder lies (default: ~/.cache)
         OMP_NUM_THREADS      threads of torch; --threads says it for one run
     Files:
         runs/                a folder for each run, where no --out is given
@@ -90,9 +91,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Empty where help was printed because nothing was asked.
         message = one_line(error.format_message())
         if message:
-            say(f"error: {message} (see graphfed --help)")
+            say(f"error: {message}{_meant(error)} (see graphfed --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
+
+
+def _meant(error: Any) -> str:
+    """For an unknown option that is a setting of ours, or another program's word for one: how to give it."""
+    name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    if name in SETTINGS:
+        return f"; {name} is a setting: give --set {name}=VALUE"
+    if not name:
+        return ""
+    from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS
+
+    meant, option = SYNONYMS.get(name), OPTION_WORDS.get(name)
+    if meant is None and option is None:
+        return ""
+    if meant is None or meant == "rounds":
+        return f"; it is called --{(option or meant or '').replace('_', '-')} here"
+    return f"; {meant} is a setting: give --set {meant}=VALUE"
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which

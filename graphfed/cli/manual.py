@@ -24,7 +24,7 @@ Exit codes:
     0    done
     1    the program or the machine failed
     2    the input cannot be used; nothing was written
-    130  interrupted; 'graphfed resume FOLDER' goes on with a run that was saved
+    130  interrupted; 'graphfed resume FOLDER' goes on with what was saved
 """
 #: The heading of a section in a docstring.
 SECTION = re.compile(r"^(Examples?|Files|Environment|See also):", re.MULTILINE)

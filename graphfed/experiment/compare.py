@@ -130,11 +130,11 @@ class Comparison:
 
     def _caption(self) -> str:
         lines = [
-            "On the test vertices, in percent: mean ± sample standard deviation over seeds.",
-            "bytes, time: mean of a run.",
+            "test vertices, percent: mean ± sample standard deviation over seeds",
+            "bytes, time: mean of a run",
         ]
         if any(row["test_pooled"] for row in self.rows):
-            lines[1:1] = ["pooled: accuracy of the same weights on the whole graph, which no client has."]
+            lines[1:1] = ["pooled: the same weights on the whole graph, which no client has"]
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")
         if self.missing:

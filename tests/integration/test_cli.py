@@ -312,7 +312,7 @@ def test_methods_lists_every_method_of_the_registry(capsys: pytest.CaptureFixtur
     assert main(["methods"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in METHODS)
-    assert "isolated, local" in out
+    assert "(local)" in out
 
 
 def test_a_table_is_as_wide_as_one_says_and_not_cut_where_nobody_says(
