@@ -14,6 +14,7 @@ Exit codes (docs/errors.md says how to resolve each):
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "DONE",
@@ -24,6 +25,7 @@ __all__ = [
     "InputError",
     "PlaceError",
     "did_you_mean",
+    "shown",
 ]
 
 DONE = 0
@@ -53,3 +55,12 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
     names = sorted(choices)
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short texts and numbers as they are written, anything else by its type."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    return repr(value) if value is None or isinstance(value, int | float) else type(value).__name__

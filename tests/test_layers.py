@@ -23,7 +23,8 @@ LAYERS = (
     "nn",
     "data",
     "random",
-    "errors|files",
+    "files|plain_yaml",
+    "errors",
 )
 
 

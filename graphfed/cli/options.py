@@ -34,10 +34,11 @@ OUTPUT_PANEL = "Output"
 Data = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
+        metavar="DATA",
         autocompletion=choices(DATA_SETS),
         rich_help_panel=DATA_PANEL,
-        help="Data set; see 'graphfed data list' (default: digits).",
+        help="Data set (see 'graphfed data list'), or a file: .yaml describes one's own tables, .pt is a PyG "
+        "Data, .graphml (default: digits).",
     ),
 ]
 Config = Annotated[
@@ -55,7 +56,7 @@ Clients = Annotated[
         parser=whole_number,
         metavar="K",
         rich_help_panel=DATA_PANEL,
-        help="Number of sites (default: 10; one per vertex for the partition 'ego').",
+        help="Number of sites (default: 10; as many as there are, for the partitions ego and column).",
     ),
 ]
 Partition = Annotated[
@@ -65,7 +66,8 @@ Partition = Annotated[
         autocompletion=choices(PARTITIONS),
         rich_help_panel=DATA_PANEL,
         help=f"How the graph is dealt: {', '.join(PARTITIONS)} "
-        "(default: label_dirichlet with partition.beta=10000, which is even).",
+        "(default: column, the sites of the data, where it names them; else label_dirichlet with "
+        "partition.beta=10000, which is even).",
     ),
 ]
 Split = Annotated[

@@ -29,7 +29,7 @@ from graphfed.cli.options import (
 )
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
 from graphfed.cli.values import method_names
-from graphfed.errors import InputError
+from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import Comparison
@@ -298,8 +298,6 @@ def _compare_files(
 
 def _parse_seeds(seeds: Any) -> tuple[int, ...]:
     """``"0,1,2"``, a number or a list -> seeds."""
-    from graphfed.experiment.config import shown
-
     parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
     try:
         return tuple(int(str(part)) for part in parts)

@@ -24,6 +24,7 @@ DATA_SETS = (
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
+    "column",
 )  # fmt: skip
 RUNTIMES = ("local", "processes")
 PLACEMENTS = ("stacked", "one-at-a-time")

@@ -59,6 +59,9 @@ class Graph:
     x: [N, F] float32, numpy or csr, or None when loaded with `structure_only`.
     y: [N] int64, the class of each vertex, -1 where unknown.
     edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
+    sites: [N] int64, where each vertex is by the data itself, with one of `site_names` for each site; None
+    where the data says nothing of sites. ids: the user's own ids, a pyarrow array of N texts, None where the
+    vertices are called 0..N-1.
     The arrays are shared, not copied: treat them as read-only.
     """
 
@@ -69,6 +72,10 @@ class Graph:
     num_classes: int
     split: Split | None = None
     class_names: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    sites: np.ndarray | None = None
+    site_names: tuple[str, ...] = ()
+    ids: Any = None
 
     @property
     def num_nodes(self) -> int:
@@ -84,6 +91,10 @@ class Graph:
     def num_features(self) -> int:
         """F; 0 when the features were not loaded."""
         return 0 if self.x is None else int(self.x.shape[1])
+
+    def vertex_name(self, vertex: int) -> str:
+        """What the user calls a vertex: its id, or its number."""
+        return str(vertex) if self.ids is None else repr(self.ids[vertex].as_py()[:60])
 
     @cached_property
     def hash(self) -> str:
@@ -183,8 +194,6 @@ def make_graph(
         raise InputError(
             f"graph {name!r}: split {split.name!r} is for {len(split.train)} vertices, the graph has {n}"
         )
-    if split is not None:
-        _check_labelled(name, split, y)
     return Graph(
         name,
         _features(name, x, n),
@@ -277,17 +286,6 @@ def _classes(name: str, values: Any) -> np.ndarray:
             f"graph {name!r}: vertex {int(y.argmin())} has class {y.min()}; use 0, 1, ... or -1 for unknown"
         )
     return y
-
-
-def _check_labelled(name: str, split: Split, y: np.ndarray) -> None:
-    """InputError when a vertex of unknown class is to be trained or scored on."""
-    for part in ("train", "val", "test"):
-        unknown = np.flatnonzero(getattr(split, part) & (y < 0))
-        if unknown.size:
-            raise InputError(
-                f"graph {name!r}: vertex {unknown[0]} is in the {part} part of split {split.name!r} and has "
-                f"no class (-1); {unknown.size} such vertices: take them out of the mask or give their class"
-            )
 
 
 def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from graphfed.data.graph import Graph
 from graphfed.data.label_partitions import label_dirichlet, label_skew
 from graphfed.data.shared_partitions import edges_uniform, overlapping
-from graphfed.data.structure_partitions import ego, louvain, metis, random
+from graphfed.data.structure_partitions import column, ego, louvain, metis, random
 from graphfed.data.tables import Option, Partition, from_assignment
 from graphfed.errors import InputError, did_you_mean
 
@@ -20,12 +20,22 @@ __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "parti
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """One way to deal a graph. `options` maps each option to its default, which also fixes its type."""
+    """One way to deal a graph. `options` maps each option to its default, which also fixes its type;
+    `clients_of` says how many clients a graph has where the recipe leaves no choice."""
 
     function: Callable[..., Partition]
     options: Mapping[str, Option]
     description: str
-    one_client_per_vertex: bool = False
+    clients_of: Callable[[Graph], int] | None = None
+
+
+def _sites_of(graph: Graph) -> int:
+    if graph.sites is None:
+        raise InputError(
+            f"partition 'column' needs a column of sites, and {graph.name!r} has none; name it in the data's "
+            "description (site: ...), or deal the graph with another partition, as 'random'"
+        )
+    return len(graph.site_names)
 
 
 PARTITIONS: dict[str, PartitionSpec] = {
@@ -52,14 +62,18 @@ PARTITIONS: dict[str, PartitionSpec] = {
         {"mean": 0.8, "variance": 0.1},
         "every site copies a random fraction of the vertices; copies count as different vertices",
     ),
-    "ego": PartitionSpec(ego, {}, "one site for each vertex", one_client_per_vertex=True),
+    "ego": PartitionSpec(ego, {}, "one site for each vertex", clients_of=lambda graph: graph.num_nodes),
+    "column": PartitionSpec(
+        column, {}, "the sites that the data itself names: the default where it does", clients_of=_sites_of
+    ),
 }
 
 
 def partition(graph: Graph, name: str, clients: int | None, seed: int, **options: Option) -> Partition:
     """Deal `graph` over `clients` sites by the recipe `name` (see PARTITIONS). Same seed, same deal.
 
-    clients: K, 1..N; for "ego" None or N. options: of the recipe, checked against its defaults.
+    clients: K, 1..N; None or the only number there is for "ego" and "column". options: of the recipe, checked
+    against its defaults.
     Raises InputError for an unknown name or option, a value of the wrong type or range, or an impossible K.
     """
     if name not in PARTITIONS:
@@ -73,13 +87,14 @@ def partition(graph: Graph, name: str, clients: int | None, seed: int, **options
 
 def _clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) -> int:
     n = graph.num_nodes
-    if spec.one_client_per_vertex:
-        if clients is not None and clients != n:
+    if spec.clients_of is not None:
+        fixed = spec.clients_of(graph)
+        if clients is not None and clients != fixed:
             raise InputError(
-                f"partition {name!r} has one client for each vertex: {n} for {graph.name!r}, not {clients}; "
-                "leave the number of clients out"
+                f"partition {name!r} has {fixed} clients for {graph.name!r}, not {clients}; leave the number "
+                "of clients out"
             )
-        return n
+        return fixed
     if isinstance(clients, bool) or not hasattr(clients, "__index__"):
         raise InputError(
             f"clients {clients!r} cannot be used; partition {name!r} needs a whole number, at least 1"

@@ -21,6 +21,12 @@ def random(graph: Graph, clients: int, seed: int) -> Partition:
     return from_assignment(graph, site, num_sites=clients)
 
 
+def column(graph: Graph, clients: int, seed: int) -> Partition:
+    """The sites of the data itself: one client for each of `graph.sites`."""
+    assert graph.sites is not None
+    return from_assignment(graph, graph.sites, num_sites=clients)
+
+
 def ego(graph: Graph, clients: int, seed: int) -> Partition:
     """Site i holds vertex i; every edge is cut. The seed plays no part."""
     return from_assignment(graph, np.arange(graph.num_nodes), num_sites=clients)

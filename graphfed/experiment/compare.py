@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from graphfed.errors import InputError, did_you_mean
+from graphfed.data.graph import Graph
+from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
-from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names, shown
+from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json, go_on
 from graphfed.experiment.run import (
@@ -25,6 +26,7 @@ from graphfed.experiment.run import (
     write_manifest,
 )
 from graphfed.experiment.settings import unknown_setting
+from graphfed.experiment.source import data_source
 from graphfed.files import write_json
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 
@@ -396,6 +398,8 @@ def _plan(
     if not methods:
         raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
     asked = [_row_options(item) for item in methods]
+    # Looked at once: files of one's own are read for every config else.
+    options = {**options, "data": data_source(options.get("data", "digits"))}
     names = [row["method"] for row in asked]
     references = REFERENCES.get(get_method(names[0]).task, ())
     added = tuple(name for name in references if name not in names)
@@ -453,8 +457,10 @@ def _shared_settings(
     settings: dict[str, Any], methods: list[str], options: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The common settings by method: a key goes to the methods that have it, ``method.key`` to that one."""
-    data, partition = options.get("data", "digits"), options.get("partition", "label_dirichlet")
-    known = {m: setting_names(m, data if isinstance(data, str) else None, str(partition)) for m in methods}
+    data = options["data"]
+    partition = options.get("partition") or data.default_partition
+    name = data.value if isinstance(data.value, str) else None
+    known = {m: setting_names(m, name, str(partition)) for m in methods}
     shared: dict[str, dict[str, Any]] = {m: {} for m in known}
     specific: dict[str, dict[str, Any]] = {m: {} for m in known}
     for key, value in settings.items():
@@ -497,7 +503,7 @@ def _load(rows: list[_Row]) -> dict[tuple[str, int], Inputs]:
 def _input_key(config: RunConfig) -> tuple[Any, ...]:
     """What decides a run's inputs."""
     return (
-        config.data if isinstance(config.data, str) else id(config.data),
+        id(config.data) if isinstance(config.data, Graph) else config.data,
         tuple(config.data_options.items()),
         config.data_dir,
         config.clients,

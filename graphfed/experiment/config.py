@@ -10,18 +10,20 @@ Everything that can be refused without loading data is refused here. Three kinds
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.graph import Graph
+from graphfed.data.own import Description, describe
 from graphfed.data.partition import PARTITIONS
-from graphfed.errors import InputError, did_you_mean
-from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, shown, unknown_setting
+from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
+from graphfed.experiment.source import DataSource, data_source
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.registry import get_method
+from graphfed.plain_yaml import read_yaml
 
 __all__ = [
     "DEFAULT_CLIENTS",
@@ -33,7 +35,6 @@ __all__ = [
     "parse_settings",
     "read_config",
     "setting_names",
-    "shown",
 ]
 
 Placement = Literal["stacked", "one-at-a-time"]
@@ -72,7 +73,8 @@ class RunConfig:
 
     method: Method
     training: TrainingConfig
-    data: str | Graph
+    data: str | Graph | Description
+    data_source: DataSource
     data_options: Mapping[str, Any]
     data_dir: Path | None
     clients: int | None
@@ -97,14 +99,14 @@ class RunConfig:
     @property
     def data_name(self) -> str:
         """The name of the data set."""
-        return self.data if isinstance(self.data, str) else self.data.name
+        return self.data_source.name
 
     def to_json(self) -> dict[str, Any]:
         """The whole config as plain data, for manifest.json."""
         return {
             "method": self.method.name,
             "data": self.data_name,
-            "data_named": isinstance(self.data, str),
+            "data_source": self.data_source.source,
             "data_options": dict(self.data_options),
             "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
             "clients": self.clients,
@@ -137,7 +139,7 @@ def make_config(
     *,
     data: Any = "digits",
     clients: int | None = None,
-    partition: str = "label_dirichlet",
+    partition: str | None = None,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -151,8 +153,9 @@ def make_config(
 ) -> RunConfig:
     """Check every choice and fill in the defaults.
 
-    data: the name of a data set, a `Graph`, or a PyG `Data`.
-    clients: default 10, or one per vertex where the partition says so.
+    data: what `data_source` takes, or gave.
+    clients: default 10, or as many as the partition fixes.
+    partition: default the sites of the data where it has them, else label_dirichlet.
     rounds: default the method's.
     threads: default one for a small graph, every core for a large one; with separate processes those of each
     process, default one.
@@ -168,7 +171,10 @@ def make_config(
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0, MAX_SEED)
-    graph = _data(data, chosen)
+    known = data_source(data)
+    graph = known.value
+    _check_task(graph, chosen)
+    partition = known.default_partition if partition is None else partition
     folder = _folder("data_dir", data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
@@ -177,7 +183,7 @@ def make_config(
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     training, rest = _training(chosen, settings, rounds, seed, _other_names(partition, data_defaults))
     sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
-    if sites is None and not spec.one_client_per_vertex:
+    if sites is None and spec.clients_of is None:
         sites = DEFAULT_CLIENTS
     kind = _runtime(runtime)
     if kind == "processes" and device != "cpu":
@@ -193,6 +199,7 @@ def make_config(
         method=chosen,
         training=training,
         data=graph,
+        data_source=known,
         data_options=_prefixed("data.", rest, data_defaults),
         data_dir=folder,
         clients=sites,
@@ -219,11 +226,11 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
 def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
 
-    A config is a small plain file: no aliases, tags or keys given twice, at most 10 levels and 100 kB; a date
-    is text and 1e-3 a number. Raises InputError for a file that cannot be read, that is no such mapping, or
-    has a key that is no option or a value that is not of its kind."""
+    `data` may be a description of one's own files (see `graphfed.data.own`), whose paths start from the
+    folder of the config. A config is a plain file (see `read_yaml`). Raises InputError for a file that cannot
+    be read, that is no such mapping, or has a key that is no option or a value that is not of its kind."""
     path, known = Path(path), [*OPTIONS, *extra]
-    content = _read_yaml(path)
+    content = read_yaml(path, "the config file")
     if not isinstance(content, dict):
         raise InputError(
             f"the config file {path} must be a mapping, as in 'method: fedavg' (found {shown(content)})"
@@ -237,6 +244,9 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     for key, value in options.items():
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
+        if key == "data" and isinstance(value, dict):
+            options[key] = describe(value, path.parent, f"the config file {path}, data")
+            continue
         if key in OPTIONS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
             raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
     settings = options.get("set", {})
@@ -259,78 +269,6 @@ def _unknown_key(key: Any, known: list[str]) -> str:
         return f"{meant} is a setting: write it under 'set:'"
     option = OPTION_WORDS.get(name, meant)
     return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
-
-
-#: Of a config file, in bytes and levels: far more than one needs, and little enough to be read at once.
-MAX_CONFIG = 100_000
-MAX_LEVELS = 10
-
-
-def _read_yaml(path: Path) -> Any:
-    """What a YAML file holds, for `read_config`."""
-    import yaml
-
-    def refusal(node: Any, reason: str) -> InputError:
-        return InputError(f"the config file {path}, line {node.start_mark.line + 1}: {reason}")
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        level = 0
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            event = self.peek_event()
-            # A few aliases of aliases stand for billions of values; a tag can ask for any type.
-            if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-                raise refusal(event, "anchors and aliases (& and *) are not read; write the value out")
-            if event.tag is not None:
-                raise refusal(event, "tags (!) are not read; leave it out")
-            if self.level == MAX_LEVELS:
-                raise refusal(event, f"more than {MAX_LEVELS} levels; a config needs two")
-            self.level += 1
-            node = super().compose_node(parent, index)
-            self.level -= 1
-            return node
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys: set[str] = set()
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    raise refusal(key, "a key must be text")
-                if key.value in keys:
-                    raise refusal(key, f"{shown(key.value)} is given twice; give it once")
-                keys.add(key.value)
-            return super().construct_mapping(node, deep)
-
-        def construct_object(self, node: Any, deep: bool = False) -> Any:
-            try:
-                return super().construct_object(node, deep)
-            except ValueError:  # Python reads no number of more than 4300 digits
-                raise refusal(node, "this value cannot be read; is it a number?") from None
-
-    plain = "tag:yaml.org,2002:"
-    Loader.yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in forms if tag not in (f"{plain}timestamp", f"{plain}merge")]
-        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    # YAML 1.1 takes 1e-3, without a dot, for text.
-    Loader.add_implicit_resolver(
-        f"{plain}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-    )
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_CONFIG + 1)
-    except OSError as error:
-        raise InputError(f"the config file {path} cannot be read: {error.strerror or error}") from None
-    if len(raw) > MAX_CONFIG:
-        raise InputError(f"the config file {path} has more than {MAX_CONFIG} bytes; is it a config file?")
-    try:
-        return Loader(raw.decode("utf-8-sig")).get_single_data()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"the config file {path} is not YAML in UTF-8 (byte {error.start}); save it as UTF-8 text"
-        ) from None
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"the config file {path} is not YAML: {reason[:300]}") from None
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
@@ -492,27 +430,14 @@ def _name_in(key: str, what: str, value: Any, table: Mapping[str, Any]) -> str:
     return name
 
 
-def _data(data: Any, method: Method) -> str | Graph:
-    """A known name or a graph, of the kind the method trains on."""
-    if isinstance(data, Graph):
-        return data
-    if hasattr(data, "edge_index"):
-        from graphfed.data.graph import from_pyg
-
-        return from_pyg(data)
-    if not isinstance(data, str):
-        raise InputError(
-            f"data of type {type(data).__name__} cannot be used; "
-            "give the name of a data set, a graphfed Graph or a PyG Data"
-        )
-    name = _name_in("data", "data set", data, DATASETS)
-    spec = DATASETS[name]
-    if spec.task != method.task:
-        raise InputError(
-            f"{method.name} is for {method.task}, but data set {name!r} is for {spec.task}; "
-            f"choose one of: {', '.join(n for n, s in DATASETS.items() if s.task == method.task)}"
-        )
-    return name
+def _check_task(data: str | Graph | Description, method: Method) -> None:
+    """InputError where a data set is for another task than the method."""
+    if not isinstance(data, str) or DATASETS[data].task == method.task:
+        return
+    raise InputError(
+        f"{method.name} is for {method.task}, but data set {data!r} is for {DATASETS[data].task}; "
+        f"choose one of: {', '.join(name for name, s in DATASETS.items() if s.task == method.task)}"
+    )
 
 
 def _runtime(runtime: Any) -> Runtime:

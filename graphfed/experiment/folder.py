@@ -284,10 +284,20 @@ def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
 
 
 def write_predictions(path: Path, predictions: Predictions, graph: "Graph", split: "Split") -> None:
-    """Write parquet, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
-    label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}."""
+    """Write parquet: see `predictions_table`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(predictions_table(predictions, graph, split), sink)
+    write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def predictions_table(predictions: Predictions, graph: "Graph", split: "Split") -> Any:
+    """A pyarrow table, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
+    label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
+    the graph has names of its own also id, site_name, label_name and prediction_name."""
+    import pyarrow as pa
 
     order = np.lexsort((predictions.site, predictions.vertex))
     vertex = predictions.vertex[order]
@@ -306,9 +316,21 @@ def write_predictions(path: Path, predictions: Predictions, graph: "Graph", spli
     }
     for c in range(probability.shape[1]):
         columns[f"probability_{c}"] = pa.array(probability[:, c].astype(np.float32))
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink)
-    write_bytes(path, sink.getvalue().to_pybytes())
+    if graph.ids is not None:
+        columns["id"] = graph.ids.take(pa.array(vertex))
+    if graph.sites is not None:
+        columns["site_name"] = _named(graph.sites[vertex], graph.site_names)
+    if graph.class_names:
+        columns["label_name"] = _named(label, graph.class_names)
+        columns["prediction_name"] = _named(probability.argmax(axis=1), graph.class_names)
+    return pa.table(columns)
+
+
+def _named(index: np.ndarray, names: Sequence[str]) -> Any:
+    """Names by index, null where it is negative, stored once each."""
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32), mask=index < 0), list(names))
 
 
 def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -71,7 +71,8 @@ def config_from_json(
 ) -> RunConfig:
     """The inverse of `RunConfig.to_json`, every value checked again. `folder` is for messages."""
     try:
-        if data is None and not asked["data_named"]:
+        source = asked["data_source"] if data is None else data
+        if source is None:
             raise InputError(
                 f"the run in {folder} had data {asked['data']!r} from an object in Python; "
                 "pass it again, as in graphfed.resume(folder, data=graph)"
@@ -82,13 +83,12 @@ def config_from_json(
             settings |= {f"{prefix}.{key}": value for key, value in asked[f"{prefix}_options"].items()}
         options = {key: asked[key] for key in _OPTIONS}
         known = asked["data_dir"] if data_dir is None else data_dir
-        name = asked["data"]
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{folder / 'manifest.json'} is damaged, or of another version of graphfed: "
             f"its config lacks {error}"
         ) from None
-    return make_config(data=name if data is None else data, data_dir=known, settings=settings, **options)
+    return make_config(data=source, data_dir=known, settings=settings, **options)
 
 
 def go_on(

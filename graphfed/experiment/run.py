@@ -14,6 +14,7 @@ import numpy as np
 
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, Split
+from graphfed.data.own import load_description
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
 from graphfed.data.splits import make_split
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
     from graphfed.federation import Ledger
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["Inputs", "Result", "check_inputs", "execute", "finish", "has_checkpoint", "load_inputs", "run"]
+__all__ = [
+    "Inputs",
+    "Result",
+    "check_inputs",
+    "execute",
+    "finish",
+    "has_checkpoint",
+    "load_graph",
+    "load_inputs",
+    "run",
+]
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,7 @@ def run(
     *,
     data: Any = "digits",
     clients: int | None = None,
-    partition: str = "label_dirichlet",
+    partition: str | None = None,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -116,8 +127,11 @@ def run(
 ) -> Result:
     """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
 
-    data: the name of a data set (`graphfed data list`), a `graphfed.data.graph.Graph` or a PyG `Data`.
-    clients: default 10 (one per vertex for the partition "ego"). rounds: default the method's own.
+    data: the name of a data set (`graphfed data list`), the path of a description of one's own files (.yaml,
+    see `graphfed.data.own`) or of a whole graph (.pt, .graphml), a description as a mapping, a
+    `graphfed.data.graph.Graph`, a PyG `Data` or a networkx graph.
+    clients: default 10, or as many as the partition fixes. rounds: default the method's own.
+    partition: default "column", the sites of the data, where it names them; else "label_dirichlet".
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
     runtime: "local", or "processes" (one process per site).
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
@@ -164,22 +178,14 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
     """Load the data, split it and deal it. `graphs` keeps what was loaded, for several runs on one data set.
 
     Raises InputError for missing files, too many clients, a split the data set does not have, ..."""
-    graph = config.data
-    if isinstance(graph, str):
-        key = (graph, config.data_dir, tuple(config.data_options.items()))
-        graphs = {} if graphs is None else graphs
-        if key not in graphs:
-            try:
-                loaded = load(graph, config.data_dir, **config.data_options)
-            except MemoryError:
-                given = ", ".join(f"data.{key}={value}" for key, value in config.data_options.items())
-                raise InputError(f"data set {graph!r} does not fit into memory ({given})") from None
-            assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
-            graphs[key] = loaded
-        graph = graphs[key]
+    graph = load_graph(config, graphs)
     if graph.x is None:
         raise InputError(
             f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
+        )
+    if not (graph.y >= 0).any():
+        raise InputError(
+            f"{graph.name!r} has no labels to train on; name their column in its description (label: ...)"
         )
     split = make_split(graph, config.split, config.split_seed)
     for part in ("train", "val", "test"):
@@ -188,12 +194,40 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
                 f"split {split.name!r} of {graph.name!r} has no {part} vertex; every part needs one: "
                 "use another split, as in 'random:0.5,0.25,0.25'"
             )
+    blind = np.flatnonzero((graph.y < 0) & (split.train | split.val | split.test))
+    if blind.size:
+        raise InputError(
+            f"vertex {graph.vertex_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
+            f"no label ({blind.size} such vertices); take it out of the split, or label it"
+        )
     dealt = make_partition(
         graph, config.partition, config.clients, config.partition_seed, **config.partition_options
     )
     inputs = Inputs(graph, split, dealt)
     check_inputs(config, inputs)
     return inputs
+
+
+def load_graph(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> Graph:
+    """The graph of a config, loaded once where `graphs` keeps it.
+
+    Raises InputError for files that cannot be used."""
+    if isinstance(config.data, Graph):
+        return config.data
+    key = (config.data, config.data_dir, tuple(config.data_options.items()))
+    graphs = {} if graphs is None else graphs
+    if key not in graphs:
+        try:
+            if isinstance(config.data, str):
+                loaded = load(config.data, config.data_dir, **config.data_options)
+                assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
+            else:
+                loaded = load_description(config.data)
+            graphs[key] = loaded
+        except MemoryError:
+            given = "".join(f", data.{key}={value}" for key, value in config.data_options.items())
+            raise InputError(f"data {config.data_name!r} does not fit into memory{given}") from None
+    return graphs[key]
 
 
 def check_inputs(config: RunConfig, inputs: Inputs) -> None:
@@ -287,6 +321,8 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
             "edges": inputs.graph.num_edges,
             "features": inputs.graph.num_features,
             "classes": inputs.graph.num_classes,
+            "class_names": inputs.graph.class_names,
+            "feature_names": inputs.graph.feature_names,
             "split": inputs.split.name,
         },
         "partition": {
@@ -294,6 +330,7 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
             "options": inputs.partition.options,
             "seed": config.partition_seed,
             "sites": inputs.partition.num_sites,
+            "site_names": inputs.graph.site_names if config.partition == "column" else (),
         },
         "hashes": inputs.hashes,
         "versions": _versions(),

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.partition import PARTITIONS
-from graphfed.errors import did_you_mean
+from graphfed.errors import did_you_mean, shown
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 
@@ -25,7 +25,6 @@ __all__ = [
     "explain",
     "home_of",
     "settings_of",
-    "shown",
     "told",
     "unknown_setting",
 ]
@@ -130,15 +129,6 @@ def explain(complaint: Mapping[str, Any], method: Method) -> str:
 def told(value: Any) -> str:
     """A default as it is written on the command line."""
     return "none" if value is None else str(value)
-
-
-def shown(value: Any) -> str:
-    """A value for a message: short texts and numbers as they are written, anything else by its type."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 60 else value[:57] + "...")
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return "an integer of more than 30 digits"
-    return repr(value) if value is None or isinstance(value, int | float) else type(value).__name__
 
 
 # ---- names -------------------------------------------------------------------------------------------------

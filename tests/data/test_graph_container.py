@@ -81,16 +81,6 @@ def test_the_hash_does_not_depend_on_the_machine():
     assert small().hash == "db2eb42eaf0a3444aed6e3cf90d776fbcde74232095dab0de39e59dcb07b7656"
 
 
-@pytest.mark.parametrize("part", ["train", "val", "test"])
-def test_a_vertex_without_a_class_is_in_no_part_of_a_split(part):
-    masks = {name: np.zeros(4, dtype=bool) for name in ("train", "val", "test")}
-    masks[part][3] = True
-    with pytest.raises(
-        InputError, match=f"vertex 3 is in the {part} part of split 'public' and has no class"
-    ):
-        small(split=Split("public", **masks))
-
-
 def test_features_without_a_column_are_refused_and_no_features_are_not():
     with pytest.raises(InputError, match=r"features have shape \(4, 0\), no column at all"):
         small(x=np.zeros((4, 0)))

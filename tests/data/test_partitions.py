@@ -17,6 +17,7 @@ from graphfed.data.partition import PARTITIONS, Partition, from_assignment, part
 from graphfed.errors import InputError
 
 SHARED = ("edges_uniform", "overlapping")  # sites share vertices; in all others they are disjoint
+FIXED = ("ego", "column")  # the graph says how many sites there are
 DISJOINT = tuple(name for name in PARTITIONS if name not in SHARED)
 CASES = [
     *((name, {}) for name in PARTITIONS),
@@ -41,7 +42,10 @@ def deal(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Par
     clients = max(1, min(clients, most.get(name, clients)))
     if clients == 1:
         options = {key: value for key, value in options.items() if key != "overlap"}
-    return partition(graph, name, None if name == "ego" else clients, seed, **options)
+    if name == "column":
+        sites = np.arange(graph.num_nodes) % clients
+        graph = dataclasses.replace(graph, sites=sites, site_names=tuple(map(str, range(clients))))
+    return partition(graph, name, None if name in FIXED else clients, seed, **options)
 
 
 graphs = st.builds(
@@ -134,7 +138,7 @@ def test_the_same_seed_deals_the_same_way(name, options):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [case for case in CASES if case[0] not in ("ego", "louvain", "metis")], ids=str
+    ("name", "options"), [case for case in CASES if case[0] not in (*FIXED, "louvain", "metis")], ids=str
 )
 def test_another_seed_deals_another_way(name, options):
     graph = random_graph(200, 600, 4, seed=1)
@@ -438,7 +442,7 @@ class TestRefusals:
             ("label_dirichlet", 2, {"beta": "1"}, "beta='1' .* must be of type float"),
             ("label_dirichlet", 2, {"beta": True}, "beta=True .* must be of type float"),
             ("edges_uniform", 2, {"vertices": 3}, "must be of type str"),
-            ("ego", 10, {}, "one client for each vertex: 60 for 'drawn', not 10"),
+            ("ego", 10, {}, "partition 'ego' has 60 clients for 'drawn', not 10"),
         ],
     )
     def test_bad_requests_name_the_value_and_the_fix(self, name, clients, options, message):
@@ -447,7 +451,7 @@ class TestRefusals:
 
     def test_a_negative_seed_is_refused_by_every_recipe_that_draws(self):
         for name in PARTITIONS:
-            if name != "ego":
+            if name not in FIXED:
                 with pytest.raises(InputError, match="seed -1 "):
                     partition(self.graph, name, 2, -1)
 

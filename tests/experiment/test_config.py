@@ -11,9 +11,9 @@ import pytest
 from graphfed.data.datasets import load
 from graphfed.data.graph import make_graph
 from graphfed.data.partition import PARTITIONS
-from graphfed.errors import InputError
+from graphfed.errors import InputError, shown
 from graphfed.experiment.config import OPTIONS, default_threads, make_config, parse_settings, read_config
-from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, settings_of, shown
+from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, settings_of
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 

@@ -1,0 +1,94 @@
+"""A graph of one's own, 10^6 vertices and 10^7 edges: seconds and peak memory to load it and to deal it.
+
+The tables are generated in a temporary folder, in a process of its own; each format is then read in a fresh
+one. What is compared: the peak of resident memory with the bytes that the loaded arrays have."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from measure import add_common_options, finish, load_average
+
+#: Vertices and edges.
+TINY, SMALL, FULL = (1_000, 10_000), (100_000, 1_000_000), (1_000_000, 10_000_000)
+FEATURES, SITES = 8, 20
+
+READ = """
+import json, resource, sys, time
+from pathlib import Path
+from graphfed.data.own import describe, load_description
+from graphfed.data.partition import partition
+import pyarrow.csv, pyarrow.parquet, numpy
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+folder, ending = Path(sys.argv[1]), sys.argv[2]
+base, began = peak(), time.perf_counter()
+graph = load_description(describe({"nodes": f"nodes.{ending}", "edges": f"edges.{ending}"}, folder, "it"))
+loaded, loaded_peak = time.perf_counter(), peak()
+dealt = partition(graph, "column", None, 0)
+done = time.perf_counter()
+arrays = sum(a.nbytes for a in (graph.x, graph.y, graph.edges, graph.sites, graph.ids))
+tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
+print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
+    "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6,
+    "tables_mb": tables / 1e6, "vertices": graph.num_nodes,
+    "edges": graph.num_edges, "sites": dealt.num_sites, "cut": int(len(dealt.cut_site) // 2)}))
+"""
+
+
+def generate(folder: Path, vertices: int, edges: int) -> None:
+    """nodes and edges in both formats; three of four edges stay within their site."""
+    rng = np.random.default_rng(0)
+    ids = np.char.add("acct", rng.permutation(vertices).astype(str))
+    site = rng.integers(SITES, size=vertices)
+    columns: dict[str, Any] = {"id": ids, "site": np.char.add("site", site.astype(str))}
+    columns["label"] = rng.integers(2, size=vertices)
+    columns |= {f"f{j}": rng.normal(size=vertices).round(4) for j in range(FEATURES)}
+    order = np.argsort(site, kind="stable")
+    start = np.searchsorted(site[order], np.arange(SITES + 1))
+    u = rng.integers(vertices, size=edges)
+    near = order[start[site[u]] + (rng.random(edges) * (start[site[u] + 1] - start[site[u]])).astype(int)]
+    v = np.where(rng.random(edges) < 0.75, near, rng.integers(vertices, size=edges))
+    tables = {"nodes": pa.table(columns), "edges": pa.table({"source": ids[u], "target": ids[v]})}
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}.parquet")
+        pa_csv.write_csv(table, folder / f"{name}.csv")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_options(parser, "own_data")
+    options = parser.parse_args()
+    began, load_before = time.perf_counter(), load_average()
+    results = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        size = FULL if options.full else TINY if options.tiny else SMALL
+        # Not here: what a process starts inherits its peak.
+        code = f"import own_data, pathlib; own_data.generate(pathlib.Path({name!r}), *{size})"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
+        for ending in ("parquet", "csv"):
+            done = subprocess.run(
+                [sys.executable, "-c", READ, name, ending], stdout=subprocess.PIPE, text=True, check=True
+            )
+            files = sum((folder / f"{part}.{ending}").stat().st_size for part in ("nodes", "edges"))
+            row = json.loads(done.stdout) | {"files_mb": files / 1e6}
+            results[ending] = {key: round(value, 2) for key, value in row.items()}
+            print(ending, json.dumps(results[ending]), flush=True)
+    for key in ("vertices", "edges", "cut"):
+        assert len({row[key] for row in results.values()}) == 1, "both formats give the same graph"
+    finish(options.out, began, load_before, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,318 @@
+"""CSV and Parquet files, read block by block, with refusals that name file, row and column.
+
+CSV is UTF-8, with or without a byte-order mark, and separated by comma, semicolon or tab, whichever the first
+line has most of; every value is text until it is asked for as a number. Rows are named by the line that an
+editor shows (CSV) or by their number (Parquet), from 1.
+"""
+
+import codecs
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from graphfed.data.messages import brief
+from graphfed.errors import InputError
+
+__all__ = ["TableFile"]
+
+_CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
+_PARQUET = (".parquet", ".pq")
+#: Bytes of a block of CSV and values of one of Parquet: what is in memory at a time.
+_BLOCK_BYTES = 1 << 26
+_BLOCK_VALUES = 1 << 22
+#: Bytes of the longest first line.
+_MAX_HEADER = 1 << 20
+
+
+class TableFile:
+    """One file. Raises InputError when it is not there, is empty, or is no table."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        name = path.name.lower()
+        self._parquet = name.endswith(_PARQUET)
+        if not self._parquet and not name.endswith(_CSV):
+            raise InputError(
+                f"{path} is neither CSV nor Parquet by its ending; expected one of "
+                f"{', '.join(_CSV + _PARQUET)}"
+            )
+        try:
+            if path.is_dir():
+                raise InputError(f"{path} is a folder; name the file in it")
+            with path.open("rb") as file:
+                begin = file.read(4)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+        if not begin:
+            raise InputError(f"{path} is empty; it needs a first line with the names of the columns")
+        if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not self._parquet:
+            raise InputError(f"{path} is UTF-16 text; save it as UTF-8")
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        if self._parquet:
+            names = list(self._parquet_file().schema_arrow.names)
+        else:
+            header, delimiter = self._header
+            import csv
+
+            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"{self.path} has two columns called {twice[0]!r}; rename one of them")
+        if not all(names):
+            raise InputError(f"{self.path}: column {names.index('') + 1} has no name; every column needs one")
+        return names
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """Record batches of `columns`, each with the number of rows before it.
+
+        Raises InputError for a row of another length, text that is not UTF-8, and a damaged file."""
+        start = 0
+        for batch in self._parquet_batches(columns) if self._parquet else self._csv_batches(columns):
+            if batch.num_rows:
+                yield start, batch
+            start += batch.num_rows
+
+    def text(self, batch: Any, column: str) -> Any:
+        """A column as text without blanks around it; "" where a value is missing."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = batch.column(column)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if pa.types.is_floating(values.type) and pc.all(pc.equal(pc.floor(values), values)).as_py():
+            values = values.cast(pa.int64())  # whole numbers that a missing value made floating
+        try:
+            return pc.utf8_trim_whitespace(pc.fill_null(values.cast(pa.string()), ""))
+        except pa.ArrowException as error:
+            raise InputError(
+                f"{self.path}, column {column!r}: {values.type} cannot be read as text ({brief(error)})"
+            ) from None
+
+    def numbers(self, batch: Any, column: str, start: int) -> np.ndarray:
+        """A column as finite float32; InputError with the first row where it is none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = batch.column(column)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            values = pc.utf8_trim_whitespace(values)
+            self.refuse_first(
+                pc.fill_null(pc.equal(values, ""), True),
+                start,
+                column,
+                "is empty",
+                "fill it in, or drop the row",
+            )
+            bad = _first_that_fails(values, lambda part: part.cast(pa.float64()))
+            if bad is not None:
+                self._refuse(
+                    start + bad, column, values[bad].as_py(), "is no number",
+                    "encode it as numbers, or leave the column out with 'features'",
+                )  # fmt: skip
+        try:
+            numbers = values.cast(pa.float64(), safe=False)
+        except pa.ArrowException:
+            raise InputError(
+                f"{self.path}, column {column!r} holds {values.type}, not numbers; encode it as numbers, or "
+                "leave the column out with 'features'"
+            ) from None
+        self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+            result: np.ndarray = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+        bad_rows = np.flatnonzero(~np.isfinite(result))
+        if bad_rows.size:
+            row = int(bad_rows[0])
+            self._refuse(
+                start + row, column, values[row].as_py(), "is no finite number (in 32 bits)",
+                "fill it in, or drop the row",
+            )  # fmt: skip
+        return result
+
+    def refuse_first(
+        self, wrong: Any, start: int, column: str, what: str, fix: str, values: Any = None
+    ) -> None:
+        """InputError for the first row where `wrong` (a boolean array) is true; `values`: what to show."""
+        import pyarrow.compute as pc
+
+        if not pc.any(wrong).as_py():
+            return
+        row = pc.index(wrong, True).as_py()
+        shown = None if values is None else values[row].as_py()
+        self._refuse(start + row, column, shown, what, fix)
+
+    def _refuse(self, row: int, column: str, value: Any, what: str, fix: str) -> None:
+        shown = "the value" if value is None else brief(repr(value))
+        raise InputError(f"{self.where(row)}, column {column!r}: {shown} {what}; {fix}")
+
+    def where(self, row: int) -> str:
+        """File and place of row `row` (from 0)."""
+        return f"{self.path}, {self.place(row)}"
+
+    def place(self, row: int) -> str:
+        """``line 3`` of a CSV file, ``row 2`` of Parquet."""
+        if self._parquet:
+            return f"row {row + 1}"
+        with self._open() as file:
+            seen = -1  # the first line is the header
+            for number, line in enumerate(file, 1):
+                seen += bool(line.strip())
+                if seen == row + 1:
+                    return f"line {number}"
+        return f"row {row + 1}"
+
+    # ---- Parquet ----
+
+    def _parquet_file(self) -> Any:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.ParquetFile(self.path)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{self.path} is damaged or no Parquet file ({brief(error)}); write it again"
+            ) from None
+
+    def _parquet_batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        try:
+            rows = max(1, _BLOCK_VALUES // len(columns))
+            yield from self._parquet_file().iter_batches(rows, columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
+
+    # ---- CSV ----
+
+    def _open(self) -> IO[bytes]:
+        packed = self.path.name.lower().endswith(".gz")
+        file: IO[bytes] = gzip.GzipFile(self.path) if packed else self.path.open("rb")  # type: ignore[assignment]
+        return file
+
+    @cached_property
+    def _header(self) -> tuple[str, str]:
+        """The first line that is not blank, and what separates its columns."""
+        try:
+            with self._open() as file:
+                line = b""
+                while not line.strip():
+                    line = file.readline(_MAX_HEADER)
+                    if not line:
+                        raise InputError(
+                            f"{self.path} is empty; it needs a first line with the names of the columns"
+                        )
+        except (OSError, EOFError) as error:
+            raise InputError(f"{self.path} cannot be read: {brief(error)}") from None
+        try:
+            header = line.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise self._not_utf8() from None
+        if "\0" in header:
+            raise InputError(
+                f"{self.path} is no text (its first line has a zero byte); save it as CSV in UTF-8"
+            )
+        return header, max(",;\t", key=header.count)
+
+    def _csv_batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        ragged: list[Any] = []
+
+        def keep(row: Any) -> str:
+            if not ragged:
+                ragged.append(row)
+            return "skip"
+
+        # Columns are read by their place: names with blanks around them are known without.
+        names = self.columns
+        try:
+            with self._open() as file:
+                reader = csv.open_csv(
+                    file,
+                    read_options=csv.ReadOptions(
+                        use_threads=False,
+                        block_size=_BLOCK_BYTES,
+                        column_names=names,
+                        skip_rows=self._skipped,
+                    ),
+                    parse_options=csv.ParseOptions(delimiter=self._header[1], invalid_row_handler=keep),
+                    convert_options=csv.ConvertOptions(
+                        column_types={name: pa.string() for name in names},
+                        include_columns=list(columns),
+                        strings_can_be_null=False,
+                    ),
+                )
+                for batch in reader:
+                    self._refuse_ragged(ragged, len(names))
+                    yield batch
+                self._refuse_ragged(ragged, len(names))
+        except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+            self._refuse_ragged(ragged, len(names))
+            if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError):
+                raise self._not_utf8() from None
+            if "Empty CSV" in str(error):
+                return
+            raise InputError(f"{self.path} cannot be read as CSV ({brief(error)})") from None
+
+    @cached_property
+    def _skipped(self) -> int:
+        """Lines to skip: the header and blank lines before it."""
+        with self._open() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    return number
+        return 0
+
+    def _refuse_ragged(self, ragged: Sequence[Any], expected: int) -> None:
+        if ragged:
+            row = ragged[0]
+            # Rows are counted from 1, after the lines that were skipped, blank lines not.
+            number = "" if row.number is None else f", {self.place(row.number - self._skipped - 1)}"
+            raise InputError(
+                f"{self.path}{number}: {row.actual_columns} values where the first line names {expected} "
+                'columns; repair the line (text with a separator in it needs quotes: "a, b")'
+            )
+
+    def _not_utf8(self) -> InputError:
+        """Where the first byte is that is not UTF-8."""
+        with self._open() as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    return InputError(
+                        f"{self.path}, line {number}: byte {error.start + 1} is not UTF-8 "
+                        f"(0x{line[error.start]:02x}); save the file as UTF-8"
+                    )
+        return InputError(f"{self.path} is not UTF-8; save the file as UTF-8")
+
+
+def _first_that_fails(values: Any, convert: Callable[[Any], Any]) -> int | None:
+    """The first position whose value alone cannot be converted; None when all can."""
+    import pyarrow as pa
+
+    def fails(part: Any) -> bool:
+        try:
+            convert(part)
+        except pa.ArrowException:
+            return True
+        return False
+
+    if not fails(values):
+        return None
+    low, high = 0, len(values)  # the first failure is in values[low:high]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fails(values[low:middle]) else (middle, high)
+    return low

@@ -1,0 +1,91 @@
+"""What a run trains on: what a user may give as data, and how a manifest names it again."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphfed.data.datasets import DATASETS
+from graphfed.data.graph import Graph, from_pyg
+from graphfed.data.own import FILES, Description, describe, describe_file, from_networkx, read_graph_file
+from graphfed.errors import InputError, did_you_mean, shown
+
+__all__ = ["DataSource", "data_source"]
+
+
+@dataclass(frozen=True, eq=False)
+class DataSource:
+    """Data, named or in hand.
+
+    value: a data set's name, a graph, or the description of one's files; source: how to name it again in
+    plain JSON (a name, a path, a description), None for an object in Python."""
+
+    value: str | Graph | Description
+    source: Any
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.value if isinstance(self.value, str) else self.value.name
+
+    @property
+    def default_partition(self) -> str:
+        """The sites that the data names, else an even deal."""
+        named = (isinstance(self.value, Graph) and self.value.sites is not None) or (
+            isinstance(self.value, Description) and self.value.site is not None
+        )
+        return "column" if named else "label_dirichlet"
+
+
+def data_source(data: Any) -> DataSource:
+    """What a user gave: the name of a data set, the path of a file (.yaml: a description of one's own files,
+    .pt: a PyG `Data`, .graphml), a description as a mapping, a `Graph`, a PyG `Data` or a networkx graph.
+
+    Raises InputError for anything else, and for a file that cannot be used."""
+    if isinstance(data, DataSource):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return _named(data)
+    if isinstance(data, Mapping):
+        data = describe(data, Path(), "the data's description")
+    if isinstance(data, Description):
+        return DataSource(data, data.to_json())
+    return DataSource(_graph(data), None)
+
+
+def _graph(data: Any) -> Graph:
+    """The graph in a Python object."""
+    if isinstance(data, Graph):
+        return data
+    if hasattr(data, "edge_index"):
+        return from_pyg(data)
+    if hasattr(data, "nodes") and hasattr(data, "edges"):
+        return from_networkx(data)
+    raise InputError(
+        f"data of type {type(data).__name__} cannot be used; give the name of a data set, the path of a "
+        "description, a graphfed Graph, a PyG Data or a networkx graph"
+    )
+
+
+def _named(name: str | os.PathLike[str]) -> DataSource:
+    """A data set, or a file; what has no ending and no folder must be a data set."""
+    path = Path(name)
+    if isinstance(name, str) and name.lower() in DATASETS:
+        return DataSource(name.lower(), name.lower())
+    if path.suffix in (".yaml", ".yml"):
+        description = describe_file(path)
+        return DataSource(description, description.to_json())
+    if path.suffix in FILES:
+        return DataSource(read_graph_file(path), str(path.resolve()))
+    if path.suffix in (".csv", ".tsv", ".parquet"):
+        raise InputError(
+            f"data {shown(str(path))} is one table, and a graph needs two; name them in a YAML file, as in "
+            "'nodes: nodes.csv' and 'edges: edges.csv', and give that file"
+        )
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(
+            f"data {shown(str(path))} is no file that can be read ({', '.join(FILES)}) and no data set; "
+            f"{did_you_mean(path.name, DATASETS)}"
+        )
+    raise InputError(f"unknown data set {shown(str(name))}; {did_you_mean(str(name), DATASETS)}")

@@ -1,0 +1,83 @@
+"""YAML files that people write: read as plain values, with nothing in them that could do more."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import InputError, shown
+
+__all__ = ["read_yaml"]
+
+#: Of a file, in bytes and levels: far more than one needs, and little enough to be read at once.
+MAX_BYTES = 100_000
+MAX_LEVELS = 10
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """What a YAML file holds; `what` is for messages, as in "the config file".
+
+    A small plain file: no aliases, tags or keys given twice, at most 10 levels and 100 kB; a date is text and
+    1e-3 a number. Raises InputError, with the line where there is one, for anything else."""
+    import yaml
+
+    def refusal(node: Any, reason: str) -> InputError:
+        return InputError(f"{what} {path}, line {node.start_mark.line + 1}: {reason}")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        level = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            # A few aliases of aliases stand for billions of values; a tag can ask for any type.
+            if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+                raise refusal(event, "anchors and aliases (& and *) are not read; write the value out")
+            if event.tag is not None:
+                raise refusal(event, "tags (!) are not read; leave it out")
+            if self.level == MAX_LEVELS:
+                raise refusal(event, f"more than {MAX_LEVELS} levels; two are enough")
+            self.level += 1
+            node = super().compose_node(parent, index)
+            self.level -= 1
+            return node
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise refusal(key, "a key must be text")
+                if key.value in keys:
+                    raise refusal(key, f"{shown(key.value)} is given twice; give it once")
+                keys.add(key.value)
+            return super().construct_mapping(node, deep)
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except ValueError:  # Python reads no number of more than 4300 digits
+                raise refusal(node, "this value cannot be read; is it a number?") from None
+
+    plain = "tag:yaml.org,2002:"
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if tag not in (f"{plain}timestamp", f"{plain}merge")]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    # YAML 1.1 takes 1e-3, without a dot, for text.
+    Loader.add_implicit_resolver(
+        f"{plain}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"{what} {path} has more than {MAX_BYTES} bytes; is it the right file?")
+    try:
+        return Loader(raw.decode("utf-8-sig")).get_single_data()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{what} {path} is not YAML in UTF-8 (byte {error.start}); save it as UTF-8 text"
+        ) from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{what} {path} is not YAML: {reason[:300]}") from None

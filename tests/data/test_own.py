@@ -1,0 +1,213 @@
+"""The user's own files become the graph they describe, whatever their format."""
+
+import dataclasses
+import gzip
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from graphfed.data import table_files
+from graphfed.data.graph import Graph
+from graphfed.data.own import describe, describe_file, from_networkx, load_description, read_graph_file
+from graphfed.errors import InputError
+
+NODES = """id,site,age,balance,label,split
+a,north,1.5,-2,yes,train
+b,south,2,3e2,no,val
+007,north,0,0,,
+7,south,4,1,no,test
+"""
+EDGES = """source,target
+a,b
+b,a
+007,7
+a,a
+"""
+
+
+def load(folder: Path, **more: Any) -> Graph:
+    return load_description(describe({"nodes": "nodes.csv", "edges": "edges.csv", **more}, folder, "it"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "edges.csv").write_text(EDGES)
+    return tmp_path
+
+
+def test_a_table_of_nodes_and_one_of_edges_are_a_graph(folder: Path) -> None:
+    graph = load(folder)
+    assert graph.name == "nodes"
+    assert graph.ids.to_pylist() == ["a", "b", "007", "7"]
+    np.testing.assert_array_equal(graph.x, np.array([[1.5, -2], [2, 300], [0, 0], [4, 1]], dtype=np.float32))
+    assert graph.feature_names == ("age", "balance")
+    assert graph.edges.tolist() == [[0, 2], [1, 3]]
+    assert graph.class_names == ("no", "yes")
+    assert graph.y.tolist() == [1, 0, -1, 0]
+    assert graph.sites is not None
+    assert (graph.site_names, graph.sites.tolist()) == (("north", "south"), [0, 1, 0, 1])
+    assert graph.split is not None
+    assert [np.flatnonzero(m).tolist() for m in (graph.split.train, graph.split.val, graph.split.test)] == [
+        [0], [1], [3],
+    ]  # fmt: skip
+
+
+def test_columns_are_taken_by_the_names_in_the_description(folder: Path) -> None:
+    (folder / "d.yaml").write_text(
+        "nodes: nodes.csv\nedges: edges.csv\nlabel: site\nfeatures: ['b*', age]\nname: mine\nsource: target\n"
+        "target: source\n"
+    )
+    graph = load_description(describe_file(folder / "d.yaml"))
+    assert graph.name == "mine"
+    assert graph.feature_names == ("balance", "age")
+    assert graph.class_names == ("north", "south")
+
+
+def test_the_same_content_in_every_format_is_the_same_graph(folder: Path) -> None:
+    graph = load(folder)
+    for name in ("nodes", "edges"):
+        table = pa_csv.read_csv(folder / f"{name}.csv", convert_options=pa_csv.ConvertOptions(
+            column_types={c: pa.string() for c in ("id", "source", "target")}))  # fmt: skip
+        pq.write_table(table, folder / f"{name}.parquet")
+        text = (folder / f"{name}.csv").read_text()
+        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
+        (folder / f"{name}.tsv").write_text("\ufeff" + text.replace(",", "\t").replace("\n", "\r\n"))
+        (folder / f"{name}.txt").write_text(text.replace(",", " ; ").replace("\n", "\n\n"))
+    for ending in ("parquet", "csv.gz", "tsv", "txt"):
+        other = load(folder, nodes=f"nodes.{ending}", edges=f"edges.{ending}")
+        assert other.hash == graph.hash, ending
+        assert other.ids.equals(graph.ids), ending
+        assert (other.site_names, other.class_names) == (graph.site_names, graph.class_names)
+
+
+def test_a_graph_comes_back_from_pyg_networkx_and_graphml(folder: Path) -> None:
+    graph = load(folder)
+    assert graph.split is not None
+    masks = {
+        f"{part}_mask": torch.from_numpy(getattr(graph.split, part)) for part in ("train", "val", "test")
+    }
+    data = Data(
+        x=torch.from_numpy(graph.x),
+        y=torch.from_numpy(graph.y),
+        edge_index=torch.from_numpy(graph.edges),
+        **masks,
+    )
+    torch.save(data, folder / "g.pt")
+    assert read_graph_file(folder / "g.pt").hash == graph.hash
+    torch.save(data.to_dict(), folder / "d.pt")
+    assert read_graph_file(folder / "d.pt").hash == graph.hash
+    theirs = nx.Graph()
+    assert graph.sites is not None
+    for i, name in enumerate(graph.ids.to_pylist()):
+        label = "" if graph.y[i] < 0 else graph.class_names[graph.y[i]]
+        site = graph.site_names[graph.sites[i]]
+        theirs.add_node(name, age=float(graph.x[i, 0]), balance=float(graph.x[i, 1]), label=label, site=site)
+    ids = graph.ids.to_pylist()
+    theirs.add_edges_from((ids[u], ids[v]) for u, v in graph.edges.T)
+    assert from_networkx(theirs).hash == graph.hash
+    nx.write_graphml(theirs, folder / "g.graphml")
+    read = read_graph_file(folder / "g.graphml")
+    assert (read.hash, read.site_names, read.feature_names) == (
+        graph.hash,
+        graph.site_names,
+        graph.feature_names,
+    )
+
+
+def test_ids_that_are_unique_within_a_site_only_are_named_with_the_site(folder: Path) -> None:
+    (folder / "nodes.csv").write_text("id,site,f\n1,x,0\n1,y,1\n2,x,2\n")
+    (folder / "edges.csv").write_text("source,sx,target,tx\n1,x,1,y\n2,x,1,x\n")
+    with pytest.raises(InputError, match=r"line 3, column 'id': the id '1' is also in line 2"):
+        load(folder)
+    graph = load(folder, source_site="sx", target_site="tx")
+    assert graph.edges.tolist() == [[0, 0], [1, 2]]
+
+
+def test_text_stays_text_and_numbers_are_ordered_by_value(folder: Path) -> None:
+    (folder / "nodes.csv").write_text("id,f,label\n1,0,10\n01,1,9\n1.0,2,9\n")
+    (folder / "edges.csv").write_text("source,target\n1,01\n01,1.0\n")
+    graph = load(folder)
+    assert graph.num_edges == 2
+    assert graph.class_names == ("9", "10")
+
+
+def test_whole_numbers_in_parquet_are_the_ids_they_look_like(folder: Path) -> None:
+    """Also where a missing value has made a column of whole numbers floating."""
+    pq.write_table(
+        pa.table({"id": [1, 2, 3], "f": [True, False, True], "label": pa.array([1.0, None, 0.0])}),
+        folder / "n.parquet",
+    )
+    (folder / "edges.csv").write_text("source,target\n1,2\n")
+    graph = load(folder, nodes="n.parquet")
+    assert graph.ids.to_pylist() == ["1", "2", "3"]
+    assert (graph.class_names, graph.y.tolist()) == (("0", "1"), [1, -1, 0])
+    assert graph.x is not None
+    assert graph.x[:, 0].tolist() == [1, 0, 1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_a_table_read_in_small_blocks_is_the_table_read_at_once(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("blocks")
+    n = data.draw(st.integers(1, 40))
+    ids = data.draw(
+        st.lists(
+            st.text("ab0_ é", min_size=1, max_size=6).map(str.strip).filter(bool),
+            min_size=n,
+            max_size=n,
+            unique=True,
+        )
+    )
+    ends = data.draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=60))
+    values = data.draw(
+        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=n, max_size=n)
+    )
+    pq.write_table(pa.table({"id": ids, "f": values}), folder / "nodes.parquet")
+    pq.write_table(
+        pa.table({"source": [ids[u] for u, _ in ends], "target": [ids[v] for _, v in ends]}, schema=pa.schema(
+            {"source": pa.string(), "target": pa.string()})), folder / "edges.parquet",
+    )  # fmt: skip
+    for name in ("nodes", "edges"):
+        pa_csv.write_csv(pq.read_table(folder / f"{name}.parquet"), folder / f"{name}.csv")
+    whole = load(folder)
+    np.testing.assert_array_equal(whole.x[:, 0], np.array(values, dtype=np.float32))  # type: ignore[index]
+    assert set(map(tuple, whole.edges.T.tolist())) == {(min(e), max(e)) for e in ends if e[0] != e[1]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_files, "_BLOCK_BYTES", 64)
+        patch.setattr(table_files, "_BLOCK_VALUES", 6)
+        assert load(folder).hash == whole.hash
+        assert load(folder, nodes="nodes.parquet", edges="edges.parquet").hash == whole.hash
+
+
+def test_a_description_survives_json(folder: Path) -> None:
+    description = describe({"nodes": "nodes.csv", "edges": "edges.csv", "features": ["age"]}, folder, "it")
+    again = describe(description.to_json(), Path("/nowhere"), "it")
+    assert dataclasses.replace(again, nodes=description.nodes, edges=description.edges) == description
+
+
+def test_a_pickle_that_would_run_code_does_not(folder: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (folder / "ran",))
+
+    torch.save({"x": Evil()}, folder / "evil.pt")
+    (folder / "plain.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("evil.pt", "plain.pt"):
+        with pytest.raises(InputError, match="was refused"):
+            read_graph_file(folder / name)
+    assert not (folder / "ran").exists()

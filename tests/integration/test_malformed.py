@@ -1,0 +1,294 @@
+"""Whatever is wrong with a user's files: exit code 2, one line that names the file and the row, nothing
+written."""
+
+import gzip
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphfed.cli import main
+
+NODES = ["id,site,age,label,split", "a,x,1,yes,train", "b,y,2,no,val", "c,x,3,yes,test", "d,y,4,no,train"]
+EDGES = ["source,target", "a,b", "b,c", "c,d"]
+YAML = "nodes: nodes.csv\nedges: edges.csv\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A whole data set, to be broken in one place."""
+    monkeypatch.chdir(tmp_path)
+    good()
+    return tmp_path
+
+
+def good() -> None:
+    Path("nodes.csv").write_text("\n".join(NODES) + "\n")
+    Path("edges.csv").write_text("\n".join(EDGES) + "\n")
+    Path("d.yaml").write_text(YAML)
+
+
+def line(name: str, number: int, text: str) -> Callable[[], None]:
+    """Line `number` (from 1) of a table becomes `text`."""
+
+    def change() -> None:
+        lines = Path(name).read_text().splitlines()
+        lines[number - 1 : number] = [text]
+        Path(name).write_text("\n".join(lines) + "\n")
+
+    return change
+
+
+def content(name: str, data: bytes | str) -> Callable[[], None]:
+    return lambda: Path(name).write_bytes(data.encode() if isinstance(data, str) else data) and None
+
+
+def yaml(text: str) -> Callable[[], None]:
+    return content("d.yaml", text)
+
+
+def parquet(table: dict[str, Any], cut: int | None = None) -> Callable[[], None]:
+    def change() -> None:
+        pq.write_table(pa.table(table), "nodes.parquet")
+        raw = Path("nodes.parquet").read_bytes()
+        Path("nodes.parquet").write_bytes(raw[:cut])
+        Path("d.yaml").write_text("nodes: nodes.parquet\nedges: edges.csv\n")
+
+    return change
+
+
+COLUMNS: dict[str, Any] = {
+    "id": ["a", "b", "c", "d"],
+    "age": [1.0, 2.0, 3.0, 4.0],
+    "label": ["y", "n", "y", "n"],
+}
+
+#: What is done to the good files, and what the message must say beside its file.
+CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    # ends of edges
+    "an edge from nowhere": (line("edges.csv", 3, "zz,c"), "edges.csv, line 3, column 'source': 'zz' is no vertex"),
+    "an edge to nowhere": (line("edges.csv", 4, "c,A"), "edges.csv, line 4, column 'target': 'A' is no vertex"),
+    "an edge without an end": (line("edges.csv", 2, "a,"), "edges.csv, line 2, column 'target': '' is no vertex"),
+    "an id with leading zeros": (line("edges.csv", 2, "a,0b"), "edges.csv, line 2"),
+    "an edge of three ends": (line("edges.csv", 2, "a,b,c"), "edges.csv, line 2: 3 values where"),
+    "an edge of one end": (line("edges.csv", 3, "b"), "edges.csv, line 3: 1 values where"),
+    "edges with no column source": (line("edges.csv", 1, "from,target"), "edges.csv has no column 'source'"),
+    "no file of edges": (lambda: Path("edges.csv").unlink(), "edges.csv cannot be read"),
+    "an empty file of edges": (content("edges.csv", ""), "edges.csv is empty"),
+    "a folder instead of edges": (
+        lambda: (Path("edges.csv").unlink(), Path("edges.csv").mkdir()), "edges.csv is a folder"),
+    # ids
+    "an id twice": (line("nodes.csv", 5, "a,y,4,no,train"), "nodes.csv, line 5, column 'id': the id 'a' is also in line 2"),
+    "an empty id": (line("nodes.csv", 3, ",y,2,no,val"), "nodes.csv, line 3, column 'id': the value is empty"),
+    "an id of blanks": (line("nodes.csv", 3, "  ,y,2,no,val"), "nodes.csv, line 3, column 'id'"),
+    # features
+    "a feature that is not a number": (line("nodes.csv", 3, "b,y,NaN,no,val"), "nodes.csv, line 3, column 'age'"),
+    "an infinite feature": (line("nodes.csv", 4, "c,x,inf,yes,test"), "nodes.csv, line 4, column 'age': 'inf' is no finite"),
+    "a feature beyond float32": (line("nodes.csv", 4, "c,x,1e39,yes,test"), "nodes.csv, line 4, column 'age': '1e39'"),
+    "an empty feature": (line("nodes.csv", 5, "d,y,,no,train"), "nodes.csv, line 5, column 'age': the value is empty"),
+    "a feature of text": (line("nodes.csv", 5, "d,y,old,no,train"), "nodes.csv, line 5, column 'age': 'old' is no number"),
+    "a decimal comma": (line("nodes.csv", 5, 'd,y,"4,5",no,train'), "nodes.csv, line 5, column 'age': '4,5' is no number"),
+    "a number with a unit": (line("nodes.csv", 2, "a,x,1 kg,yes,train"), "nodes.csv, line 2, column 'age': '1 kg'"),
+    "no column for features": (
+        content("nodes.csv", "id,label\na,x\nb,y\nc,x\nd,y\n"), "nodes.csv has no column left for features"),
+    "a feature that is not there": (yaml(YAML + "features: [agee]\n"), "no column 'agee' (features); did you mean 'age'?"),
+    "a pattern without a match": (yaml(YAML + "features: ['f_*']\n"), "no column 'f_*'"),
+    "a feature that is the label": (yaml(YAML + "features: [label]\n"), "'label' of nodes.csv cannot be a feature"),
+    "features that are no list": (yaml(YAML + "features: 3\n"), "features must be a list"),
+    # labels, splits, sites
+    "as many labels as vertices": (
+        lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i}\n" for i in range(1200)))(),
+                 content("edges.csv", "source,target\n0,1\n")()),
+        "1200 different labels are no classes"),
+    "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels to train on"),
+    "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
+    "nothing to train on": (
+        content("nodes.csv", "\n".join(NODES).replace("train", "")), "split 'own' of 'nodes' has no train vertex"),
+    "nothing to select on": (
+        content("nodes.csv", "\n".join(NODES).replace("val", "")), "split 'own' of 'nodes' has no val vertex"),
+    "a vertex to train on without a label": (
+        line("nodes.csv", 2, "a,x,1,,train"), "vertex 'a' of 'nodes' is in split 'own' and has no label"),
+    "an empty site": (line("nodes.csv", 3, "b,,2,no,val"), "nodes.csv, line 3, column 'site': the value is empty"),
+    "sites of edges without sites": (
+        lambda: (content("nodes.csv", "id,age,label\na,1,x\nb,2,y\n")(), content("edges.csv", "source,target,s\na,b,x\n")(),
+                 yaml(YAML + "source_site: s\ntarget_site: s\n")()), "no column 'site' of nodes.csv"),
+    "the site of one end": (
+        lambda: (line("edges.csv", 1, "source,s")(), yaml(YAML + "target: s\nsource_site: s\n")()), "one end of the edges only"),
+    # the table itself
+    "a row too long": (line("nodes.csv", 4, "c,x,3,yes,test,6"), "nodes.csv, line 4: 6 values where"),
+    "a row too short": (line("nodes.csv", 4, "c,x,3"), "nodes.csv, line 4: 3 values where"),
+    "an empty file of nodes": (content("nodes.csv", ""), "nodes.csv is empty"),
+    "a file of blank lines": (content("nodes.csv", "\n\n\n"), "nodes.csv is empty"),
+    "a header alone": (content("nodes.csv", NODES[0] + "\n"), "nodes.csv has no row"),
+    "a column twice": (line("nodes.csv", 1, "id,age,age,label,split"), "nodes.csv has two columns called 'age'"),
+    "a column without a name": (line("nodes.csv", 1, "id,site,,label,split"), "nodes.csv: column 3 has no name"),
+    "no column id": (line("nodes.csv", 1, "name,site,age,label,split"), "nodes.csv has no column 'id'"),
+    "UTF-16": (content("nodes.csv", "\n".join(NODES).encode("utf-16")), "nodes.csv is UTF-16"),
+    "Latin-1": (
+        content("nodes.csv", "\n".join(NODES).replace("c,x", "c,ø").encode("latin-1")),
+        "nodes.csv, line 4: byte 3 is not UTF-8 (0xf8)"),
+    "a header in Latin-1": (content("nodes.csv", "id,ålder\n".encode("latin-1")), "nodes.csv, line 1: byte 4"),
+    "zero bytes": (content("nodes.csv", b"\0\0\0\0\0\0"), "nodes.csv is no text"),
+    "a picture": (content("nodes.csv", bytes(range(256)) * 9), "nodes.csv"),
+    "a gzip that is none": (
+        lambda: (content("n.csv.gz", "id,age\n")(), yaml("nodes: n.csv.gz\nedges: edges.csv\n")()), "n.csv.gz cannot be read"),
+    "a gzip that is cut short": (
+        lambda: (content("n.csv.gz", gzip.compress(os.urandom(10_000))[:-5000])(), yaml("nodes: n.csv.gz\nedges: edges.csv\n")()),
+        "n.csv.gz"),
+    "another kind of file": (
+        lambda: (content("n.xlsx", "x")(), yaml("nodes: n.xlsx\nedges: edges.csv\n")()), "n.xlsx is neither CSV nor Parquet"),
+    # Parquet
+    "Parquet that is none": (
+        lambda: (content("n.parquet", "PAR1")(), yaml("nodes: n.parquet\nedges: edges.csv\n")()), "n.parquet is damaged"),
+    "Parquet that is cut short": (parquet(COLUMNS, cut=-60), "nodes.parquet is damaged"),
+    "a null in Parquet": (parquet({**COLUMNS, "age": [1.0, None, 2.0, 3.0]}), "nodes.parquet, row 2, column 'age': the value is empty"),
+    "NaN in Parquet": (parquet({**COLUMNS, "age": [1.0, 2.0, np.nan, 3.0]}), "nodes.parquet, row 3, column 'age'"),
+    "lists in Parquet": (parquet({**COLUMNS, "age": [[1], [2], [3], [4]]}), "nodes.parquet, column 'age' holds list"),
+    "text in Parquet": (parquet({**COLUMNS, "age": ["1", "2", "x", "4"]}), "nodes.parquet, row 3, column 'age': 'x' is no number"),
+    "an id twice in Parquet": (parquet({**COLUMNS, "id": ["a", "b", "b", "d"]}), "nodes.parquet, row 3, column 'id': the id 'b' is also in row 2"),
+    "ids that are lists": (parquet({**COLUMNS, "id": [[1], [2], [3], [4]]}), "nodes.parquet, column 'id'"),
+    # the description
+    "an unknown key": (yaml(YAML + "lable: x\n"), "d.yaml has an unknown key 'lable'; did you mean 'label'?"),
+    "no nodes": (yaml("edges: edges.csv\n"), "d.yaml has no 'nodes'"),
+    "a list": (yaml("- nodes.csv\n"), "d.yaml must be a mapping"),
+    "an empty description": (yaml(""), "d.yaml must be a mapping"),
+    "not YAML": (yaml("nodes: [\n"), "d.yaml is not YAML"),
+    "a tag": (yaml("nodes: !!python/object/apply:os.system ['true']\n"), "d.yaml, line 1: tags"),
+    "an alias": (yaml("nodes: &a nodes.csv\nedges: *a\n"), "d.yaml, line 1: anchors"),
+    "a key twice": (yaml(YAML + "nodes: x.csv\n"), "d.yaml, line 3: 'nodes' is given twice"),
+    "a column that is a list": (yaml(YAML + "id: [a]\n"), "d.yaml: id must be text"),
+    "a misspelt column": (yaml(YAML + "label: lable\n"), "no column 'lable' (label); did you mean 'label'?"),
+}  # fmt: skip
+
+RUN = ["run", "fedavg", "--rounds", "1", "--no-progress"]
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], told: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    capsys.readouterr()
+    assert main([*RUN, *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert told in error
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+def test_the_good_files_are_good() -> None:
+    assert main([*RUN, "--data", "d.yaml"]) == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_broken_files_are_refused_in_one_line_and_nothing_is_written(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, told = CASES[case]
+    change()
+    refused(["--data", "d.yaml"], capsys, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("g.graphml", "<graphml>", "g.graphml is no GraphML"),
+        ("g.graphml", "", "g.graphml is no GraphML"),
+        ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
+        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no vertex attribute"),
+        ("g.pt", "not a file of torch", "g.pt is no PyG Data"),
+        ("g.pt", "", "g.pt is no PyG Data"),
+        ("nodes.csv", None, "is one table, and a graph needs two"),
+        ("missing.yaml", None, "missing.yaml cannot be read"),
+        ("missing.graphml", None, "missing.graphml cannot be read"),
+        ("missing.pt", None, "missing.pt cannot be read"),
+        ("coar", None, "did you mean 'cora'?"),
+        ("graph.xlsx", None, "is no file that can be read"),
+    ],
+)  # fmt: skip
+def test_a_whole_graph_that_cannot_be_read_is_refused(
+    name: str, text: str | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        Path(name).write_text(text)
+    refused(["--data", name], capsys, told)
+
+
+def test_a_pickle_in_a_file_of_torch_is_refused_and_does_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (Path("ran").absolute(),))
+
+    torch.save(Evil(), "g.pt")
+    refused(["--data", "g.pt"], capsys, "g.pt is no PyG Data")
+    Path("g.pt").write_bytes(pickle.dumps(Evil()))
+    refused(["--data", "g.pt"], capsys, "g.pt is no PyG Data")
+    assert not Path("ran").exists()
+
+
+def test_sites_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    refused(["--data", "d.yaml", "--clients", "3"], capsys, "has 2 clients for 'nodes', not 3")
+    refused(["--partition", "column"], capsys, "partition 'column' needs a column of sites")
+
+
+def test_what_looks_odd_and_is_not_wrong_is_read() -> None:
+    """A byte-order mark, blank lines, CRLF, a site with one vertex, isolated vertices, no edges, a label only
+    some have."""
+    text = "\ufeff" + "\r\n\r\n".join([*NODES, "e,alone,5,,", "f,x,6,no,none"]) + "\r\n"
+    Path("nodes.csv").write_bytes(text.encode())
+    assert main([*RUN, "--data", "d.yaml"]) == 0
+    Path("edges.csv").write_text("source,target\n")
+    assert main([*RUN, "--data", "d.yaml", "--out", "none"]) == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_file_that_may_not_be_read_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("nodes.csv").chmod(0)
+    refused(["--data", "d.yaml"], capsys, "nodes.csv cannot be read: Permission denied")
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_a_generated_table_with_one_bad_cell_is_refused_naming_its_line(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Any size, any place: the line of the bad cell and its column are in the message."""
+    rows = data.draw(st.integers(2, 30))
+    features = data.draw(st.integers(1, 4))
+    bad_row = data.draw(st.integers(0, rows - 1))
+    bad_column = data.draw(st.integers(0, features - 1))
+    bad = data.draw(
+        st.sampled_from(["", "nan", "-inf", "x", "1,2", "1e400", "--1", "0x1", "½", "None", "true"])
+    )
+    folder = tmp_path_factory.mktemp("table")
+    lines = ["id," + ",".join(f"f{j}" for j in range(features)) + ",label"]
+    for i in range(rows):
+        cells = [f'"{bad}"' if (i, j) == (bad_row, bad_column) else str(i * j) for j in range(features)]
+        lines.append(f"v{i},{','.join(cells)},{i % 2}")
+    (folder / "nodes.csv").write_text("\n".join(lines))
+    (folder / "edges.csv").write_text("source,target\nv0,v1\n")
+    (folder / "d.yaml").write_text(YAML)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        told: list[str] = []
+        patch.setattr("graphfed.cli.commands.say", told.append)
+        assert main([*RUN, "--data", "d.yaml"]) == 2
+    (message,) = told
+    assert f"nodes.csv, line {bad_row + 2}, column 'f{bad_column}': " in message
+    assert sorted(path.name for path in folder.iterdir()) == ["d.yaml", "edges.csv", "nodes.csv"]
+
+
+def test_the_line_of_a_ragged_row_is_the_one_an_editor_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("edges.csv").write_text("\n\nsource,target\n\na,b\n\n\nb,c,d\n")
+    refused(["--data", "d.yaml"], capsys, "edges.csv, line 8: 3 values")
+    Path("edges.csv").write_text("\n\nsource,target\n\na,b\n\n\nb,q\n")
+    refused(["--data", "d.yaml"], capsys, "edges.csv, line 8, column 'target'")
