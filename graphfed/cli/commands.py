@@ -89,28 +89,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except _UsageError as error:
         # Empty where help was printed because nothing was asked.
-        message = one_line(error.format_message())
+        message = _meant(error) or one_line(error.format_message())
         if message:
-            say(f"error: {message}{_meant(error)} (see graphfed --help)")
+            say(f"error: {message} (see graphfed --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
 
 
 def _meant(error: Any) -> str:
-    """For an unknown option that is a setting of ours, or another program's word for one: how to give it."""
-    name = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
-    if name in SETTINGS:
-        return f"; {name} is a setting: give --set {name}=VALUE"
+    """What to say of an unknown option that is a setting of ours, or another program's word; else empty."""
+    given = str(getattr(error, "option_name", ""))
+    name = given.lstrip("-").replace("-", "_")
     if not name:
         return ""
     from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS
 
-    meant, option = SYNONYMS.get(name), OPTION_WORDS.get(name)
-    if meant is None and option is None:
-        return ""
-    if meant is None or meant == "rounds":
-        return f"; it is called --{(option or meant or '').replace('_', '-')} here"
-    return f"; {meant} is a setting: give --set {meant}=VALUE"
+    setting = name if name in SETTINGS else SYNONYMS.get(name)
+    # Rounds are both.
+    option = "rounds" if setting == "rounds" else OPTION_WORDS.get(name)
+    if option is not None:
+        return f"there is no option {given}; it is called --{option.replace('_', '-')} here"
+    if setting is not None:
+        return f"there is no option {given}; {setting} is a setting: give --set {setting}=VALUE"
+    return ""
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which

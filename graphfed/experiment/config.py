@@ -307,7 +307,8 @@ def _training_names(method: Method) -> list[str]:
 
 
 def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
-    options = PARTITIONS[partition].options if partition in PARTITIONS else {}
+    spec = PARTITIONS.get(partition) or PARTITIONS.get(partition.lower())
+    options = {} if spec is None else spec.options
     return [*_SEEDS, *(f"partition.{key}" for key in options), *(f"data.{key}" for key in data_options)]
 
 

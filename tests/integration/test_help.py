@@ -130,8 +130,8 @@ def test_the_table_of_exceptions_names_every_one_with_its_exit_code() -> None:
     [
         ("run fedavg --lr 0.1", "lr is a setting: give --set lr=VALUE"),
         ("run fedavg --learning-rate=0.1", "lr is a setting: give --set lr=VALUE"),
-        ("run fedavg --epochs 3", "rounds"),
-        ("run fedavg --num-clients 3", "--clients"),
+        ("run fedavg --epochs 3", "there is no option --epochs; it is called --rounds here"),
+        ("run fedavg --num-clients 3", "it is called --clients here"),
         ("compare fedavg --mu 3", "mu is a setting: give --set mu=VALUE"),
     ],
 )

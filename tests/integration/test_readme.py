@@ -60,7 +60,8 @@ def test_the_readme_lists_every_method_and_no_other():
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/data.md", "docs/runs.md"]
+    "name",
+    ["README.md", "CONTRIBUTING.md", "docs/design.md", "docs/data.md", "docs/errors.md", "docs/runs.md"],
 )
 def test_every_file_that_the_docs_name_exists(name):
     """A path is written from the root, from the package, or, where its folder is plain, as a bare name."""
