@@ -22,7 +22,11 @@ def report(
 
     The page needs no network to be viewed. Several runs must share data, split and partition.
 
-    Example:  graphfed report runs/compare-cora-20260131-120000
+    Examples:
+        graphfed report runs/compare-cora-20260131-120000
+        graphfed report runs/one runs/two --out both.html
+    See also:
+        docs/report.md
     """
     from graphfed.report import write_report
 

@@ -149,6 +149,8 @@ def run(
     Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
     GraphfedError when the disk refuses the files; Interrupted (a KeyboardInterrupt), after saving, when
     SIGINT or SIGTERM came while it trained."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     doubled = sorted(set(settings or {}) & set(more))
     if doubled:
         raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")

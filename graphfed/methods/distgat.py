@@ -31,6 +31,10 @@ class DistGATConfig(TrainingConfig):
 METHOD = Method(
     name="distgat",
     summary="FedAvg on GAT, cross-client edges dropped",
+    paper="the baseline of Ambekar et al.: FedGAT, a privacy-preserving federated approximation algorithm "
+    "for graph attention networks; GAT: Velickovic et al., ICLR 2018, arXiv:1710.10903",
+    needs=("backbone gat",),
+    crosses="weights, every round",
     config=DistGATConfig,
     setup=setup,
     round=round,

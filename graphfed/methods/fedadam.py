@@ -78,6 +78,9 @@ def round(fed: Federation, state: State, config: FedAdamConfig, number: int) -> 
 METHOD = Method(
     name="fedadam",
     summary="FedAvg with Adam at the server on the mean update",
+    paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
+    "ICLR 2021, arXiv:2003.00295",
+    crosses="weights, every round",
     config=FedAdamConfig,
     setup=setup,
     round=round,

@@ -124,6 +124,9 @@ MESSAGES = {
 METHOD = Method(
     name="fedavg",
     summary="weights averaged every round, cross-client edges dropped",
+    paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep "
+    "networks from decentralized data. AISTATS 2017, arXiv:1602.05629",
+    crosses="weights, every round",
     config=TrainingConfig,
     setup=setup,
     round=round,

@@ -196,6 +196,10 @@ MESSAGES = {
 METHOD = Method(
     name="fedgcn",
     summary="one exchange of neighbourhood feature sums, then FedAvg; 2 hops make a two-layer GCN exact",
+    paper="Yao, Jin, Ravi, Joe-Wong: FedGCN, convergence-communication tradeoffs in federated training of "
+    "graph convolutional networks. NeurIPS 2023, arXiv:2201.12433",
+    needs=("backbone gcn",),
+    crosses="feature sums of neighbours, once; weights, every round",
     config=FedGCNConfig,
     setup=setup,
     round=fedavg.round,

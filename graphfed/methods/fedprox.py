@@ -31,6 +31,9 @@ def round(fed: Federation, state: State, config: FedProxConfig, number: int) -> 
 METHOD = Method(
     name="fedprox",
     summary="FedAvg with a proximal term that keeps clients near the shared weights",
+    paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. "
+    "MLSys 2020, arXiv:1812.06127",
+    crosses="weights, every round",
     config=FedProxConfig,
     setup=setup,
     round=round,
