@@ -299,7 +299,6 @@ def _row_of(asked: RecipeRow, item: Item, results: Sequence[Result], folder: Pat
         "printed": None if asked.printed is None else {"mean": asked.printed, "std": asked.printed_std},
         "difference": ours["mean"] - asked.printed if both else None,
         "seconds": sum(result.seconds["total"] for result in results),
-        "hashes": [result.hashes for result in results],
         "folders": [str(Path(item.name) / run_name(asked.label, result.seed)) for result in results],
     }
 
