@@ -38,7 +38,8 @@ done = time.perf_counter()
 arrays = sum(a.nbytes for a in (graph.x, graph.y, graph.edges, graph.sites, graph.ids))
 tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
 print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
-    "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6, "tables_mb": tables / 1e6, "vertices": graph.num_nodes,
+    "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6,
+    "tables_mb": tables / 1e6, "vertices": graph.num_nodes,
     "edges": graph.num_edges, "sites": dealt.num_sites, "cut": int(len(dealt.cut_site) // 2)}))
 """
 

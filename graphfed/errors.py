@@ -1,27 +1,49 @@
-"""The exceptions a user can meet, each with the exit code of the command line.
+"""The exceptions a user can meet, and the exit codes of the command line.
 
-GraphfedError      1   anything the program itself gets wrong
-├── InputError     2   a bad option, file, name or value: says what was found, what was expected, and the fix
-└── PlaceError     1   a method used a value at a place where it does not live (a programming error)
+    GraphfedError      1   anything the program itself gets wrong
+    ├── InputError     2   a bad option, file, name or value: what was found, what was expected, and the fix
+    └── PlaceError     1   a method used a value at a place where it does not live (a programming error)
+
+Exit codes (docs/errors.md says how to resolve each):
+
+    0    DONE          the command did what was asked
+    1    FAILED        the program or the machine failed: GraphfedError, no memory, a disk that refuses
+    2    UNUSABLE      the input cannot be used; one line on stderr, nothing written
+    130  INTERRUPTED   by Ctrl-C or SIGTERM, after saving what a run needs to go on (`graphfed resume`)
 """
 
 import difflib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["GraphfedError", "InputError", "PlaceError", "did_you_mean", "shown"]
+__all__ = [
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "UNUSABLE",
+    "GraphfedError",
+    "InputError",
+    "PlaceError",
+    "did_you_mean",
+    "shown",
+]
+
+DONE = 0
+FAILED = 1
+UNUSABLE = 2
+INTERRUPTED = 130
 
 
 class GraphfedError(Exception):
     """Base of every exception graphfed raises on purpose."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 class InputError(GraphfedError):
     """The user's input cannot be used; nothing was written."""
 
-    exit_code = 2
+    exit_code = UNUSABLE
 
 
 class PlaceError(GraphfedError, TypeError):

@@ -23,7 +23,12 @@ def audit(
     Every check says what the attacker sees, what it found and how sure that is, and what guessing gives. What
     crossed is made again from the run's own config and data. The folder gets audit.json.
 
-    Example:  graphfed audit runs/fedgcn-cora-20260131-120000
+    Examples:
+        graphfed audit runs/fedgcn-cora-20260131-120000
+    Files:
+        audit.json           in the folder: what every check found
+    See also:
+        graphfed report
     """
     from graphfed.audit.run import audit as run_checks
 

@@ -1,10 +1,4 @@
-"""The command line's table of commands, and the exit codes.
-
-0    done
-1    the program itself failed (GraphfedError)
-2    the input cannot be used: one line on stderr, nothing written (InputError, unknown options)
-130  interrupted, by Ctrl-C or SIGTERM, after saving what a run needs to go on (`graphfed resume`)
-"""
+"""The command line's table of commands. The exit codes are explained in graphfed/errors.py."""
 
 import os
 import sys
@@ -14,9 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import audit, data, listing, reproduce, sweep, track, training
+from graphfed.cli import (
+    audit,
+    data,
+    doctor,
+    listing,
+    prediction,
+    reporting,
+    reproduce,
+    sweep,
+    track,
+    training,
+)
+from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
-from graphfed.errors import GraphfedError
+from graphfed.cli.values import SETTINGS
+from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
 
 __all__ = ["app", "main"]
@@ -25,8 +32,25 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="graphfed",
-    help="Train graph neural networks across parties that may not show each other their graphs.",
-    epilog="Start here:  graphfed run fedavg   then   graphfed compare isolated fedavg fedgcn central",
+    cls=ManualGroup,
+    help="""Train graph neural networks across parties that may not show each other their graphs.
+
+    Examples:
+        graphfed run fedavg
+        graphfed run fedgcn --data cora --clients 10 --set hops=1
+        graphfed compare isolated fedavg fedgcn central --seeds 0,1,2
+        graphfed methods fedgcn
+        graphfed doctor
+    Environment:
+        GRAPHFED_DATA        the folder of data sets, looked in after --data-dir
+        XDG_CACHE_HOME       where the cache folder lies (default: ~/.cache)
+        OMP_NUM_THREADS      threads of torch; --threads says it for one run
+    Files:
+        runs/                a folder for each run, where no --out is given
+        ~/.cache/graphfed/   converted copies of public data
+    See also:
+        graphfed COMMAND --help, and docs/ in the repository
+    """,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
@@ -35,12 +59,16 @@ app = typer.Typer(
 app.command()(training.run)
 app.command()(training.compare)
 app.command()(training.resume)
+app.command()(reporting.report)
+app.command()(prediction.predict)
 app.command()(sweep.sweep)
 app.command()(audit.audit)
 app.command()(reproduce.reproduce)
 app.command()(track.track)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
+app.command()(doctor.doctor)
+as_manual(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -51,7 +79,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code (see the module's docstring)."""
+    """Run the command line and return the exit code (see graphfed/errors.py)."""
     # Before torch is loaded: threads that wait sleep instead of spinning. Where other programs keep the cores
     # busy, spinning made a round on Cora up to 70 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -65,24 +93,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
             )
     except (typer.Abort, KeyboardInterrupt):
-        code = 130
+        code = INTERRUPTED
     except GraphfedError as error:
         say(f"error: {one_line(str(error))}")
         return error.exit_code
     except MemoryError:
         say("error: there is not enough memory; use a smaller graph, fewer clients or smaller layers")
-        return 1
+        return FAILED
     except OSError as error:
         # The disk, as a rule: the one stdout goes to, or that of the temporary files.
         say(f"error: {error}")
-        return 1
+        return FAILED
     except _UsageError as error:
         # Empty where help was printed because nothing was asked.
-        message = one_line(error.format_message())
+        message = _meant(error) or one_line(error.format_message())
         if message:
             say(f"error: {message} (see graphfed --help)")
-        return 2
-    return code if isinstance(code, int) else 0
+        return UNUSABLE
+    return code if isinstance(code, int) else DONE
+
+
+def _meant(error: Any) -> str:
+    """What to say of an unknown option that is a setting of ours, or another program's word; else empty."""
+    given = str(getattr(error, "option_name", ""))
+    name = given.lstrip("-").replace("-", "_")
+    if not name:
+        return ""
+    from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS
+
+    setting = name if name in SETTINGS else SYNONYMS.get(name)
+    # Rounds are both.
+    option = "rounds" if setting == "rounds" else OPTION_WORDS.get(name)
+    if option is not None:
+        return f"there is no option {given}; it is called --{option.replace('_', '-')} here"
+    if setting is not None:
+        return f"there is no option {given}; {setting} is a setting: give --set {setting}=VALUE"
+    return ""
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which

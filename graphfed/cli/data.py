@@ -7,12 +7,31 @@ from graphfed.cli.output import show
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at the data sets that can be named with --data.", no_args_is_help=True)
+app = typer.Typer(
+    help="""Look at the data sets that can be named with --data.
+
+    Examples:
+        graphfed data list
+    See also:
+        graphfed run; docs/data.md
+    """,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
 
 @app.command("list")
 def data_list(data_dir: DataDir = None) -> None:
-    """List the data sets: built in, found in a folder, or which of their files are missing."""
+    """List the data sets: built in, found in a folder, or which of their files are missing.
+
+    Examples:
+        graphfed data list
+        graphfed data list --data-dir data
+    Environment:
+        GRAPHFED_DATA        a folder to look in after --data-dir
+    See also:
+        docs/data.md: which files each set needs, and where they come from
+    """
     from rich.table import Table
 
     from graphfed.data.datasets import DATASETS, available

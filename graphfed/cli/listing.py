@@ -1,31 +1,127 @@
-"""`graphfed methods`: what there is to choose from."""
+"""`graphfed methods`: what there is to choose from, and one method in full."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from graphfed.cli.output import show
+from graphfed.cli.values import method_names
+
+if TYPE_CHECKING:
+    from graphfed.methods.base import Method
 
 __all__ = ["methods"]
 
 
-def methods() -> None:
-    """List the methods: what each does, and the settings it has of its own or sets differently."""
-    import dataclasses
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", autocompletion=method_names, help="A method, to see all about it."),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
+) -> None:
+    """List the methods: what each needs, what crosses and what protects it. With a name: paper and settings.
 
+    Examples:
+        graphfed methods
+        graphfed methods fedgcn
+        graphfed methods --json
+    See also:
+        graphfed run, graphfed data list; CONTRIBUTING.md, to add one
+    """
+    from graphfed.methods.registry import METHODS, get_method
+
+    if name is not None:
+        method = get_method(name)
+        if as_json:
+            print(json.dumps(_content(method)))
+        else:
+            _page(method)
+    elif as_json:
+        print(json.dumps({"methods": [_content(get_method(each)) for each in METHODS]}))
+    else:
+        _table([get_method(each) for each in METHODS])
+
+
+def _aliases(method: "Method") -> list[str]:
+    from graphfed.methods.registry import ALIASES
+
+    return [alias for alias, target in ALIASES.items() if target == method.name]
+
+
+def _content(method: "Method") -> dict[str, Any]:
+    from graphfed.experiment.settings import settings_of
+
+    return {
+        "name": method.name,
+        "aliases": _aliases(method),
+        "task": method.task,
+        "summary": method.summary,
+        "paper": method.paper,
+        "needs": method.requirements(),
+        "crosses": method.crosses,
+        "protection": method.protection,
+        "settings": [setting.to_json() for setting in settings_of(method)],
+    }
+
+
+def _table(listed: "list[Method]") -> None:
+    """All methods in 80 columns. What every one of them needs is said once, below."""
+    from rich.markup import escape
     from rich.table import Table
 
-    from graphfed.methods.base import TrainingConfig
-    from graphfed.methods.registry import ALIASES, METHODS, get_method
-
-    common = {field.name for field in dataclasses.fields(TrainingConfig)}
+    common = [need for need in listed[0].requirements() if all(need in m.requirements() for m in listed)]
     table = Table(
-        caption="settings of --set that every method has: " + ", ".join(sorted(common - {"seed"})),
+        caption=f"Every method needs {' and '.join(common)}.\n" * bool(common)
+        + "graphfed methods NAME: the paper, and every setting with its range.",
         caption_justify="left",
+        show_lines=True,
     )
-    for column in ("method", "task", "what it does", "own settings"):
-        table.add_column(column, overflow="fold")
-    for name in METHODS:
-        method = get_method(name)
-        default = method.config(**method.defaults)
-        own = {f.name: getattr(default, f.name) for f in dataclasses.fields(default) if f.name not in common}
-        aliases = [alias for alias, target in ALIASES.items() if target == name]
-        told = ", ".join(f"{key}={value}" for key, value in {**method.defaults, **own}.items())
-        table.add_row(", ".join([name, *aliases]), method.task, method.summary, told)
+    for column in ("method", "what it does", "needs", "what crosses", "protection"):
+        table.add_column(column, overflow="fold", min_width=8 if column == "method" else None)
+    for method in listed:
+        names = method.name + "".join(f"\n({alias})" for alias in _aliases(method))
+        needs = [need for need in method.requirements() if need not in common]
+        cells = (names, method.summary, "; ".join(needs) or "-", method.crosses, method.protection)
+        table.add_row(*(escape(cell) for cell in cells))
+    show(table)
+
+
+def _page(method: "Method") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from graphfed.experiment.settings import settings_of, told
+
+    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    facts.add_column(no_wrap=True, style="bold")
+    facts.add_column(overflow="fold")
+    rows = {
+        method.name: method.summary,
+        "also called": ", ".join(_aliases(method)),
+        "paper": method.paper,
+        "task": method.task,
+        "needs": "; ".join(method.requirements()),
+        "what crosses": method.crosses,
+        "protection": method.protection,
+        # Each named transfer in words.
+        **method.messages,
+    }
+    for what, words in rows.items():
+        if words:
+            facts.add_row(escape(what), escape(words))
+    show(facts)
+    table = Table(
+        title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
+        title_justify="left",
+    )
+    for column in ("setting", "a value is", "default", "what it is"):
+        table.add_column(column, overflow="fold", no_wrap=column == "setting")
+    for setting in settings_of(method):
+        mark = " *" if setting.own or setting.name in method.defaults else ""
+        cells = (setting.name + mark, setting.expected, told(setting.default), setting.description)
+        table.add_row(*(escape(cell) for cell in cells))
+    print()
     show(table)

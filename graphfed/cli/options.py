@@ -1,9 +1,20 @@
-"""The options that several commands share."""
+"""The options that several commands share, in the panels of the help."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from graphfed.cli.values import (
+    DATA_SETS,
+    DEVICES,
+    PARTITIONS,
+    PLACEMENTS,
+    RUNTIMES,
+    SPLITS,
+    choices,
+    setting_keys,
+)
 
 
 def whole_number(text: str) -> int:
@@ -14,18 +25,29 @@ def whole_number(text: str) -> int:
         raise typer.BadParameter(f"{text[:60]!r} is not a whole number") from None
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="YAML file with the names of these options (method, data, clients, ...), settings under 'set:'. "
-        "What is given on the command line wins."
-    ),
-]
+#: The panels of a command's help, in the order of the options below.
+DATA_PANEL = "Data"
+TRAINING_PANEL = "Training"
+MACHINE_PANEL = "Machine"
+OUTPUT_PANEL = "Output"
+
 Data = Annotated[
     str | None,
     typer.Option(
+        metavar="DATA",
+        autocompletion=choices(DATA_SETS),
+        rich_help_panel=DATA_PANEL,
         help="Data set (see 'graphfed data list'), or a file: .yaml describes one's own tables, .pt is a PyG "
-        "Data, .graphml (default: digits)."
+        "Data, .graphml (default: digits).",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=DATA_PANEL,
+        help="YAML file with the names of these options (method, data, clients, ...), settings under 'set:'. "
+        "What is given on the command line wins.",
     ),
 ]
 Clients = Annotated[
@@ -33,71 +55,142 @@ Clients = Annotated[
     typer.Option(
         parser=whole_number,
         metavar="K",
-        help="Number of sites (default: 10; one per vertex for the partition 'ego').",
+        rich_help_panel=DATA_PANEL,
+        help="Number of sites (default: 10; as many as there are, for the partitions ego and column).",
     ),
 ]
 Partition = Annotated[
     str | None,
     typer.Option(
-        help="How the graph is dealt: label_dirichlet, label_skew, random, edges_uniform, louvain, metis, "
-        "overlapping, ego, column (default: column, the sites of the data, where it names them; else "
-        "label_dirichlet with partition.beta=10000, which is even)."
+        metavar="NAME",
+        autocompletion=choices(PARTITIONS),
+        rich_help_panel=DATA_PANEL,
+        help=f"How the graph is dealt: {', '.join(PARTITIONS)} "
+        "(default: column, the sites of the data, where it names them; else label_dirichlet with "
+        "partition.beta=10000, which is even).",
     ),
-]
-Rounds = Annotated[
-    int | None, typer.Option(parser=whole_number, metavar="R", help="Communication rounds (default: 100).")
 ]
 Split = Annotated[
     str | None,
     typer.Option(
+        metavar="SPLIT",
+        autocompletion=choices(SPLITS),
+        rich_help_panel=DATA_PANEL,
         help="default, public, per_class:20,500,1000 or random:0.5,0.25,0.25 "
-        "(default: public where the data set has one, else per_class)."
-    ),
-]
-Runtime = Annotated[
-    str | None,
-    typer.Option(help="local: all in this process; processes: one process per site (default: local)."),
-]
-Placement = Annotated[
-    str | None,
-    typer.Option(
-        help="In the local runtime: stacked computes all clients together, one-at-a-time one after the other "
-        "(slow, for debugging: a failure names the client, the stage and the inputs) (default: stacked)."
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0 (default: cpu).")]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole_number,
-        metavar="N",
-        help="Threads to compute with (default: one for a small graph, every core for a large one; "
-        "with --runtime processes those of each process, one).",
+        "(default: public where the data set has one, else per_class).",
     ),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where to look for data files first; then in GRAPHFED_DATA and in the cache folder."),
+    typer.Option(
+        metavar="FOLDER",
+        rich_help_panel=DATA_PANEL,
+        help="Where to look for data files first; then in GRAPHFED_DATA and in the cache folder.",
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number,
+        metavar="R",
+        rich_help_panel=TRAINING_PANEL,
+        help="Communication rounds (default: 100).",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number,
+        metavar="S",
+        rich_help_panel=TRAINING_PANEL,
+        help="Seed of weights, draws, partition and split (default: 0).",
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="S,S,...",
+        rich_help_panel=TRAINING_PANEL,
+        help="Seeds, separated by commas (default: 0,1,2).",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting, as often as needed: lr, weight_decay, hidden, layers, dropout, backbone, "
-        "local_steps, fraction, optimizer, patience, ... and the method's own ('graphfed methods'); "
-        "partition.beta, partition.alpha, ...; partition_seed, split_seed (default: the seed); "
-        "data.num_nodes, ... of a generated data set.",
+        autocompletion=setting_keys,
+        rich_help_panel=TRAINING_PANEL,
+        help="A setting, as often as needed: of the method (lr, hidden, dropout, backbone, local_steps, ...; "
+        "all of them: 'graphfed methods NAME'), of the partition (partition.beta, ...), of a generated data "
+        "set (data.num_nodes, ...), partition_seed, split_seed (default: the seed).",
+    ),
+]
+Runtime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=choices(RUNTIMES),
+        rich_help_panel=MACHINE_PANEL,
+        help="local: all in this process; processes: one process per site (default: local).",
+    ),
+]
+Placement = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=choices(PLACEMENTS),
+        rich_help_panel=MACHINE_PANEL,
+        help="In the local runtime: stacked computes all clients together, one-at-a-time one after the other "
+        "(slow, for debugging: a failure names the client, the stage and the inputs) (default: stacked).",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=choices(DEVICES),
+        rich_help_panel=MACHINE_PANEL,
+        help="cpu, cuda or cuda:0 (default: cpu).",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number,
+        metavar="N",
+        rich_help_panel=MACHINE_PANEL,
+        help="Threads to compute with (default: one for a small graph, every core for a large one; "
+        "with --runtime processes those of each process, one).",
     ),
 ]
 CheckpointEvery = Annotated[
     float | None,
     typer.Option(
         metavar="SECONDS",
+        rich_help_panel=OUTPUT_PANEL,
         help="Time between checkpoints, from which 'graphfed resume' goes on; 0: every round (default: 30).",
     ),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as one JSON object, the last line of stdout.")
+    bool,
+    typer.Option(
+        "--json",
+        rich_help_panel=OUTPUT_PANEL,
+        help="Print the result as one JSON object, the last line of stdout.",
+    ),
 ]
-Progress = Annotated[bool, typer.Option(help="Show progress on stderr.")]
+Progress = Annotated[
+    bool,
+    typer.Option(
+        show_default=False, rich_help_panel=OUTPUT_PANEL, help="Show progress on stderr (default: yes)."
+    ),
+]
+Report = Annotated[
+    bool,
+    typer.Option(
+        show_default=False,
+        rich_help_panel=OUTPUT_PANEL,
+        help="Write report.html into the folder (default: yes).",
+    ),
+]

@@ -39,7 +39,11 @@ def reproduce(
 
     The predicted cost is told first. Files of data that are missing are named before anything is run.
 
-    Example:  graphfed reproduce fedgcn cora --quick
+    Examples:
+        graphfed reproduce --list
+        graphfed reproduce fedgcn cora --quick
+    See also:
+        graphfed compare
     """
     from graphfed.experiment.reproduce import reproduce as run_recipe
 

@@ -86,7 +86,11 @@ def sweep(
     Every trial of a seed has the same graph, split and partition. Test scores are shown for the chosen
     settings only: the best of many test scores would promise too much.
 
-    Example:  graphfed sweep fedavg --data cora --grid lr=0.1,0.5 --grid hidden=16,32 --seeds 0,1
+    Examples:
+        graphfed sweep fedavg --grid lr=0.1,0.5 --grid hidden=16,32
+        graphfed sweep fedavg --data cora --grid lr=0.1,0.5 --seeds 0,1
+    See also:
+        graphfed compare, graphfed resume
     """
     from graphfed.cli.training import parse_seeds
     from graphfed.experiment.config import parse_settings, read_config

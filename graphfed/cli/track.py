@@ -27,7 +27,11 @@ def track(
     What the tracker has already is not written again. A run that is still going on is followed up to its
     newest checkpoint. Needs the extra 'track'.
 
-    Example:  graphfed track runs/fedavg-cora-20260131-120000 --to tensorboard
+    Examples:
+        graphfed track runs/mine --to tensorboard
+        graphfed track runs/mine --to mlflow --uri sqlite:///mlflow.db
+    See also:
+        docs/runs.md
     """
     from graphfed.experiment.track import track as hand_on
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphfed.cli.options import (
+    DATA_PANEL,
+    OUTPUT_PANEL,
     CheckpointEvery,
     Clients,
     Config,
@@ -17,16 +19,19 @@ from graphfed.cli.options import (
     Partition,
     Placement,
     Progress,
+    Report,
     Rounds,
     Runtime,
+    Seed,
+    Seeds,
     Settings,
     Split,
     Threads,
-    whole_number,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
 from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
+from graphfed.cli.values import method_names
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -37,19 +42,19 @@ __all__ = ["compare", "parse_seeds", "resume", "run"]
 
 
 def run(
-    method: Annotated[str | None, typer.Argument(help="The method; see 'graphfed methods'.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."
+        ),
+    ] = None,
     *,
     data: Data = None,
     config: Config = None,
     clients: Clients = None,
     partition: Partition = None,
     rounds: Rounds = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            parser=whole_number, metavar="S", help="Seed of weights, draws, partition and split (default: 0)."
-        ),
-    ] = None,
+    seed: Seed = None,
     split: Split = None,
     runtime: Runtime = None,
     placement: Placement = None,
@@ -57,18 +62,36 @@ def run(
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write, new or empty (default: runs/METHOD-DATA-TIME).")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            rich_help_panel=OUTPUT_PANEL,
+            help="Folder to write, new or empty (default: runs/METHOD-DATA-TIME).",
+        ),
     ] = None,
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Train one method on one graph dealt over sites, and say what it cost and what left each site.
 
-    The folder gets the result, metrics of every round, the ledger of what crossed, the model and predictions.
+    The result is scored on the test vertices once, at the round that was best on the validation vertices.
 
-    Example:  graphfed run fedgcn --data cora --clients 10 --set hops=1
+    Examples:
+        graphfed run fedavg
+        graphfed run fedgcn --data cora --clients 10 --set hops=1
+        graphfed run fedprox --set mu=0.1 --set partition.beta=1 --out skewed
+        graphfed run --config experiment.yaml --rounds 20 --json
+    Files:
+        manifest.json        what was asked, seeds, hashes, versions
+        metrics.jsonl        a line a round
+        ledger.json          every named transfer: what crossed, bytes, protection
+        result.json          the result
+        model.safetensors, predictions.parquet, checkpoint/
+    See also:
+        graphfed compare, graphfed resume, graphfed methods; docs/runs.md
     """
     from graphfed.experiment.config import parse_settings, read_config
     from graphfed.experiment.run import run as run_method
@@ -96,32 +119,42 @@ def run(
         result = run_method(
             options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
         )
-    _print_result(result, as_json)
+    _print_result(result, as_json, report)
 
 
-def _print_result(result: "Result", as_json: bool) -> None:
+def _print_result(result: "Result", as_json: bool, report: bool) -> None:
+    path = _report(result.folder) if report else None
     if as_json:
         say(f"files: {result.folder}")
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
         print(summary(result))
+        if path is not None:
+            print(f"report: {path}")
 
 
 def compare(
-    methods: Annotated[list[str] | None, typer.Argument(help="The methods; see 'graphfed methods'.")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD...", autocompletion=method_names, help="The methods; see 'graphfed methods'."
+        ),
+    ] = None,
     *,
     data: Data = None,
     config: Annotated[
         list[Path] | None,
         typer.Option(
+            metavar="FILE",
+            rich_help_panel=DATA_PANEL,
             help="YAML file as for 'graphfed run', as often as needed: with a method it is one more row "
-            "(named by 'label:', else after the file), without one it holds options common to all rows."
+            "(named by 'label:', else after the file), without one it holds options common to all rows.",
         ),
     ] = None,
     clients: Clients = None,
     partition: Partition = None,
     rounds: Rounds = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0,1,2).")] = None,
+    seeds: Seeds = None,
     split: Split = None,
     runtime: Runtime = None,
     placement: Placement = None,
@@ -129,20 +162,33 @@ def compare(
     threads: Threads = None,
     data_dir: DataDir = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write, new or empty (default: runs/compare-DATA-TIME).")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            rich_help_panel=OUTPUT_PANEL,
+            help="Folder to write, new or empty (default: runs/compare-DATA-TIME).",
+        ),
     ] = None,
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
 
     The reference rows central, isolated and fedavg are always there; runs on different data, splits or
     partitions are refused. A setting goes to every method that has it; fedgcn.hops=1 goes to fedgcn alone.
-    The folder gets one run folder for each run, and comparison.json.
 
-    Example:  graphfed compare isolated fedavg fedgcn central --data cora --seeds 0,1,2
+    Examples:
+        graphfed compare isolated fedavg fedgcn central --data cora --seeds 0,1,2
+        graphfed compare fedavg fedprox --set fedprox.mu=0.1 --seeds 0,1
+        graphfed compare fedgcn --config one-hop.yaml --clients 5 --json
+    Files:
+        METHOD-seedS/        the folder of each run, as 'graphfed run' writes it
+        comparison.json      the table: mean, deviation and values over seeds
+    See also:
+        graphfed run, graphfed resume; docs/runs.md, section Comparisons
     """
     from graphfed.experiment.compare import compare as compare_methods
     from graphfed.experiment.config import parse_settings
@@ -176,10 +222,25 @@ def compare(
             progress=progress,
             command=command_line(),
         )
-    _print_comparison(comparison, as_json)
+    _print_comparison(comparison, as_json, report)
 
 
-def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
+def _report(folder: Path | None) -> Path | None:
+    """The report of a finished folder, and a run's model card, written where they are missing."""
+    if folder is None:
+        return None
+    from graphfed.report import write_card, write_report
+
+    path = folder / "report.html"
+    if path.exists():
+        return path
+    if (folder / "result.json").exists():
+        write_card(folder)
+    return write_report([folder])
+
+
+def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:
+    path = _report(comparison.folder) if report else None
     if comparison.added:
         say(f"added for reference: {', '.join(comparison.added)}")
     if as_json:
@@ -188,13 +249,19 @@ def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
     else:
         show(comparison.table())
         print(f"files: {comparison.folder}")
+        if path is not None:
+            print(f"report: {path}")
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run, comparison or sweep that has not ended.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder of a run, comparison or sweep that has not ended."),
+    ],
     *,
     data_dir: DataDir = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Go on with a run, comparison or sweep that was interrupted, from its newest checkpoint.
@@ -202,7 +269,13 @@ def resume(
     The result is that of a run that was never interrupted: the same weights, the same metrics. A folder that
     has ended is only shown.
 
-    Example:  graphfed resume runs/fedavg-cora-20260131-120000
+    Examples:
+        graphfed resume runs/fedavg-cora-20260131-120000
+        graphfed resume skewed --data-dir data --json
+    Files:
+        checkpoint/          in the folder of a run: the two newest checkpoints
+    See also:
+        graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
     from graphfed.experiment.reproduce import Reproduction
     from graphfed.experiment.resume import resume as go_on
@@ -212,13 +285,13 @@ def resume(
     with interruption_told():
         ended = go_on(folder, data_dir=data_dir, progress=progress)
     if isinstance(ended, Result):
-        _print_result(ended, as_json)
+        _print_result(ended, as_json, report)
     elif isinstance(ended, Sweep):
         print_sweep(ended, as_json)
     elif isinstance(ended, Reproduction):
         print_reproduction(ended, as_json)
     else:
-        _print_comparison(ended, as_json)
+        _print_comparison(ended, as_json, report)
 
 
 def _compare_files(

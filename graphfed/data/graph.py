@@ -299,6 +299,11 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
         raise InputError(
             f"graph {name!r}: features have shape {x.shape}; expected one row for each of the {n} vertices"
         )
+    if x.shape[1] == 0:
+        raise InputError(
+            f"graph {name!r}: features have shape {x.shape}, no column at all; give at least one feature, as "
+            "in a column of ones or of degrees"
+        )
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused below
         if sp.issparse(x):
             x = sp.csr_matrix(x, dtype=np.float32, copy=True)

@@ -101,8 +101,8 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
         if not structure_only and "feat_indptr" not in arrays:
             raise InputError(
                 f"data set {source.name!r}: {place} lacks the features of its {len(labels)} vertices"
-                f"{_partial(place, source)}; structure_only=True loads the graph "
-                "and its classes without features"
+                f"{_partial(place, source)}; nothing can be trained without them: get the whole set from "
+                f"{source.source}, or use another one"
             )
         x = None if structure_only else _features(arrays, place, source, len(labels))
         names = _names(arrays, place, source, len(labels)) if "label_names" in arrays else ()

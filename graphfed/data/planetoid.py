@@ -77,7 +77,7 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
                 f"get it from {SOURCE}"
             )
             if not structure_only:
-                message += "; structure_only=True loads the graph and its classes without features"
+                message += "; nothing can be trained without its features"
             raise InputError(message)
         else:
             looked = ", ".join(str(p) for root in roots for p in folders(root, folder))

@@ -22,9 +22,17 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
 
     Raises InputError for an unknown spec, a split the data set does not have, or too few vertices.
     """
-    kind, _, numbers = spec.partition(":")
+    kind, colon, numbers = spec.partition(":")
+    kind = kind.lower()
     if kind not in KINDS:
-        raise InputError(f"unknown split {spec!r}; {did_you_mean(kind, KINDS)}")
+        raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
+    if colon and kind in ("default", "public"):
+        raise InputError(
+            f"split {_brief(spec)}: {kind!r} takes no numbers; leave them out, or use "
+            "'per_class:20,500,1000' or 'random:0.5,0.25,0.25'"
+        )
+    if colon and not numbers:
+        raise InputError(f"split {_brief(spec)} has no numbers after the colon; write them or drop the colon")
     if kind == "default":
         kind = "per_class" if graph.split is None else "public"
     if kind == "public":
@@ -49,17 +57,21 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
     rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
     if (size < per_class).any():
         c = int(size.argmin())
+        smaller = ""
+        if min(size[c], num_val, num_test):
+            smaller = f"'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
         raise InputError(
             f"class {c} of {graph.name!r} has {size[c]} vertices, fewer than the {per_class} a class "
-            f"to train on; use 'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
-            "'random:0.5,0.25,0.25'"
+            f"to train on; use {smaller}'random:0.5,0.25,0.25'"
         )
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
     if len(rest) < num_val + num_test:
+        fewer = len(rest) // 3, len(rest) // 2
+        possible = f"'per_class:{per_class},{fewer[0]},{fewer[1]}' or " if min(fewer) else ""
         raise InputError(
             f"{graph.name!r} has {len(rest)} vertices left after {per_class} a class for training, "
             f"fewer than the {num_val} + {num_test} for validation and test; "
-            f"use 'per_class:{per_class},{len(rest) // 3},{len(rest) // 2}' or 'random:0.5,0.25,0.25'"
+            f"use {possible}'random:0.5,0.25,0.25'"
         )
     name = f"per_class:{per_class},{num_val},{num_test}"
     return _split(graph, name, train, rest[:num_val], rest[num_val : num_val + num_test])
@@ -91,10 +103,12 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
         per_class, val, test = (int(part) for part in numbers.split(","))
     except ValueError:
         raise InputError(
-            f"split {spec!r} cannot be read; write three counts, as in 'per_class:20,500,1000'"
+            f"split {_brief(spec)} cannot be read; write three counts, as in 'per_class:20,500,1000'"
         ) from None
     if per_class < 1 or val < 0 or test < 0:
-        raise InputError(f"split {spec!r}: train on at least 1 vertex a class; no count may be negative")
+        raise InputError(
+            f"split {_brief(spec)}: train on at least 1 vertex a class; no count may be negative"
+        )
     return per_class, val, test
 
 
@@ -103,11 +117,16 @@ def _fractions(spec: str, numbers: str) -> tuple[float, float, float]:
         train, val, test = (float(part) for part in numbers.split(","))
     except ValueError:
         raise InputError(
-            f"split {spec!r} cannot be read; write three fractions, as in 'random:0.5,0.25,0.25'"
+            f"split {_brief(spec)} cannot be read; write three fractions, as in 'random:0.5,0.25,0.25'"
         ) from None
     # A hair above 1 is rounding (0.7 + 0.2 + 0.1), and NaN fails every comparison.
     if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
         raise InputError(
-            f"split {spec!r}: fractions must be at least 0 (more than 0 for training), their sum at most 1"
+            f"split {_brief(spec)}: fractions must be at least 0 (more than 0 for training), their sum at "
+            "most 1"
         )
     return train, val, test
+
+
+def _brief(spec: str) -> str:
+    return repr(spec if len(spec) <= 60 else f"{spec[:57]}...")

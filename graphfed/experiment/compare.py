@@ -26,6 +26,7 @@ from graphfed.experiment.plan import (
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json
 from graphfed.experiment.run import Inputs, Result, now, write_manifest
+from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
 from graphfed.methods.registry import ALIASES, METHODS, get_method
@@ -37,6 +38,9 @@ __all__ = ["REFERENCES", "Comparison", "compare", "comparison_in", "comparison_o
 
 #: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped.
 REFERENCES: dict[str, tuple[str, ...]] = {"classification": ("central", "isolated", "fedavg")}
+
+#: No value of a setting.
+_ABSENT = object()
 
 #: What a row may choose for itself; the rest is common to the table.
 _ROW_KEYS = (*(key for key in OPTIONS if key not in ("seed", "out", "set")), "settings", "label")
@@ -80,45 +84,71 @@ class Comparison:
         return content
 
     def table(self) -> "Table":
-        """The rows for a screen (a rich table)."""
+        """The rows for a screen (a rich table); it fits 80 columns, where long labels are broken."""
         from rich.markup import escape
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
+        lengths = sorted({rounds for row in self.rows for rounds in row["rounds"]})
+        differ = len(lengths) > 1
         table = Table(
-            title=escape(f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"),
+            title=escape(
+                f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
+                + ("" if differ else f"; {lengths[0]} rounds")
+            ),
             caption=escape(self._caption()),
             caption_justify="left",
         )
-        table.add_column("method")
+        # Only labels are broken where the screen is narrow: numbers stay whole.
+        table.add_column("method", overflow="fold")
         metrics = [m for m in self.rows[0]["test"] if m != "loss"]
         for metric in metrics:
-            table.add_column(f"test {metric.replace('_', ' ')}", justify="right")
+            table.add_column(metric.replace("_", " "), justify="right", no_wrap=True)
         pooled = any(row["test_pooled"] for row in self.rows)
         if pooled:
-            table.add_column("accuracy, pooled graph", justify="right")
-        for name in ("rounds", "bytes", "seconds"):
-            table.add_column(name, justify="right")
+            table.add_column("pooled", justify="right", no_wrap=True)
+        for name in (*(("rounds",) if differ else ()), "bytes", "time"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
             cells = [spread(row["test"].get(metric)) for metric in metrics]
             if pooled:
                 cells.append(spread(row["test_pooled"].get("accuracy")))
-            rounds = sorted(set(row["rounds"]))
-            cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
+            if differ:
+                rounds = sorted(set(row["rounds"]))
+                cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
             cells.append(human_bytes(row["bytes"]["mean"]))
             cells.append(human_seconds(row["seconds"]["mean"]))
-            table.add_row(escape(row["label"]) + (" *" if row["recipe"] else ""), *cells)
+            table.add_row(escape(row["label"]) + ("*" if self._own_recipe(row) else ""), *cells)
         return table
 
+    def _shared_recipe(self) -> dict[str, Any]:
+        """What differs from the default recipe in every row alike."""
+        first = self.rows[0]["recipe"]
+        return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
+
+    def _own_recipe(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What differs from the default recipe in this row and not in all."""
+        shared = self._shared_recipe()
+        return {key: value for key, value in row["recipe"].items() if key not in shared}
+
     def _caption(self) -> str:
-        lines = ["mean ± sample standard deviation over seeds, in percent; bytes and seconds: mean of a run"]
+        lines = [
+            "test vertices, percent: mean ± sample standard deviation over seeds",
+            "bytes, time: mean of a run",
+        ]
+        if any(row["test_pooled"] for row in self.rows):
+            lines[1:1] = ["pooled: the same weights on the whole graph, which no client has"]
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")
         if self.missing:
             lines.append(f"reference rows missing here: {', '.join(self.missing)}")
-        for row in self.rows:
-            if row["recipe"]:
-                lines.append(f"* {row['label']}: {settings_text(row['recipe'])}")
+        shared = self._shared_recipe()
+        if shared:
+            lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
+        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_recipe(row))}
+        if own:
+            lines.append("* differs from the default recipe, so compare with care:")
+            lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]
         return "\n".join(lines)
 
 
@@ -138,7 +168,8 @@ def compare(
     {"method": "fedgcn", "label": "one hop", "settings": {"hops": 1}}. The rows central, isolated and fedavg
     are added where they are missing: no figure stands without them.
     options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
-    settings, where a key goes to every row whose method has it, and ``"fedgcn.hops"`` to that method alone.
+    settings (those given by name too, as in lr=0.1), where a key goes to every row whose method has it, and
+    ``"fedgcn.hops"`` to that method alone.
     out: the folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder for
     each run, and comparison.json at last. A run that has ended stays, whatever happens to those after it, and
     `resume` goes on with the others.
@@ -146,6 +177,7 @@ def compare(
     Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
     partitions: all of that is checked before the first run."""
     seeds = chosen_seeds(seeds)
+    options, settings = _divided(options, settings)
     rows, added = _plan(methods, seeds, settings, options)
     folder = files.chosen_folder(out, f"compare-{next(iter(rows[0].configs.values())).data_name}")
     with nullcontext() if folder is None else files.open_folder(folder, keep=has_runs):
@@ -295,6 +327,21 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
 # ---- planning ----------------------------------------------------------------------------------------------
 
 
+def _divided(
+    options: dict[str, Any], settings: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keywords as options, and the others, as settings, beside those in `settings`."""
+    if "seed" in options:
+        raise InputError("a comparison has several seeds; give seeds=[0, 1, 2] instead of seed")
+    common = [key for key in OPTIONS if key not in ("method", "seed", "out", "set")]
+    named = {key: value for key, value in options.items() if key not in common}
+    chosen = _settings(settings)
+    doubled = sorted(set(chosen) & set(named))
+    if doubled:
+        raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
+    return {key: value for key, value in options.items() if key in common}, chosen | named
+
+
 def _plan(
     methods: Sequence[str | Mapping[str, Any]],
     seeds: tuple[int, ...],
@@ -369,7 +416,7 @@ def _shared_settings(
     shared: dict[str, dict[str, Any]] = {m: {} for m in known}
     specific: dict[str, dict[str, Any]] = {m: {} for m in known}
     for key, value in settings.items():
-        prefix, _, rest = key.partition(".")
+        prefix, _, rest = str(key).partition(".")
         if rest and (prefix in METHODS or prefix in ALIASES):
             method = ALIASES.get(prefix, prefix)
             if method not in known:
@@ -382,9 +429,8 @@ def _shared_settings(
         takers = [m for m in known if key in known[m] and (key != "fraction" or get_method(m).dropouts)]
         if not takers:
             every = sorted({name for names in known.values() for name in names})
-            raise InputError(
-                f"no method of this comparison has a setting {shown(key)}; {did_you_mean(key, every)}"
-            )
+            hint = unknown_setting(key, every)
+            raise InputError(f"no method of this comparison has a setting {shown(key)}; {hint}")
         for m in takers:
             shared[m][key] = value
     return {m: shared[m] | specific[m] for m in known}

@@ -12,13 +12,14 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.graph import Graph
 from graphfed.data.own import Description, describe
 from graphfed.data.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
 from graphfed.experiment.source import DataSource, data_source
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.registry import get_method
@@ -36,9 +37,8 @@ __all__ = [
     "setting_names",
 ]
 
-T = TypeVar("T")
 Placement = Literal["stacked", "one-at-a-time"]
-Runtime = Literal["local", "processes", "nvflare"]
+Runtime = Literal["local", "processes"]
 
 DEFAULT_CLIENTS = 10
 #: Seconds between two checkpoints.
@@ -167,6 +167,8 @@ def make_config(
             "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
         )
     chosen = get_method(_text("method", method))
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0, MAX_SEED)
     known = data_source(data)
@@ -176,7 +178,8 @@ def make_config(
     folder = _folder("data_dir", data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
-    spec = _choose("partition", "partition", partition, PARTITIONS)
+    partition = _name_in("partition", "partition", partition, PARTITIONS)
+    spec = PARTITIONS[partition]
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     training, rest = _training(chosen, settings, rounds, seed, _other_names(partition, data_defaults))
     sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
@@ -234,8 +237,9 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         )
     for key in content:
         if key not in known:
-            near = did_you_mean(key if isinstance(key, str) else "", known)
-            raise InputError(f"the config file {path} has an unknown key {shown(key)}; {near}")
+            raise InputError(
+                f"the config file {path} has an unknown key {shown(key)}; {_unknown_key(key, known)}"
+            )
     options = {key: value for key, value in content.items() if value is not None}
     for key, value in options.items():
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
@@ -255,6 +259,16 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         )
     options["set"] = settings
     return options
+
+
+def _unknown_key(key: Any, known: list[str]) -> str:
+    """What to say of a key of a config file that is no option."""
+    name = key if isinstance(key, str) else ""
+    meant = SYNONYMS.get(name, name)
+    if meant in {f.name for f in dataclasses.fields(TrainingConfig)} - set(known) or home_of(meant):
+        return f"{meant} is a setting: write it under 'set:'"
+    option = OPTION_WORDS.get(name, meant)
+    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
@@ -293,7 +307,8 @@ def _training_names(method: Method) -> list[str]:
 
 
 def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
-    options = PARTITIONS[partition].options if partition in PARTITIONS else {}
+    spec = PARTITIONS.get(partition) or PARTITIONS.get(partition.lower())
+    options = {} if spec is None else spec.options
     return [*_SEEDS, *(f"partition.{key}" for key in options), *(f"data.{key}" for key in data_options)]
 
 
@@ -312,9 +327,8 @@ def _training(
                 f"{key} is an option of its own, not a setting; give --{key} (in Python: {key}=...)"
             )
         if key not in names and key not in others:
-            raise InputError(
-                f"{method.name} has no setting {shown(key)}; {did_you_mean(str(key), [*names, *others])}"
-            )
+            hint = unknown_setting(key, [*names, *others])
+            raise InputError(f"{method.name} has no setting {shown(key)}; {hint}")
         (mine if key in names else rest)[key] = value
     if rounds is not None:
         if mine.get("rounds", rounds) != rounds:
@@ -341,21 +355,12 @@ def _training(
     try:
         return method.config(**{**method.defaults, **mine, "seed": seed}), rest
     except ValidationError as error:
-        raise InputError(_explain(error, method)) from None
+        raise InputError(explain(error.errors(include_url=False)[0], method)) from None
 
 
 def _default(method: Method, key: str) -> Any:
     """What the method uses when a setting is not given."""
     return getattr(method.config(**method.defaults), key)
-
-
-def _explain(error: Any, method: Method) -> str:
-    """pydantic's first complaint as one line: key, bad value, expectation, default."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    reason = first["msg"][:1].lower() + first["msg"][1:]
-    hint = f" (default {_default(method, key)!r})" if key in _training_names(method) else ""
-    return f"{key}={shown(first['input'])} cannot be used: {reason}{hint}"
 
 
 def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -412,15 +417,18 @@ def _seconds(key: str, value: Any) -> float:
 
 def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> Any:
     if value not in choices:
-        near = did_you_mean(value if isinstance(value, str) else "", choices)
+        near = did_you_mean(value.lower()[:60] if isinstance(value, str) else "", choices)
         raise InputError(f"unknown {key} {shown(value)}; {near}")
     return value
 
 
-def _choose(key: str, what: str, value: Any, table: Mapping[str, T]) -> T:
-    if _text(key, value) not in table:
-        raise InputError(f"unknown {what} {shown(value)}; {did_you_mean(value, table)}")
-    return table[value]
+def _name_in(key: str, what: str, value: Any, table: Mapping[str, Any]) -> str:
+    """The name in `table` that is meant, in whatever case it is written."""
+    name = _text(key, value)
+    name = name if name in table else name.lower()
+    if name not in table:
+        raise InputError(f"unknown {what} {shown(value)}; {did_you_mean(name[:60], table)}")
+    return name
 
 
 def _check_task(data: str | Graph | Description, method: Method) -> None:
@@ -434,11 +442,11 @@ def _check_task(data: str | Graph | Description, method: Method) -> None:
 
 
 def _runtime(runtime: Any) -> Runtime:
-    if _one_of("runtime", runtime, get_args(Runtime)) == "nvflare":
+    if runtime == "nvflare":
         raise InputError(
             "runtime 'nvflare' arrives with the deploy extra; use 'local' or 'processes' until then"
         )
-    chosen: Runtime = runtime
+    chosen: Runtime = _one_of("runtime", runtime, get_args(Runtime))
     return chosen
 
 
@@ -446,13 +454,17 @@ def _device(device: Any) -> str:
     import torch
 
     try:
-        kind = torch.device(_text("device", device)).type
+        found = torch.device(_text("device", device))
     except (RuntimeError, ValueError):
-        kind = ""
-    if kind not in ("cpu", "cuda"):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
         raise InputError(f"unknown device {shown(device)}; use 'cpu', 'cuda' or 'cuda:0'")
-    if kind == "cuda":
-        index = torch.device(device).index or 0
+    if found.type == "cpu" and found.index is not None:
+        raise InputError(
+            f"device {shown(device)} cannot be used: there is one 'cpu'; say how much of it with threads"
+        )
+    if found.type == "cuda":
+        index = found.index or 0
         if index >= torch.cuda.device_count():
             raise InputError(
                 f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; "

@@ -41,12 +41,14 @@ class Row:
 def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """The seeds as a tuple; InputError for anything else, none, or one that is there twice."""
     try:
-        chosen = tuple(seeds)
-        len(set(chosen))
+        chosen: tuple[int, ...] | None = tuple(seeds)
+        len(set(seeds))
     except TypeError:
+        chosen = None
+    if chosen is None or isinstance(seeds, str | bytes | Mapping):
         raise InputError(
-            f"seeds of type {type(seeds).__name__} cannot be used; give whole numbers, as in [0, 1, 2]"
-        ) from None
+            f"seeds={shown(seeds)} cannot be used; give a list of whole numbers, as in [0, 1, 2]"
+        )
     if not chosen:
         raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
     if len(set(chosen)) < len(chosen):

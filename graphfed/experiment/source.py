@@ -71,8 +71,8 @@ def _graph(data: Any) -> Graph:
 def _named(name: str | os.PathLike[str]) -> DataSource:
     """A data set, or a file; what has no ending and no folder must be a data set."""
     path = Path(name)
-    if isinstance(name, str) and name in DATASETS:
-        return DataSource(name, name)
+    if isinstance(name, str) and name.lower() in DATASETS:
+        return DataSource(name.lower(), name.lower())
     if path.suffix in (".yaml", ".yml"):
         description = describe_file(path)
         return DataSource(description, description.to_json())

@@ -102,5 +102,24 @@ class Method:
     disjoint: bool = False
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
     shared_model: bool = False
+    #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
+    #: receiver can read from it. Those of evaluation are in `experiment.train.MESSAGES`.
+    messages: Mapping[str, str] = field(default_factory=dict)
+    #: The paper: authors, title, venue, and where it can be read.
+    paper: str = ""
+    #: What it asks of data and settings beyond features and classes, and beyond what the flags above say.
+    needs: tuple[str, ...] = ()
+    #: What leaves a client, in a few words, for a table.
+    crosses: str = ""
+    #: What keeps the receiver from reading it, in a few words.
+    protection: str = "none: in clear"
     #: Recipe settings in which the method differs from `TrainingConfig`.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def requirements(self) -> list[str]:
+        """Everything a run of this method asks for, in a few words each."""
+        asked = ["features", "classes"] if self.task == "classification" else []
+        asked += ["all data at one party"] if self.pooled else []
+        asked += ["each vertex at one client"] if self.disjoint else []
+        asked += [] if self.dropouts or self.pooled else ["every client in every round"]
+        return [*asked, *self.needs]

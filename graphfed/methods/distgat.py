@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
 from graphfed.methods.base import Method, TrainingConfig
-from graphfed.methods.fedavg import predict, round, setup
+from graphfed.methods.fedavg import MESSAGES, predict, round, setup
 
 __all__ = ["METHOD", "DistGATConfig"]
 
@@ -31,10 +31,15 @@ class DistGATConfig(TrainingConfig):
 METHOD = Method(
     name="distgat",
     summary="FedAvg on GAT, cross-client edges dropped",
+    paper="the baseline of Ambekar et al.: FedGAT, a privacy-preserving federated approximation algorithm "
+    "for graph attention networks; GAT: Velickovic et al., ICLR 2018, arXiv:1710.10903",
+    needs=("backbone gat",),
+    crosses="weights, every round",
     config=DistGATConfig,
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
     defaults={"backbone": "gat", "hidden": 8, "heads": 8, "optimizer": "adam", "lr": 0.01},

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.methods.base import Method, State, Task, TrainingConfig
-from graphfed.methods.fedavg import average_local_training, predict
+from graphfed.methods.fedavg import MESSAGES, average_local_training, predict
 from graphfed.methods.fedavg import setup as fedavg_setup
 
 __all__ = ["METHOD", "FedAdamConfig"]
@@ -78,10 +78,14 @@ def round(fed: Federation, state: State, config: FedAdamConfig, number: int) -> 
 METHOD = Method(
     name="fedadam",
     summary="FedAvg with Adam at the server on the mean update",
+    paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
+    "ICLR 2021, arXiv:2003.00295",
+    crosses="weights, every round",
     config=FedAdamConfig,
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
 )

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation
 from graphfed.methods.base import Method, State, TrainingConfig
-from graphfed.methods.fedavg import average_local_training, predict, setup
+from graphfed.methods.fedavg import MESSAGES, average_local_training, predict, setup
 
 __all__ = ["METHOD", "FedProxConfig"]
 
@@ -31,10 +31,14 @@ def round(fed: Federation, state: State, config: FedProxConfig, number: int) -> 
 METHOD = Method(
     name="fedprox",
     summary="FedAvg with a proximal term that keeps clients near the shared weights",
+    paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. "
+    "MLSys 2020, arXiv:1812.06127",
+    crosses="weights, every round",
     config=FedProxConfig,
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
 )

@@ -60,6 +60,9 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
 METHOD = Method(
     name="isolated",
     summary="every client alone on its own subgraph; nothing crosses",
+    paper="no paper: the lower reference, called local, separate or self training",
+    crosses="nothing",
+    protection="nothing crosses",
     config=TrainingConfig,
     setup=setup,
     round=round,

@@ -1,9 +1,12 @@
 """The one table of methods. Adding a method is one file and one row."""
 
 import importlib
+from typing import TYPE_CHECKING
 
 from graphfed.errors import InputError, did_you_mean
-from graphfed.methods.base import Method
+
+if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
+    from graphfed.methods.base import Method
 
 __all__ = ["ALIASES", "METHODS", "get_method", "register"]
 
@@ -21,11 +24,13 @@ METHODS: dict[str, str] = {
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
 
 
-def get_method(name: str) -> Method:
-    """The method called `name` (or an alias); InputError with the nearest name when there is none."""
-    canonical = ALIASES.get(name, name)
+def get_method(name: str) -> "Method":
+    """The method called `name` (or an alias, in any case); InputError with the nearest name when there is
+    none."""
+    small = name if name in METHODS else name.lower()
+    canonical = ALIASES.get(small, small)
     if canonical not in METHODS:
-        raise InputError(f"unknown method {name!r}; {did_you_mean(name, [*METHODS, *ALIASES])}")
+        raise InputError(f"unknown method {_brief(name)}; {did_you_mean(small[:60], [*METHODS, *ALIASES])}")
     method: Method = importlib.import_module(METHODS[canonical]).METHOD
     return method
 
@@ -35,3 +40,7 @@ def register(name: str, module: str) -> None:
     if METHODS.get(name, module) != module:
         raise InputError(f"method {name!r} is already registered from {METHODS[name]}; choose another name")
     METHODS[name] = module
+
+
+def _brief(name: str) -> str:
+    return repr(name if len(name) <= 60 else f"{name[:57]}...")

@@ -81,6 +81,12 @@ def test_the_hash_does_not_depend_on_the_machine():
     assert small().hash == "db2eb42eaf0a3444aed6e3cf90d776fbcde74232095dab0de39e59dcb07b7656"
 
 
+def test_features_without_a_column_are_refused_and_no_features_are_not():
+    with pytest.raises(InputError, match=r"features have shape \(4, 0\), no column at all"):
+        small(x=np.zeros((4, 0)))
+    assert small(x=None).num_features == 0
+
+
 def test_a_splits_hash_depends_on_its_masks_only():
     masks = np.eye(3, 4, dtype=bool)
     assert Split("a", *masks).hash == Split("b", *masks).hash

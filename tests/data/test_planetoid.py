@@ -400,7 +400,7 @@ class TestMissingFiles:
 
     def test_missing_features_point_to_structure_only(self, data_dir):
         raw(data_dir, "allx").unlink()
-        with pytest.raises(InputError, match=r"lacks ind\.cora\.allx.*structure_only=True"):
+        with pytest.raises(InputError, match=r"lacks ind\.cora\.allx.*nothing can be trained"):
             load("cora", data_dir)
 
     def test_available_says_what_is_missing(self, data_dir):

@@ -77,6 +77,9 @@ def test_public_is_the_data_sets_own_and_default_prefers_it():
     [
         ("public", "has no public split; use 'per_class'"),
         ("per_clas", "unknown split 'per_clas'; did you mean 'per_class'"),
+        ("public:1,2", "'public' takes no numbers"),
+        ("default:1,2,3", "'default' takes no numbers"),
+        ("per_class:", "no numbers after the colon"),
         ("per_class:20", "three counts"),
         ("per_class:a,b,c", "three counts"),
         ("per_class:0,5,5", "at least 1 vertex a class"),
@@ -104,3 +107,13 @@ def test_the_suggested_fix_for_too_few_vertices_works():
     with pytest.raises(InputError, match="'per_class:20,23,35'"):
         make_split(graph_of(Y), "per_class:20,50,50", 0)
     assert make_split(graph_of(Y), "per_class:20,23,35", 0).test.sum() == 35
+
+
+@pytest.mark.parametrize(("train", "val", "test"), [(29, 5, 5), (30, 50, 50), (33, 0, 5)])
+def test_no_split_with_an_empty_part_is_ever_suggested(train, val, test):
+    """Classes of 30 vertices: of so few left, no third or half is a part."""
+    y = np.array([0] * 30 + [1] * 30 + [-1] * 4)
+    with pytest.raises(InputError) as refusal:
+        make_split(graph_of(y), f"per_class:{train},{val},{test}", 0)
+    assert "per_class" not in str(refusal.value)
+    assert "random:0.5,0.25,0.25" in str(refusal.value)

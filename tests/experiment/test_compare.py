@@ -25,11 +25,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     )
 
 
-def shown(comparison: Comparison) -> str:
-    """The table as a wide terminal shows it."""
+def shown(comparison: Comparison, width: int = 200) -> str:
+    """The table as a terminal of this width shows it."""
     from rich.console import Console
 
-    screen = Console(file=io.StringIO(), width=200)
+    screen = Console(file=io.StringIO(), width=width)
     screen.print(comparison.table())
     return screen.file.getvalue()
 
@@ -95,9 +95,29 @@ def test_the_table_on_screen_shows_every_row_its_spread_and_its_cost(table: Comp
         accuracy = row["test"]["accuracy"]
         assert row["label"] in text
         assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}" in text
-    for column in ("bytes", "seconds", "rounds", "macro f1"):
+    for column in ("bytes", "time", "2 rounds", "macro f1"):
         assert column in text
-    assert "* fedprox: rounds=2, mu=0.1" in text
+    assert "every row differs from the default recipe in rounds=2 " in text
+    assert "fedprox*" in text
+    assert "\n* fedprox: mu=0.1" in text
+    assert "fedavg*" not in text
+
+
+@pytest.mark.parametrize("labels", [("fedprox",), ("a label that is longer than any screen would like",)])
+def test_the_table_fits_80_columns_with_every_number_whole(table: Comparison, labels: tuple[str]) -> None:
+    rows = [{**row, "label": labels[0] + str(i), "rounds": [i, 100]} for i, row in enumerate(table.rows)]
+    text = shown(dataclasses.replace(table, rows=tuple(rows)), width=80)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+    assert "0-100" in text
+    for row in rows:
+        accuracy = row["test"]["accuracy"]
+        assert f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['std']:.1f}" in text
+
+
+def test_no_row_is_marked_where_all_share_the_default_recipe(table: Comparison) -> None:
+    rows = tuple({**row, "recipe": {}} for row in table.rows)
+    assert "*" not in shown(dataclasses.replace(table, rows=rows))
 
 
 def test_a_setting_goes_to_the_methods_that_have_it() -> None:
@@ -135,7 +155,18 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         (5, {}, "give a list"),
         (["fedavg"], {"settings": 5}, "settings of type int"),
         (["fedavg"], {"out": 5}, "out of type int"),
-        (["fedavg"], {"seeds": 5}, "seeds of type int"),
+        (["fedavg"], {"seeds": "0,1"}, "seeds='0,1' cannot be used"),
+        (["fedavg"], {"seeds": ["0"]}, "seed='0' cannot be used"),
+        (["fedavg"], {"seeds": [0.5]}, "seed=0.5 cannot be used"),
+        (["fedavg"], {"seed": 0}, "give seeds=[0, 1, 2] instead of seed"),
+        ([5], {}, "a row of type int cannot be used"),
+        ([None], {}, "a row of type NoneType cannot be used"),
+        ({"fedavg"}, {}, "methods=set cannot be used; give a list"),
+        (["fedavg"], {"settings": 5}, "settings of type int cannot be used"),
+        (["fedavg"], {"num_clients": 3}, "it is an option of its own: --clients (in Python: clients=...)"),
+        (["fedavg"], {"lr": 1, "settings": {"lr": 1}}, "lr is given twice"),
+        (["fedavg"], {"out": 5}, "out of type int cannot be used"),
+        (["fedavg"], {"seeds": 5}, "seeds=5 cannot be used; give a list of whole numbers"),
         (["fedavg"], {"seeds": ["one"]}, "seed='one'"),
         (["fedavg"], {"seeds": ()}, "no seed"),
         (["fedavg"], {"seeds": (1, 1)}, "twice"),
@@ -221,7 +252,7 @@ def test_a_name_in_square_brackets_is_shown_as_it_is(table: Comparison) -> None:
     rows = tuple({**row, "label": f"[/{row['label']}]"} for row in table.rows)
     text = shown(dataclasses.replace(table, dataset="[/red]", rows=rows))
     assert "[/red]: 3 clients" in text
-    assert "[/fedprox] *" in text
+    assert "[/fedprox]*" in text
 
 
 # ---- finished runs ----

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 
 from graphfed.data.datasets import load
 from graphfed.data.graph import make_graph
-from graphfed.errors import InputError
-from graphfed.experiment.config import default_threads, make_config, parse_settings, read_config
+from graphfed.data.partition import PARTITIONS
+from graphfed.errors import InputError, shown
+from graphfed.experiment.config import OPTIONS, default_threads, make_config, parse_settings, read_config
+from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, settings_of
 from graphfed.methods.base import TrainingConfig
-from graphfed.methods.registry import METHODS
+from graphfed.methods.registry import METHODS, get_method
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ from graphfed.methods.registry import METHODS
             {"data": "social", "settings": {"data.num_nodes": 10**11}},
             "data.num_nodes=100000000000 cannot be used: expected at most",
         ),
-        ({"settings": {"lr": -1}}, "lr=-1 cannot be used: input should be greater than 0 (default 0.5)"),
+        ({"settings": {"lr": -1}}, "lr=-1 cannot be used: expected a number more than 0 (default 0.5)"),
         ({"settings": {"lr": "fast"}}, "lr='fast'"),
         ({"settings": {"lr": float("nan")}}, "lr=nan"),
         ({"settings": {"weight_decay": float("inf")}}, "weight_decay=inf"),
@@ -61,17 +64,35 @@ from graphfed.methods.registry import METHODS
         ({"settings": {"hidden": True}}, "hidden=True"),
         (
             {"settings": {"backbone": "gnc"}},
-            "backbone='gnc' cannot be used: input should be 'gcn', 'gat' or 'sage'",
+            "backbone='gnc' cannot be used: did you mean 'gcn'? (default gcn)",
         ),
         ({"settings": {"lrr": 1}}, "fedavg has no setting 'lrr'; did you mean 'lr'"),
-        ({"settings": {"mu": 1}}, "fedavg has no setting 'mu'"),
+        ({"settings": {"mu": 1}}, "fedavg has no setting 'mu'; it is a setting of fedprox"),
+        ({"settings": {"learning_rate": 1}}, "fedavg has no setting 'learning_rate'; did you mean 'lr'?"),
+        ({"settings": {"hidden_channels": 1}}, "did you mean 'hidden'?"),
+        ({"settings": {"epochs": 1}}, "did you mean 'rounds'?"),
+        ({"settings": {"wd": 1}}, "did you mean 'weight_decay'?"),
+        ({"settings": {"LR": 1}}, "did you mean 'lr'?"),
+        ({"settings": {"local-steps": 1}}, "did you mean 'local_steps'?"),
+        ({"settings": {"beta": 1}}, "did you mean 'partition.beta'?"),
+        ({"settings": {"beta": 1}, "partition": "random"}, "a setting of the partition label_dirichlet"),
+        ({"settings": {"num_clients": 1}}, "it is an option of its own: --clients (in Python: clients=...)"),
+        ({"settings": {"batch_size": 1}}, "there are no batches"),
+        ({"settings": {"prox_mu": 1}}, "'mu' is meant? it is a setting of fedprox"),
+        ({"settings": {"optimizer": "Adam"}}, "did you mean 'adam'?"),
+        ({"settings": {"fraction": 2}}, "expected a number more than 0 and at most 1 (default 1.0)"),
+        ({"settings": {"layers": 2.5}}, "layers=2.5 cannot be used: expected a whole number of at least 1"),
+        ({"settings": {"patience": "soon"}}, "expected a whole number of at least 1, or none (default none)"),
+        ({"method": "fedgcn", "settings": {"hops": 3}}, "hops=3 cannot be used: expected one of 0, 1, 2"),
+        ({"settings": [1]}, "settings of type list cannot be used"),
+        ({"device": "cpu:3"}, "device 'cpu:3' cannot be used: there is one 'cpu'"),
         ({"settings": {"seed": 1}}, "seed is an option of its own"),
         ({"settings": {"partition.betta": 1}}, "did you mean 'partition.beta'"),
-        ({"settings": {"partition.alpha": 1}}, "fedavg has no setting 'partition.alpha'"),
+        ({"settings": {"partition.alpha": 1}}, "it is a setting of the partition label_skew"),
         ({"settings": {"partition.beta": "even"}}, "partition.beta='even'"),
         ({"settings": {"partition_seed": -1}}, "partition_seed=-1"),
         ({"settings": {"split_seed": 0.5}}, "split_seed=0.5"),
-        ({"settings": {"data.num_nodes": 10}}, "fedavg has no setting 'data.num_nodes'"),
+        ({"settings": {"data.num_nodes": 10}}, "it is a setting of the data set social"),
         ({"data": "social", "settings": {"data.num_nodes": "many"}}, "data.num_nodes='many'"),
         ({"rounds": 3, "settings": {"rounds": 4}}, "rounds is given twice"),
         ({"method": "central", "settings": {"fraction": 0.5}}, "central needs every client"),
@@ -101,6 +122,56 @@ def test_a_second_thread_is_for_large_graphs() -> None:
 
 def test_an_alias_is_the_method_it_stands_for() -> None:
     assert make_config("local").method is make_config("isolated").method
+
+
+def test_names_are_taken_in_any_case() -> None:
+    config = make_config("FedProx", data="Digits", partition="Louvain")
+    assert (config.method.name, config.data, config.partition) == ("fedprox", "digits", "louvain")
+    assert make_config("LOCAL").method.name == "isolated"
+
+
+#: Values that some setting or other cannot take: texts, fractions, signs, sizes, none, and things.
+BAD_VALUES = ("fast", "", "1e", "GCN", -1, 0, 2, 2.5, -0.5, 1.0, 10**6, None, [1], {"a": 1})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str) -> None:
+    """A refusal names the setting, the value and what was expected, and repeats no library's words."""
+    config = get_method(method)
+    for setting in settings_of(config):
+        refused = 0
+        for value in BAD_VALUES:
+            try:
+                make_config(method, settings={setting.name: value})
+            except InputError as error:
+                told = str(error)
+                refused += 1
+                assert setting.name in told
+                assert shown(value) in told or f"{setting.name}={value}" in told
+                assert re.search("expected|did you mean|choose one of|cannot use|needs every client", told)
+                assert not re.search("(?i)input should|valid|parse|constraint", told)
+                assert "\n" not in told
+                assert len(told) < 300
+        assert refused >= 3, setting.name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_setting_is_described_and_its_default_meets_the_description(method: str) -> None:
+    for setting in settings_of(get_method(method)):
+        assert setting.description
+        assert setting.kind != "value"
+        if setting.choices:
+            assert setting.default in setting.choices
+
+
+def test_no_synonym_is_the_name_of_a_setting() -> None:
+    """Each names one real setting or option, and hides none."""
+    names = {s.name for method in METHODS for s in settings_of(get_method(method))}
+    partitions = {f"partition.{o}" for spec in PARTITIONS.values() for o in spec.options}
+    assert set(SYNONYMS.values()) <= names | partitions | {"split_seed"}
+    assert set(SYNONYMS).isdisjoint(names)
+    assert set(OPTION_WORDS.values()) <= set(OPTIONS)
+    assert set(OPTION_WORDS).isdisjoint(names | set(SYNONYMS))
 
 
 def test_seeds_of_partition_and_split_follow_the_seed_unless_they_are_set() -> None:
@@ -204,6 +275,11 @@ def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
     ("content", "told"),
     [
         (b"clinets: 3\n", "unknown key 'clinets'; did you mean 'clients'"),
+        (b"num_clients: 3\n", "unknown key 'num_clients'; did you mean 'clients'"),
+        (b"lr: 0.1\n", "unknown key 'lr'; lr is a setting: write it under 'set:'"),
+        (b"learning_rate: 0.1\n", "lr is a setting: write it under 'set:'"),
+        (b"mu: 0.1\n", "mu is a setting: write it under 'set:'"),
+        (b"partition.beta: 0.1\n", "partition.beta is a setting: write it under 'set:'"),
         (b"- fedavg\n", "must be a mapping"),
         (b"", "must be a mapping"),
         (b"a: [1\n", "is not YAML"),

@@ -209,7 +209,7 @@ def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     assert [line for line in told.splitlines() if "round" not in line] == [
         "interrupted; go on with: graphfed resume deep/run"
     ]
-    assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "checkpoint"}
+    assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "overview.json", "checkpoint"}
     (saved,) = Path("deep/run/checkpoint").iterdir()
     # It goes on from there, and can be stopped again.
     code, told = stopped(["resume", "deep/run"], number, "round")
@@ -312,7 +312,7 @@ def test_methods_lists_every_method_of_the_registry(capsys: pytest.CaptureFixtur
     assert main(["methods"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in METHODS)
-    assert "isolated, local" in out
+    assert "(local)" in out
 
 
 def test_a_table_is_as_wide_as_one_says_and_not_cut_where_nobody_says(
@@ -373,7 +373,7 @@ def test_help_imports_neither_torch_nor_numpy() -> None:
 def test_a_run_imports_no_library_that_it_does_not_need() -> None:
     code = (
         "import sys; from graphfed.cli import main; "
-        f"main({[*RUN, '--threads', '1']!r}); "
+        f"main({[*RUN, '--no-report']!r}); "
         "heavy = {'torch_geometric', 'sklearn', 'networkx', 'matplotlib', 'pandas'} & set(sys.modules); "
         "sys.exit(', '.join(heavy) or 0)"
     )

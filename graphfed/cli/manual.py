@@ -1,0 +1,94 @@
+"""Help pages that read like a manual page.
+
+A command's docstring is its page: what it does, then sections, each with a heading on a line of its own:
+
+    Examples:
+        graphfed run fedavg
+    Files:
+        ...
+
+The sections come after the options in the help, line for line as they are written, so that an example can be
+copied; at most 78 columns. The exit codes are the same everywhere and added here.
+"""
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["EXIT_CODES", "SECTION", "ManualGroup", "ManualPage", "as_manual"]
+
+EXIT_CODES = """\
+Exit codes:
+    0    done
+    1    the program or the machine failed
+    2    the input cannot be used; nothing was written
+    130  interrupted; 'graphfed resume FOLDER' goes on with what was saved
+"""
+#: The heading of a section in a docstring.
+SECTION = re.compile(r"^(Examples?|Files|Environment|See also):", re.MULTILINE)
+
+
+def _divided(text: str | None) -> tuple[str, str]:
+    """A docstring as the text before the first section, and the sections."""
+    found = SECTION.search(text or "")
+    if text is None or found is None:
+        return text or "", ""
+    return text[: found.start()].rstrip(), text[found.start() :].rstrip()
+
+
+def _told(sections: str) -> str:
+    """The sections as they are printed: headings stand out."""
+    lines = []
+    for line in f"{sections}\n{EXIT_CODES}".splitlines():
+        if re.match(r"[A-Z][a-z ]+:", line):
+            lines += ["", typer.style(f" {line}", bold=True)]
+        elif line.strip():
+            lines.append(f" {line}")
+    return "\n".join(lines)
+
+
+def _quiet_flags(parameters: list[Any]) -> list[Any]:
+    """A flag takes no value, so none is shown beside it."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+class _Manual:
+    """What a command and a group of commands have in common."""
+
+    help: str | None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _quiet_flags(super().get_params(ctx))  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        whole = self.help
+        self.help, sections = _divided(whole)
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        finally:
+            self.help = whole
+        # What the formatter holds is printed after the options.
+        formatter.write(_told(sections) + "\n")
+
+
+class ManualPage(_Manual, TyperCommand):
+    """A command with sections in its help."""
+
+
+class ManualGroup(_Manual, TyperGroup):
+    """A group of commands with sections in its help."""
+
+
+def as_manual(app: typer.Typer) -> None:
+    """Give every command of `app`, and of the groups in it, a page of the manual as its help."""
+    for command in app.registered_commands:
+        command.cls = ManualPage
+    for group in app.registered_groups:
+        group.cls = ManualGroup
+        if group.typer_instance is not None:
+            as_manual(group.typer_instance)

@@ -1,0 +1,62 @@
+"""The names that the shell completes and the help lists, without loading what they stand for.
+
+Completion has to answer while one types: the tables in graphfed.data and graphfed.methods would load numpy or
+torch first. tests/integration/test_completion.py keeps this copy equal to them.
+"""
+
+from collections.abc import Callable, Iterable
+
+__all__ = [
+    "DATA_SETS",
+    "DEVICES",
+    "PARTITIONS",
+    "PLACEMENTS",
+    "RUNTIMES",
+    "SETTINGS",
+    "SPLITS",
+    "choices",
+    "method_names",
+    "setting_keys",
+]
+
+DATA_SETS = (
+    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "lastfm", "dblp", "physics", "roads",
+)  # fmt: skip
+PARTITIONS = (
+    "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
+    "column",
+)  # fmt: skip
+RUNTIMES = ("local", "processes")
+PLACEMENTS = ("stacked", "one-at-a-time")
+SPLITS = ("default", "public", "per_class", "random")
+DEVICES = ("cpu", "cuda")
+#: Keys of --set: those of every method, then those of single methods, of partitions and of data.
+SETTINGS = (
+    "lr", "weight_decay", "hidden", "layers", "dropout", "backbone", "heads", "local_steps", "fraction",
+    "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
+    "mu", "server_lr", "beta1", "beta2", "tau", "hops",
+    "partition.beta", "partition.kind", "partition.alpha", "partition.vertices", "partition.overlap",
+    "partition.mean", "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
+)  # fmt: skip
+
+
+def choices(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """A completion that offers those of `names` that begin with what was typed."""
+    known = tuple(names)
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete
+
+
+def method_names(incomplete: str) -> list[str]:
+    """Completes the name of a method, or an alias of one."""
+    from graphfed.methods.registry import ALIASES, METHODS
+
+    return [name for name in (*METHODS, *ALIASES) if name.startswith(incomplete)]
+
+
+def setting_keys(incomplete: str) -> list[str]:
+    """Completes the key of ``--set key=value``; the value is for the user to write."""
+    return [f"{key}=" for key in SETTINGS if f"{key}=".startswith(incomplete)]

@@ -1,0 +1,165 @@
+"""What a graph and its partition look like, in numbers and as a small drawing: plain data for people to read.
+
+Shapes: N vertices, m edges, C classes, K sites.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.graph import Graph, Split
+from graphfed.data.partition import Partition
+from graphfed.data.seeding import generator
+
+__all__ = ["MAX_SITES", "overview"]
+
+#: Sites that are listed one by one, and vertices and edges that are drawn.
+MAX_SITES = 200
+DRAWN_VERTICES, DRAWN_EDGES, DRAWN_SITES = 240, 700, 12
+
+
+def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
+    """Plain JSON: the graph as a whole, its sites (the largest MAX_SITES), and a drawing of a sample.
+
+    homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
+    label_skew: mean over sites, by owned vertices, of the total variation distance between a site's classes
+    and all vertices' (0: every site is like the whole; 1: no class in common)."""
+    n = graph.num_nodes
+    u, v = graph.edges
+    degree = np.bincount(u, minlength=n) + np.bincount(v, minlength=n)
+    adjacency = sp.coo_matrix((np.ones(len(u), dtype=np.int8), (u, v)), shape=(n, n))
+    components, member = sp.csgraph.connected_components(adjacency, directed=False)
+    return {
+        "name": graph.name,
+        "vertices": n,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "classes": _classes(graph, split),
+        "unlabelled": int((graph.y < 0).sum()),
+        "components": {
+            "count": int(components),
+            "largest": int(np.bincount(member).max(initial=0)),
+            "isolated_vertices": int((degree == 0).sum()),
+        },
+        "degrees": {
+            "min": int(degree.min(initial=n)),
+            "median": float(np.median(degree)) if n else 0.0,
+            "mean": float(degree.mean()) if n else 0.0,
+            "max": int(degree.max(initial=0)),
+        },
+        "homophily": _homophily(graph.y[u], graph.y[v]),
+        **_sites(graph, split, partition),
+        "drawing": _drawing(graph, partition, degree),
+    }
+
+
+def _name(names: tuple[str, ...], number: int) -> str:
+    return names[number] if names else str(number)
+
+
+def _classes(graph: Graph, split: Split) -> list[dict[str, Any]]:
+    parts = {"vertices": np.ones(graph.num_nodes, dtype=bool), "train": split.train, "val": split.val}
+    parts["test"] = split.test
+    known = graph.y >= 0
+    counts = {k: np.bincount(graph.y[m & known], minlength=graph.num_classes) for k, m in parts.items()}
+    return [
+        {"name": _name(graph.class_names, c), **{k: int(count[c]) for k, count in counts.items()}}
+        for c in range(graph.num_classes)
+    ]
+
+
+def _homophily(y: np.ndarray, other: np.ndarray) -> float | None:
+    known = (y >= 0) & (other >= 0)
+    return float((y == other)[known].mean()) if known.any() else None
+
+
+def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
+    """sites, cut_edges and label_skew."""
+    k, p = partition.num_sites, partition
+    owned_site, owned = p.held_site[p.held_owner], p.held_vertex[p.held_owner]
+    y = graph.y[owned]
+    classes = np.zeros((k, graph.num_classes), dtype=np.int64)
+    np.add.at(classes, (owned_site[y >= 0], y[y >= 0]), 1)
+    total = classes.sum()
+    skew = None
+    if total:
+        size = classes.sum(1)
+        share = classes / np.maximum(size, 1)[:, None]
+        distance = np.abs(share - classes.sum(0) / total).sum(1) / 2
+        skew = float((distance * size).sum() / total)
+
+    def count(sites: np.ndarray) -> np.ndarray:
+        return np.bincount(sites, minlength=k)
+
+    columns = {
+        "vertices": count(p.held_site),
+        "owned": count(owned_site),
+        "edges": count(p.edge_site),
+        "cut_edges": count(p.cut_site),
+        **{part: count(owned_site[getattr(split, part)[owned]]) for part in ("train", "val", "test")},
+    }
+    listed = np.argsort(-columns["owned"], kind="stable")[:MAX_SITES]
+    named = graph.site_names if partition.name == "column" else ()
+    rows = [
+        {
+            "site": int(s),
+            "name": _name(named, s),
+            **{key: int(column[s]) for key, column in columns.items()},
+            "classes": classes[s].tolist(),
+        }
+        for s in sorted(listed.tolist())
+    ]
+    # An edge that leaves its site is in the table of both ends.
+    cut = len(p.cut_site) // 2
+    inside = len(p.edge_site)
+    return {
+        "num_sites": k,
+        "sites": rows,
+        "cut_edges": {"count": cut, "share": cut / (cut + inside) if cut + inside else 0.0},
+        "label_skew": skew,
+    }
+
+
+def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
+    """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
+
+    positions in [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where the ends are owned by two
+    sites."""
+    owner = np.full(graph.num_nodes, -1)
+    owned = np.flatnonzero(partition.held_owner)[::-1]
+    owner[partition.held_vertex[owned]] = partition.held_site[owned]
+    size = np.bincount(owner[owner >= 0], minlength=partition.num_sites)
+    sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
+    sites = sites[size[sites] > 0]
+    each = max(1, DRAWN_VERTICES // max(1, len(sites)))
+    chosen: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    for place, site in enumerate(sites):
+        mine = np.flatnonzero(owner == site)
+        # Of a large site those with many neighbours: at random hardly any edge would be seen.
+        mine = mine[np.argsort(-degree[mine], kind="stable")][:each]
+        angle = 2 * np.pi * place / max(1, len(sites))
+        middle = (0.0, 0.0) if len(sites) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
+        radius = 0.9 if len(sites) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(sites)))
+        rank = np.arange(len(mine))
+        # A sunflower: even spacing, without a force layout.
+        r, turn = radius * np.sqrt((rank + 0.5) / max(1, len(mine))), rank * np.pi * (3 - np.sqrt(5))
+        positions.append(np.stack((middle[0] + r * np.cos(turn), middle[1] + r * np.sin(turn)), 1))
+        chosen.append(mine)
+    vertices = np.concatenate([*chosen, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    place_of = np.full(graph.num_nodes, -1)
+    place_of[vertices] = np.arange(len(vertices))
+    ends = place_of[graph.edges]
+    ends = ends[:, (ends >= 0).all(0)]
+    if ends.shape[1] > DRAWN_EDGES:
+        ends = ends[:, np.sort(generator(0, "overview").choice(ends.shape[1], DRAWN_EDGES, replace=False))]
+    across = owner[vertices[ends[0]]] != owner[vertices[ends[1]]]
+    points = np.concatenate([*positions, np.zeros((0, 2))])
+    return {
+        "vertices": vertices.tolist(),
+        "positions": points.round(4).tolist(),
+        "sites": owner[vertices].tolist(),
+        "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
+        "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
+    }

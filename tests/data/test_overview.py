@@ -1,0 +1,80 @@
+"""The overview's numbers are those of the graph, counted another way."""
+
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.overview import overview
+from graphfed.data.partition import Partition, from_assignment, partition
+
+
+def world(n: int, m: int, clients: int, seed: int) -> tuple[Graph, Split, Partition]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(-1, 3, n)
+    graph = make_graph("g", np.ones((n, 2)), y, rng.integers(n, size=(2, m)), num_classes=3)
+    part = rng.integers(0, 4, n)
+    part[y < 0] = 3
+    return (
+        graph,
+        Split("s", part == 0, part == 1, part == 2),
+        from_assignment(graph, rng.integers(clients, size=n), num_sites=clients),
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(n=st.integers(1, 50), m=st.integers(0, 120), clients=st.integers(1, 9), seed=st.integers(0, 2**31))
+def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clients: int, seed: int) -> None:
+    graph, split, dealt = world(n, m, clients, seed)
+    told = overview(graph, split, dealt)
+    json.dumps(told, allow_nan=False)
+    slow = nx.Graph()
+    slow.add_nodes_from(range(n))
+    slow.add_edges_from(graph.edges.T.tolist())
+    site = dict(zip(dealt.held_vertex.tolist(), dealt.held_site.tolist(), strict=True))
+    assert told["components"]["count"] == nx.number_connected_components(slow)
+    assert told["components"]["largest"] == max(map(len, nx.connected_components(slow)))
+    assert told["components"]["isolated_vertices"] == nx.number_of_isolates(slow)
+    degrees = [d for _, d in slow.degree()]
+    assert (told["degrees"]["min"], told["degrees"]["max"]) == (min(degrees), max(degrees))
+    cut = sum(site[u] != site[v] for u, v in slow.edges)
+    assert told["cut_edges"]["count"] == cut
+    assert sum(row["edges"] for row in told["sites"]) == graph.num_edges - cut
+    assert sum(row["cut_edges"] for row in told["sites"]) == 2 * cut
+    assert sum(row["owned"] for row in told["sites"]) == n
+    for c, row in enumerate(told["classes"]):
+        assert row["vertices"] == sum(s["classes"][c] for s in told["sites"]) == int((graph.y == c).sum())
+    known = [(graph.y[u], graph.y[v]) for u, v in slow.edges if graph.y[u] >= 0 and graph.y[v] >= 0]
+    equal = [a == b for a, b in known]
+    assert told["homophily"] == (pytest.approx(np.mean(equal)) if known else None)
+    assert told["label_skew"] is None or 0 <= told["label_skew"] <= 1
+    drawing = told["drawing"]
+    assert len(drawing["vertices"]) == len(drawing["positions"]) == len(drawing["sites"])
+    for i, j, crosses in drawing["edges"]:
+        u, v = drawing["vertices"][i], drawing["vertices"][j]
+        assert slow.has_edge(u, v)
+        assert crosses == (site[u] != site[v])
+    if clients == 1:
+        assert told["label_skew"] in (None, 0)
+    assert told == overview(graph, split, dealt)
+
+
+def test_sites_of_one_class_each_are_as_skewed_as_can_be() -> None:
+    graph, split, _ = world(60, 80, 1, 0)
+    y = np.arange(60) % 3
+    graph = make_graph("g", np.ones((60, 1)), y, graph.edges)
+    assert overview(graph, split, from_assignment(graph, y))["label_skew"] == pytest.approx(2 / 3)
+
+
+def test_a_million_devices_are_summed_up(float32_default: None) -> None:
+    """One site for each vertex: the largest are listed, nothing grows with the number of sites but counts."""
+    graph, split, _ = world(5000, 10_000, 1, 0)
+    told = overview(graph, split, partition(graph, "ego", None, 0))
+    assert told["num_sites"] == 5000
+    assert len(told["sites"]) == 200
+    assert told["cut_edges"] == {"count": graph.num_edges, "share": 1.0}
+    assert len(json.dumps(told)) < 100_000

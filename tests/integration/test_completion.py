@@ -1,0 +1,166 @@
+"""Completion as real shells do it: the script of --show-completion, a terminal, and the Tab key."""
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import graphfed
+from graphfed.cli import values
+from graphfed.data.datasets import DATASETS
+from graphfed.data.partition import PARTITIONS
+from graphfed.data.splits import KINDS
+from graphfed.experiment.config import Placement, Runtime
+from graphfed.experiment.settings import settings_of
+from graphfed.methods.registry import METHODS, get_method
+
+#: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.
+SHELLS = {
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        "bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; "
+        "bind 'set page-completions off'; bind 'set enable-bracketed-paste off'",
+    ),
+    "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -D -u; unset zle_bracketed_paste"),
+}
+#: The methods of this package: other tests register some of their own, in this process alone.
+OWN = [name for name, module in METHODS.items() if module.startswith("graphfed.methods.")]
+#: Seconds until a shell that says nothing is given up.
+PATIENCE = 30
+
+
+class Terminal:
+    """A terminal of its own for every question, with a shell that completes a command `graphfed`."""
+
+    def __init__(self, shell: str, folder: Path) -> None:
+        self.shell, self.folder = shell, folder
+        command = folder / "graphfed"
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m graphfed "$@"\n')
+        command.chmod(0o755)
+        self.env = {
+            **os.environ,
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(graphfed.__file__).parents[1]),
+            "TERM": "dumb",
+            "HOME": str(folder),
+        }
+        script = subprocess.run(
+            [str(command), "--show-completion", shell],
+            env={**self.env, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (folder / "completion").write_text(script.stdout)
+
+    def offered(self, line: str) -> set[str]:
+        """The words that Tab lists after `line`, of which there are several."""
+        # The list ends with the prompt, shown again.
+        return set(self.after_tab(line, f"READY> {line}").split())
+
+    def completed(self, line: str, whole: str) -> bool:
+        """Whether Tab makes `whole` of `line`: the one word that fits."""
+        return whole in self.after_tab(line, whole)
+
+    def after_tab(self, line: str, mark: str) -> str:
+        """What a terminal shows after `line` and Tab, until `mark` is there."""
+        arguments, setting = SHELLS[self.shell]
+        file, terminal = pty.openpty()
+        # A new session's leader that opens a terminal gets it as its own.
+        process = subprocess.Popen(
+            ["sh", "-c", f"exec {' '.join(arguments)} <>{os.ttyname(terminal)} >&0 2>&0"],
+            env=self.env,
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        try:
+            # The quotes keep the echo of what is typed from looking like the answer.
+            typed = f"{setting}; . ./completion; stty columns 200; PS1='REA''DY> '\n"
+            os.write(file, typed.encode())
+            shown_until(file, "READY> ")
+            os.write(file, f"{line}\t".encode())
+            return shown_until(file, mark)
+        finally:
+            # A terminal that goes away ends its shell.
+            os.close(terminal)
+            os.close(file)
+            process.wait(PATIENCE)
+
+
+def shown_until(file: int, mark: str) -> str:
+    """What a terminal shows until `mark` is there, which must be soon."""
+    told, end = b"", time.monotonic() + PATIENCE
+    while mark.encode() not in told:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([file], [], [], left)[0]:
+            raise AssertionError(f"the shell never showed {mark!r}: {told!r}")
+        told += os.read(file, 65536)
+    return told.decode(errors="replace")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_tab_offers_commands_methods_data_sets_partitions_and_the_other_values(
+    shell: str, tmp_path: Path
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine (Debian: apt-get install {shell})")
+    tab = Terminal(shell, tmp_path)
+    assert {"run", "compare", "doctor", "methods", "data", "resume"} <= tab.offered("graphfed ")
+    offered = tab.offered("graphfed run --data ")
+    assert set(DATASETS) <= offered
+    assert set(METHODS).isdisjoint(offered)
+    assert {*OWN, "local"} <= tab.offered("graphfed compare fedavg ")
+    assert set(PARTITIONS) <= tab.offered("graphfed run fedavg --partition ")
+    assert {"local", "processes"} <= tab.offered("graphfed run --runtime ")
+    assert {"stacked", "one-at-a-time"} <= tab.offered("graphfed run --placement ")
+    assert {"partition.beta=", "partition.kind="} <= tab.offered("graphfed run --set partition.")
+    assert tab.completed("graphfed methods fedg", "fedgcn")
+    assert tab.completed("graphfed run --checkp", "--checkpoint-every")
+    # Where nothing of ours fits, files do.
+    (tmp_path / "experiment.yaml").touch()
+    assert tab.completed("graphfed run --config exp", "experiment.yaml")
+
+
+def test_completion_loads_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys; from graphfed.cli import main\n"
+        "try: main([])\n"
+        "except SystemExit: pass\n"
+        "print(*sorted({'torch', 'numpy', 'scipy'} & set(sys.modules)))"
+    )
+    words = ("run ", "run --data ", "run --partition ", "compare fedavg ", "run --set ")
+    for line in words:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path(graphfed.__file__).parents[1]),
+                "_GRAPHFED_COMPLETE": "complete_bash",
+                "COMP_WORDS": f"graphfed {line}",
+                "COMP_CWORD": str(len(line.split()) + 1),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines()[-1] == ""
+        assert len(done.stdout.splitlines()) > 3
+
+
+def test_what_completion_knows_is_what_there_is() -> None:
+    """The copies in cli/values.py equal the tables they were copied from."""
+    assert set(values.DATA_SETS) == set(DATASETS)
+    assert set(values.PARTITIONS) == set(PARTITIONS)
+    assert set(values.RUNTIMES) == set(Runtime.__args__)  # type: ignore[attr-defined]
+    assert set(values.PLACEMENTS) == set(Placement.__args__)  # type: ignore[attr-defined]
+    assert set(values.SPLITS) == set(KINDS)
+    settings = {setting.name for name in OWN for setting in settings_of(get_method(name))}
+    partitions = {f"partition.{option}" for spec in PARTITIONS.values() for option in spec.options}
+    known = {key for key in values.SETTINGS if not key.startswith("data.")}
+    assert known == settings | partitions | {"partition_seed", "split_seed"}

@@ -1,0 +1,200 @@
+"""`graphfed doctor`: what it finds on this machine, on broken ones, and that it never falls over itself."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.data.datasets import DATASETS
+from graphfed.errors import DONE, FAILED
+from graphfed.experiment import doctor
+from graphfed.experiment.doctor import EXTRAS, Finding, checkup
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def found(findings: list[Finding], what: str) -> Finding:
+    (finding,) = [f for f in findings if f.what == what]
+    return finding
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """doctor in a process of its own, where libraries can be missing."""
+    folder = str(Path(graphfed.__file__).parents[1])
+    path = os.pathsep.join(p for p in (environment.pop("before", ""), folder) if p)
+    return subprocess.run(
+        [sys.executable, "-m", "graphfed", "doctor", *arguments],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_where_the_tests_run_a_run_is_possible_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--json"]) == DONE
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"]
+    checks = {row["what"]: row for row in told["checks"]}
+    assert checks["torch"]["found"].split("+")[0].count(".") == 2
+    assert checks["graphfed"]["found"] == graphfed.__version__
+    assert {row["group"] for row in told["checks"]} == {
+        "versions", "threads", "device", "memory", "data", "extras", "folders",
+    }  # fmt: skip
+    assert all(row["fix"] for row in told["checks"] if row["level"] != "ok")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_fits_80_columns_and_ends_with_the_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["doctor"]) == DONE
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert lines[-1].startswith("0 problems, ")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("raise ImportError('libcudart.so.99: cannot open')", "ImportError: libcudart.so.99: cannot open"),
+        ("raise OSError('wrong ELF class')", "OSError: wrong ELF class"),
+        ("import no_such_module_of_anyone", "No module named 'no_such_module_of_anyone'"),
+    ],
+)
+def test_a_torch_that_does_not_load_is_a_problem_with_its_fix_and_exit_1(
+    content: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text(content)
+    done = process("--json", before=str(tmp_path))
+    assert done.returncode == FAILED
+    assert done.stderr == ""
+    result = json.loads(done.stdout)
+    assert not result["ok"]
+    (problem,) = [row for row in result["checks"] if row["level"] == "problem"]
+    assert problem["what"] == "torch"
+    assert told in problem["found"]
+    assert problem["fix"] == "run: pip install --force-reinstall torch"
+
+
+def test_a_library_that_only_some_runs_need_is_a_warning_and_exit_0(tmp_path: Path) -> None:
+    (tmp_path / "networkx.py").write_text("raise RuntimeError('built for another Python')")
+    done = process(before=str(tmp_path))
+    assert done.returncode == DONE
+    assert "warning  networkx" in done.stdout
+    assert "the partition 'louvain' is missing; run: pip install" in " ".join(done.stdout.split())
+
+
+def test_torch_and_numpy_that_do_not_fit_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr("torch.from_numpy", refuse)
+    problem = found(checkup(), "torch and numpy")
+    assert (problem.level, problem.found) == ("problem", "RuntimeError: Numpy is not available")
+
+
+@pytest.mark.parametrize(
+    ("environ", "what", "level"),
+    [
+        ({}, "OMP_NUM_THREADS", "ok"),
+        ({"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS", "ok"),
+        ({"OMP_NUM_THREADS": "1,2"}, "OMP_NUM_THREADS", "ok"),
+        ({"OMP_NUM_THREADS": "100000"}, "OMP_NUM_THREADS", "warning"),
+        ({"OMP_NUM_THREADS": "all"}, "OMP_NUM_THREADS", "warning"),
+        ({"OMP_NUM_THREADS": "0"}, "OMP_NUM_THREADS", "warning"),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, "waiting threads", "ok"),
+        ({"OMP_WAIT_POLICY": "active"}, "waiting threads", "warning"),
+        ({"KMP_BLOCKTIME": "infinite"}, "waiting threads", "warning"),
+        ({"OMP_PROC_BIND": "true"}, "OMP_PROC_BIND", "warning"),
+    ],
+)
+def test_settings_of_threads_that_make_runs_slow_are_warnings(
+    environ: dict[str, str], what: str, level: str
+) -> None:
+    finding = found(checkup(environ=environ), what)
+    assert finding.level == level
+    assert bool(finding.fix) == (level == "warning")
+
+
+@pytest.mark.parametrize(
+    ("content", "cores"), [("max 100000", None), ("150000 100000", 1.5), ("", None), ("x y", None)]
+)
+def test_the_limit_of_a_control_group_is_read_in_cores(
+    content: str, cores: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / "cpu.max").write_text(content)
+    assert doctor._quota(tmp_path / "cpu.max") == cores
+    assert doctor._quota(tmp_path / "none") is None
+
+
+def test_a_limit_below_the_cores_is_a_warning_that_names_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_cores", lambda: 16)
+    monkeypatch.setattr(doctor, "_quota", lambda: 2.5)
+    assert "--threads 2" in found(checkup(), "limit").fix
+
+
+def test_data_folders_and_the_sets_in_them_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHFED_DATA", str(tmp_path / "none"))
+    findings = checkup(data_dir=tmp_path)
+    assert found(findings, "--data-dir").level == "ok"
+    gone = found(findings, "GRAPHFED_DATA")
+    assert (gone.level, "is no folder" in gone.found) == ("warning", True)
+    ready = found(findings, "sets that can be loaded").found.split(", ")
+    partly = found(findings, "sets with missing files").found.split(", ")
+    assert {"digits", "social", "roads"} <= set(ready)
+    assert set(ready) | set(partly) == set(DATASETS)
+    assert found(checkup(data_dir=tmp_path / "none"), "--data-dir").level == "warning"
+
+
+def test_sets_on_disk_are_found(real_data: Path) -> None:
+    assert "cora" in found(checkup(data_dir=real_data), "sets that can be loaded").found.split(", ")
+
+
+def test_folders_that_cannot_be_written_are_warnings_with_another_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert found(checkup(), "runs/").level == "ok"
+    (tmp_path / "runs").write_text("a file")
+    finding = found(checkup(), "runs/")
+    assert (finding.level, "--out" in finding.fix) == ("warning", True)
+    (tmp_path / "runs").unlink()
+    # Root may write anywhere: ask as another would.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "cannot be written" in found(checkup(), "runs/").found
+
+
+def test_an_extra_that_is_not_installed_says_what_for_and_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXTRAS, "metis", (("no_such_module",), "the partition 'metis'"))
+    finding = found(checkup(), "metis")
+    assert finding.found == "not installed: no_such_module (for the partition 'metis')"
+    assert finding.fix == "pip install 'graphfed[metis]'"
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(EXTRAS) == set(project["optional-dependencies"])
+    # What every run needs is a dependency; the libraries that are looked at are all named there.
+    named = {line.split(">")[0].lower() for line in project["dependencies"]}
+    assert {distribution.lower() for distribution, _, _ in doctor.LIBRARIES.values()} <= named
+
+
+def test_a_check_that_fails_itself_is_a_finding_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such thing here")
+
+    monkeypatch.setattr(doctor, "_memory", fail)
+    findings = checkup()
+    assert found(findings, "memory").found == "RuntimeError: no such thing here"
+    assert found(findings, "runs/").level in ("ok", "warning")

@@ -1,0 +1,194 @@
+"""The help reads like a manual page: whole at every width, with examples that work; and the method pages."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from graphfed.cli import app, main
+from graphfed.cli.manual import EXIT_CODES, SECTION
+from graphfed.cli.values import PARTITIONS
+from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError, InputError, PlaceError
+from graphfed.experiment.settings import settings_of
+from graphfed.methods.registry import ALIASES, METHODS, get_method
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def pages(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The words of every command, groups included, after `graphfed`."""
+    found = [path]
+    for name, child in getattr(command, "commands", {}).items():
+        found += pages(child, (*path, name))
+    return found
+
+
+PAGES = pages(typer.main.get_command(app))
+
+
+def page(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*path, "--help"]) == DONE
+    return capsys.readouterr().out
+
+
+def examples(text: str) -> list[str]:
+    """The lines under the heading Examples."""
+    found = re.search(r"^ Examples?:\n((?:  .*\n)+)", text, re.MULTILINE)
+    return [line.strip() for line in found[1].splitlines()] if found else []
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("path", PAGES, ids=" ".join)
+def test_nothing_is_cut_off_and_no_line_is_too_long(
+    path: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = page(path, capsys)
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("path", PAGES, ids=" ".join)
+def test_a_page_has_usage_options_examples_and_exit_codes(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = page(path, capsys)
+    assert f"Usage: {' '.join(('graphfed', *path))} " in text
+    for part in (" Options ", "Examples:", "See also:", "Exit codes:"):
+        assert part in text
+    # A flag takes no value, and so shows none.
+    assert not re.search(r"--(help|version|json|progress|install-completion) .*<bool>", text)
+    # Sections come after the options, not in the text above them.
+    assert not SECTION.search(text.split("Usage:")[1].split("╭")[0])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=" ".join)
+def test_every_example_is_a_command_line_that_graphfed_takes(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is parsed as it stands, to the last option; --help at its end leaves the work out."""
+    lines = examples(page(path, capsys))
+    assert lines
+    for line in lines:
+        assert line.split()[: 1 + len(path)] == ["graphfed", *path]
+        assert main([*shlex.split(line)[1:], "--help"]) == DONE, line
+        # What --help skips: the values of the options that are checked later.
+        capsys.readouterr()
+
+
+def test_the_examples_of_run_and_compare_can_be_used_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and settings in them are checked without training: a partition that cannot be comes last."""
+    for command in ("run", "compare"):
+        for line in examples(page((command,), capsys)):
+            if "--config" in line:
+                continue  # the file is the reader's
+            words = re.sub(r"--(clients|out) \S+", "", line)
+            arguments = shlex.split(f"{words} --clients 999999 --data digits --threads 1")[1:]
+            assert main([*arguments, "--no-progress"]) == UNUSABLE
+            assert "999999 clients cannot share 'digits'" in capsys.readouterr().err
+
+
+def test_the_help_of_run_offers_what_there_is_and_not_what_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    text = page(("run",), capsys)
+    assert "nvflare" not in text
+    assert all(name in text for name in PARTITIONS)
+    for panel in ("─ Data ─", "─ Training ─", "─ Machine ─", "─ Output ─"):
+        assert panel in text
+
+
+# ---- exit codes ----
+
+
+def test_the_exit_codes_in_the_help_and_in_the_docs_are_those_of_the_code() -> None:
+    codes = {"DONE": DONE, "FAILED": FAILED, "UNUSABLE": UNUSABLE, "INTERRUPTED": INTERRUPTED}
+    assert [int(code) for code in re.findall(r"^ +(\d+) ", EXIT_CODES, re.MULTILINE)] == [*codes.values()]
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    assert {name: int(code) for code, name in rows} == codes
+
+
+def test_the_table_of_exceptions_names_every_one_with_its_exit_code() -> None:
+    import graphfed.errors as module
+
+    told = dict(re.findall(r"^\W*(\w+Error) +(\d+) ", module.__doc__ or "", re.MULTILINE))
+    family = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, GraphfedError)]
+    assert {c.__name__: str(c.exit_code) for c in family} == told
+    assert {GraphfedError, InputError, PlaceError} <= set(family)
+
+
+# ---- options that are not there ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("run fedavg --lr 0.1", "lr is a setting: give --set lr=VALUE"),
+        ("run fedavg --learning-rate=0.1", "lr is a setting: give --set lr=VALUE"),
+        ("run fedavg --epochs 3", "there is no option --epochs; it is called --rounds here"),
+        ("run fedavg --num-clients 3", "it is called --clients here"),
+        ("compare fedavg --mu 3", "mu is a setting: give --set mu=VALUE"),
+    ],
+)
+def test_an_option_that_other_programs_have_is_answered_with_ours(
+    arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == UNUSABLE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+# ---- methods ----
+
+
+@pytest.mark.parametrize("arguments", [[], ["fedgcn"], ["distgat"]])
+def test_methods_fit_80_columns(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["methods", *arguments]) == DONE
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", [n for n, module in METHODS.items() if module.startswith("graphfed.")])
+def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["methods", name, "--json"]) == DONE
+    told = json.loads(capsys.readouterr().out)
+    method = get_method(name)
+    assert told["paper"]
+    assert told["crosses"]
+    assert told["protection"]
+    assert ("each vertex at one client" in told["needs"]) == method.disjoint
+    assert ("every client in every round" in told["needs"]) == (not method.dropouts and not method.pooled)
+    default = method.config(**method.defaults)
+    assert {s["name"]: s["default"] for s in told["settings"]} == {
+        key: value for key, value in vars(default).items() if key != "seed" and not key.startswith("_")
+    }
+    assert main(["methods", name]) == DONE
+    page = " ".join(capsys.readouterr().out.split())
+    for setting in settings_of(method):
+        assert setting.name in page
+    for words in (method.summary, *method.requirements()):
+        assert words in page
+    assert all(word in page for word in method.paper.split())
+
+
+def test_methods_as_json_has_every_method_with_its_aliases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--json"]) == DONE
+    told = {row["name"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
+    assert set(told) == set(METHODS)
+    assert {alias: row["name"] for row in told.values() for alias in row["aliases"]} == ALIASES
+
+
+def test_a_method_that_is_not_there_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "fedgcnn"]) == UNUSABLE
+    assert "did you mean 'fedgcn'" in capsys.readouterr().err
