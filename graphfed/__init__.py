@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import compare
+    from graphfed.experiment.predict import predict
     from graphfed.experiment.resume import resume
     from graphfed.experiment.run import run
 
-__all__ = ["__version__", "compare", "resume", "run"]
+__all__ = ["__version__", "compare", "predict", "resume", "run"]
 
 __version__ = "0.1.0"
 
 
 #: The functions of the package, each in the module of graphfed.experiment that has its name.
-_FUNCTIONS = ("compare", "resume", "run")
+_FUNCTIONS = ("compare", "predict", "resume", "run")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import data, doctor, listing, training
+from graphfed.cli import data, doctor, listing, prediction, reporting, training
 from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
 from graphfed.cli.values import SETTINGS
@@ -28,6 +28,7 @@ app = typer.Typer(
         graphfed run fedavg
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed compare isolated fedavg fedgcn central --seeds 0,1,2
+        graphfed report runs/compare-digits-20260131-120000
         graphfed methods fedgcn
         graphfed doctor
     Environment:
@@ -48,6 +49,8 @@ app = typer.Typer(
 app.command()(training.run)
 app.command()(training.compare)
 app.command()(training.resume)
+app.command()(reporting.report)
+app.command()(prediction.predict)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 app.command()(doctor.doctor)

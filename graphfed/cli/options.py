@@ -186,3 +186,11 @@ Progress = Annotated[
         show_default=False, rich_help_panel=OUTPUT_PANEL, help="Show progress on stderr (default: yes)."
     ),
 ]
+Report = Annotated[
+    bool,
+    typer.Option(
+        show_default=False,
+        rich_help_panel=OUTPUT_PANEL,
+        help="Write report.html into the folder (default: yes).",
+    ),
+]

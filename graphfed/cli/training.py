@@ -19,6 +19,7 @@ from graphfed.cli.options import (
     Partition,
     Placement,
     Progress,
+    Report,
     Rounds,
     Runtime,
     Seed,
@@ -69,6 +70,7 @@ def run(
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Train one method on one graph dealt over sites, and say what it cost and what left each site.
@@ -85,9 +87,10 @@ def run(
         metrics.jsonl        a line a round
         ledger.json          every named transfer: what crossed, bytes, protection
         result.json          the result
+        report.html          all of it on one page, with pictures
         model.safetensors, predictions.parquet, checkpoint/
     See also:
-        graphfed compare, graphfed resume, graphfed methods; docs/runs.md
+        graphfed compare, resume, predict, report, methods; docs/runs.md
     """
     from graphfed.experiment.config import parse_settings, read_config
     from graphfed.experiment.run import run as run_method
@@ -115,15 +118,18 @@ def run(
         result = run_method(
             options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
         )
-    _print_result(result, as_json)
+    _print_result(result, as_json, report)
 
 
-def _print_result(result: "Result", as_json: bool) -> None:
+def _print_result(result: "Result", as_json: bool, report: bool) -> None:
+    path = _report(result.folder) if report else None
     if as_json:
         say(f"files: {result.folder}")
         print(json.dumps(result.to_json(), allow_nan=False))
     else:
         print(summary(result))
+        if path is not None:
+            print(f"report: {path}")
 
 
 def compare(
@@ -165,6 +171,7 @@ def compare(
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
@@ -179,6 +186,7 @@ def compare(
     Files:
         METHOD-seedS/        the folder of each run, as 'graphfed run' writes it
         comparison.json      the table: mean, deviation and values over seeds
+        report.html          the table, curves and costs on one page
     See also:
         graphfed run, graphfed resume; docs/runs.md, section Comparisons
     """
@@ -214,10 +222,25 @@ def compare(
             progress=progress,
             command=command_line(),
         )
-    _print_comparison(comparison, as_json)
+    _print_comparison(comparison, as_json, report)
 
 
-def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
+def _report(folder: Path | None) -> Path | None:
+    """The report of a finished folder, and a run's model card, written where they are missing."""
+    if folder is None:
+        return None
+    from graphfed.report import write_card, write_report
+
+    path = folder / "report.html"
+    if path.exists():
+        return path
+    if (folder / "result.json").exists():
+        write_card(folder)
+    return write_report([folder])
+
+
+def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:
+    path = _report(comparison.folder) if report else None
     if comparison.added:
         say(f"added for reference: {', '.join(comparison.added)}")
     if as_json:
@@ -226,6 +249,8 @@ def _print_comparison(comparison: "Comparison", as_json: bool) -> None:
     else:
         show(comparison.table())
         print(f"files: {comparison.folder}")
+        if path is not None:
+            print(f"report: {path}")
 
 
 def resume(
@@ -235,6 +260,7 @@ def resume(
     *,
     data_dir: DataDir = None,
     as_json: Json = False,
+    report: Report = True,
     progress: Progress = True,
 ) -> None:
     """Go on with a run or comparison that was interrupted, from its newest checkpoint.
@@ -256,9 +282,9 @@ def resume(
     with interruption_told():
         ended = go_on(folder, data_dir=data_dir, progress=progress)
     if isinstance(ended, Result):
-        _print_result(ended, as_json)
+        _print_result(ended, as_json, report)
     else:
-        _print_comparison(ended, as_json)
+        _print_comparison(ended, as_json, report)
 
 
 def _compare_files(

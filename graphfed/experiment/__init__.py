@@ -6,6 +6,7 @@ train.py      rounds, validation, early stopping, scoring
 checkpoint.py what is saved between rounds
 reopen.py     a run's folder -> its config and inputs
 resume.py     go on with what was interrupted
+predict.py    use the model of a finished run
 compare.py    methods side by side over seeds, on the same splits
 folder.py     the files of a run
 progress.py   what a person sees meanwhile

@@ -34,6 +34,8 @@ LIBRARIES: dict[str, tuple[str, bool, str]] = {
     "filelock": ("filelock", True, ""),
     "rich": ("rich", True, "tables cannot be printed"),
     "networkx": ("networkx", True, "the partition 'louvain' is missing"),
+    "jinja2": ("jinja2", True, "no report can be written; give --no-report"),
+    "matplotlib": ("matplotlib", False, "no report can be written; give --no-report"),
     "torch_geometric": ("torch_geometric", False, "graphs cannot come as PyG Data"),
 }
 #: extra -> (modules, what it is for), as in pyproject.toml.

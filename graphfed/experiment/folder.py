@@ -1,12 +1,14 @@
 """The folder of a run.
 
     manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
+    overview.json        the graph, its sites and a drawing of both (`graphfed.data.overview`)
     checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
     model.safetensors    the best weights (layout: `weight_arrays`)
     predictions.parquet  one row for each vertex a site owns
     result.json          the result
+    report.html          all of it for people, and model_card.md (`graphfed.report`)
 
 The manifest is written before training, the result last of all: a folder with a result is complete, one
 without can be resumed. Every file is whole or absent. While a program writes into a folder it holds the lock
@@ -187,8 +189,8 @@ def open_folder(
 
 #: The files of a run and of a comparison.
 _OURS = (
-    "manifest.json", "metrics.jsonl", "ledger.json", "model.safetensors", "predictions.parquet",
-    "result.json",
+    "manifest.json", "overview.json", "metrics.jsonl", "ledger.json", "model.safetensors",
+    "predictions.parquet", "result.json", "report.html", "model_card.md",
 )  # fmt: skip
 #: The file that is written last, by a run and by a comparison.
 _LAST = ("result.json", "comparison.json")
@@ -293,10 +295,13 @@ def write_predictions(path: Path, predictions: Predictions, graph: "Graph", spli
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
-def predictions_table(predictions: Predictions, graph: "Graph", split: "Split") -> Any:
+def predictions_table(
+    predictions: Predictions, graph: "Graph", split: "Split", class_names: Sequence[str] | None = None
+) -> Any:
     """A pyarrow table, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
     label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
-    the graph has names of its own also id, site_name, label_name and prediction_name."""
+    the graph has names of its own also id, site_name, label_name and prediction_name. class_names: those of
+    the model, where they are not the graph's."""
     import pyarrow as pa
 
     order = np.lexsort((predictions.site, predictions.vertex))
@@ -322,7 +327,9 @@ def predictions_table(predictions: Predictions, graph: "Graph", split: "Split") 
         columns["site_name"] = _named(graph.sites[vertex], graph.site_names)
     if graph.class_names:
         columns["label_name"] = _named(label, graph.class_names)
-        columns["prediction_name"] = _named(probability.argmax(axis=1), graph.class_names)
+    names = graph.class_names if class_names is None else class_names
+    if names:
+        columns["prediction_name"] = _named(probability.argmax(axis=1), names)
     return pa.table(columns)
 
 

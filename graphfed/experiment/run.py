@@ -14,6 +14,7 @@ import numpy as np
 
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, Split
+from graphfed.data.overview import overview
 from graphfed.data.own import load_description
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
@@ -33,12 +34,16 @@ __all__ = [
     "Inputs",
     "Result",
     "check_inputs",
+    "cohort_predictions",
     "execute",
     "finish",
     "has_checkpoint",
     "load_graph",
     "load_inputs",
+    "now",
+    "pooled_partition",
     "run",
+    "write_manifest",
 ]
 
 
@@ -254,6 +259,7 @@ def execute(
     if folder is not None:
         files.check_space(folder, _bytes_needed(config, inputs))
         write_manifest(folder, _manifest(config, inputs, command))
+        _write(folder, "overview.json", overview(inputs.graph, inputs.split, inputs.partition))
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
 
@@ -342,8 +348,12 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write manifest.json; GraphfedError when the disk refuses."""
+    _write(folder, "manifest.json", manifest)
+
+
+def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
     try:
-        write_json(folder / "manifest.json", files.plain(manifest))
+        write_json(folder / name, files.plain(content))
     except OSError as error:
         raise files.cannot_be_written(folder, error) from error
 
@@ -393,10 +403,11 @@ def _train(
     from graphfed.experiment.checkpoint import Checkpoints
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
+    from graphfed.federation.payload import part_of
     from graphfed.methods.base import Task
 
     method = config.method
-    partition = _pooled_partition(inputs.graph) if method.pooled else inputs.partition
+    partition = pooled_partition(inputs.graph) if method.pooled else inputs.partition
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
 
     def cohort(clients: Sequence[int]) -> "Cohort":
@@ -432,15 +443,18 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
+    weights = outcome.weights.parts
+    if method.pooled:
+        weights = tuple(part_of(w, 0) for w in weights)  # the only client's are the model
     return _Trained(
         outcome,
         ledger,
-        files.weight_arrays(outcome.weights.parts),
-        _predictions(parts, partition, inputs.partition if method.pooled else None),
+        files.weight_arrays(weights),
+        cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
     )
 
 
-def _pooled_partition(graph: Graph) -> Partition:
+def pooled_partition(graph: Graph) -> Partition:
     """Everything at one client, for the methods that train centrally."""
     return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))
 
@@ -457,7 +471,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
 
 
-def _predictions(
+def cohort_predictions(
     parts: "list[tuple[Cohort, Any, Any]]", partition: Partition, owners: Partition | None
 ) -> files.Predictions:
     """Rows of cohorts -> vertices and sites. `owners`: names the sites where training was pooled."""

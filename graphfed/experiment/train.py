@@ -28,8 +28,18 @@ from graphfed.methods.training import choose_clients, own_view, predict_shared, 
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
 
-__all__ = ["Event", "Outcome", "pooled_score", "train"]
+__all__ = ["MESSAGES", "Event", "Outcome", "pooled_score", "train"]
 
+
+#: The transfers of every run beside the method's own, in words (see `Method.messages`).
+MESSAGES = {
+    "control": "What opens a round: whether to keep, save or stop, and who takes part. Public.",
+    "val_scores": "How many of a site's validation vertices of each class are predicted as which class, and "
+    "their summed loss, in every evaluated round. The server reads each site's table.",
+    "final_val_scores": "The table of val_scores for the chosen model, once.",
+    "final_test_scores": "How many of a site's test vertices of each class are predicted as which class, and "
+    "their summed loss, once. The server reads each site's table.",
+}
 
 #: accuracy, macro_f1 and loss; None where there was nothing to score
 Metrics = dict[str, float | None]

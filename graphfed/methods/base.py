@@ -110,6 +110,9 @@ class Method:
     crosses: str = ""
     #: What keeps the receiver from reading it, in a few words.
     protection: str = "none: in clear"
+    #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
+    #: receiver can read from it. Those of evaluation are in `experiment.train.MESSAGES`.
+    messages: Mapping[str, str] = field(default_factory=dict)
     #: Recipe settings in which the method differs from `TrainingConfig`.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 

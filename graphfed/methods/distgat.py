@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
 from graphfed.methods.base import Method, TrainingConfig
-from graphfed.methods.fedavg import predict, round, setup
+from graphfed.methods.fedavg import MESSAGES, predict, round, setup
 
 __all__ = ["METHOD", "DistGATConfig"]
 
@@ -39,6 +39,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
     defaults={"backbone": "gat", "hidden": 8, "heads": 8, "optimizer": "adam", "lr": 0.01},

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.methods.base import Method, State, Task, TrainingConfig
-from graphfed.methods.fedavg import average_local_training, predict
+from graphfed.methods.fedavg import MESSAGES, average_local_training, predict
 from graphfed.methods.fedavg import setup as fedavg_setup
 
 __all__ = ["METHOD", "FedAdamConfig"]
@@ -85,6 +85,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
 )

@@ -28,7 +28,7 @@ from graphfed.methods.training import (
     train_from_shared,
 )
 
-__all__ = ["METHOD", "Clients", "average_local_training", "predict", "round", "setup", "start"]
+__all__ = ["MESSAGES", "METHOD", "Clients", "average_local_training", "predict", "round", "setup", "start"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,15 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
     return logits
 
 
+#: Shared by every method that averages.
+MESSAGES = {
+    "training_counts": "How many training vertices each site has: one number, which the server reads.",
+    "model": "The shared model's weights, from the server to every site.",
+    "update": "Each site's model weights after local training, which the server averages by the number of "
+    "training vertices. The server reads each site's weights; from weights, features and labels of training "
+    "vertices can in part be inferred.",
+}
+
 METHOD = Method(
     name="fedavg",
     summary="weights averaged every round, cross-client edges dropped",
@@ -122,6 +131,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
 )

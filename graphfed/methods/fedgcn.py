@@ -178,6 +178,21 @@ def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
     return x.select_rows(index) if isinstance(x, SparseMatrix) else x[index]
 
 
+#: Beside those of averaging.
+MESSAGES = {
+    "fedgcn/closure_ids": "The ids of a site's vertices and of their neighbours at other sites: the server "
+    "learns which site touches which vertex.",
+    "fedgcn/own_ids": "The ids of a site's own vertices: the server learns who owns which vertex.",
+    "fedgcn/partial_sums": "For every vertex of that list, the sum of the features of its neighbours at this "
+    "site. The server reads each sum; a sum over one vertex is that vertex's features exactly.",
+    "fedgcn/neighbour_counts": "For every vertex of that list, how many neighbours it has at this site, "
+    "which the server reads.",
+    "fedgcn/degrees": "From the server: how many neighbours each vertex of a site's list has in the whole "
+    "graph.",
+    "fedgcn/aggregates": "From the server: for each vertex, the sum of its neighbours' features over all "
+    "sites. The site reads it; for a vertex with one neighbour elsewhere it is that neighbour's features.",
+}
+
 METHOD = Method(
     name="fedgcn",
     summary="one exchange of neighbourhood feature sums, then FedAvg; 2 hops make a two-layer GCN exact",
@@ -189,6 +204,7 @@ METHOD = Method(
     setup=setup,
     round=fedavg.round,
     predict=fedavg.predict,
+    messages={**fedavg.MESSAGES, **MESSAGES},
     dropouts=True,
     shared_model=True,
     disjoint=True,

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation
 from graphfed.methods.base import Method, State, TrainingConfig
-from graphfed.methods.fedavg import average_local_training, predict, setup
+from graphfed.methods.fedavg import MESSAGES, average_local_training, predict, setup
 
 __all__ = ["METHOD", "FedProxConfig"]
 
@@ -38,6 +38,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    messages=MESSAGES,
     dropouts=True,
     shared_model=True,
 )

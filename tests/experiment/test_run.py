@@ -28,7 +28,7 @@ KEYS = {
 }  # fmt: skip
 FILES = {
     "manifest.json", "metrics.jsonl", "ledger.json", "result.json", "model.safetensors",
-    "predictions.parquet", "checkpoint",
+    "predictions.parquet", "checkpoint", "overview.json",
 }  # fmt: skip
 
 

@@ -209,7 +209,7 @@ def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     assert [line for line in told.splitlines() if "round" not in line] == [
         "interrupted; go on with: graphfed resume deep/run"
     ]
-    assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "checkpoint"}
+    assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "overview.json", "checkpoint"}
     (saved,) = Path("deep/run/checkpoint").iterdir()
     # It goes on from there, and can be stopped again.
     code, told = stopped(["resume", "deep/run"], number, "round")

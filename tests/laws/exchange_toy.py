@@ -119,5 +119,14 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    messages={
+        "toy/wanted_ids": "Ids of neighbours.",
+        "toy/training_count": "A number.",
+        "toy/training_total": "A number.",
+        "toy/embeddings": "Hidden rows of neighbours.",
+        "toy/embeddings/grad": "Their gradients.",
+        "model": "Weights.",
+        "model/grad": "Their gradients.",
+    },
     defaults={"dropout": 0.0},
 )

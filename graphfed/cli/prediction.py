@@ -1,0 +1,57 @@
+"""`graphfed predict`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphfed.cli.options import DataDir
+from graphfed.cli.values import DATA_SETS, choices
+
+__all__ = ["predict"]
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run.")],
+    *,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            autocompletion=choices(DATA_SETS),
+            help="Another graph with the same features, as for 'graphfed run' (default: the run's own).",
+        ),
+    ] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV or Parquet file whose first column has the ids of the vertices to predict.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="New file, .csv or .parquet (default: FOLDER-predictions.csv beside the folder).",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Predict with a finished run's model: a class and a probability for every vertex.
+
+    Examples:
+        graphfed predict runs/fedgcn-cora-20260131-120000 --out predictions.csv
+        graphfed predict runs/fedavg-digits-1 --nodes wanted.csv
+    See also:
+        graphfed run; docs/runs.md
+    """
+    from graphfed.experiment.predict import check_table_name, read_nodes, write_table
+    from graphfed.experiment.predict import predict as predict_with
+
+    path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
+    check_table_name(path)
+    wanted = None if nodes is None else read_nodes(nodes)
+    table = predict_with(folder, data=data, nodes=wanted, data_dir=data_dir)
+    write_table(path, table)
+    print(f"{table.num_rows} predictions: {path}")

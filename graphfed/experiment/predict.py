@@ -1,0 +1,233 @@
+"""Use a finished run's model: predictions for its own graph, or for another one with the same features.
+
+Every method predicts as in training: with only what its protocol lets it see at prediction time. Another
+graph is one site's, which only a model that all clients share can serve."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.data.graph import Graph, Split
+from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.experiment.config import RunConfig
+from graphfed.experiment.folder import Predictions, predictions_table
+from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
+from graphfed.experiment.run import Inputs, cohort_predictions, load_graph, pooled_partition
+from graphfed.files import read_tensors, write_bytes
+
+if TYPE_CHECKING:
+    from graphfed.federation import Federation
+    from graphfed.methods.base import State
+
+__all__ = ["check_table_name", "predict", "read_nodes", "write_table"]
+
+
+def predict(
+    folder: str | Path,
+    *,
+    data: Any = None,
+    nodes: Any = None,
+    data_dir: str | Path | None = None,
+) -> Any:
+    """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
+    predictions.parquet (`predictions_table`).
+
+    data: another graph (all that `run` takes), with the features the model was trained on, in the same order;
+    None: the run's own. nodes: ids of the vertices to predict (their numbers where the graph has no ids), in
+    the order they are wanted; None: every vertex. data_dir: where data files are now.
+
+    Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
+    the graph, and another graph where every client has a model of its own."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if not (folder / "result.json").exists():
+        raise InputError(
+            f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
+            f"{folder}"
+        )
+    if data is None:
+        config, inputs = reopen(folder, data_dir=data_dir)
+    else:
+        config = config_from_json(manifest["config"], folder, data=data, data_dir=data_dir)
+        inputs = _other_inputs(config, load_graph(config), manifest["data"])
+    predictions = _predict(config, inputs, _weights_in(folder), manifest["data"])
+    names = tuple(manifest["data"].get("class_names") or ())
+    table = predictions_table(predictions, inputs.graph, inputs.split, names)
+    if data is not None:
+        # Another graph is one site's, has no split, and numbers its classes in its own way.
+        table = table.drop_columns(["split", "site", "label"])
+    return table if nodes is None else _chosen(table, inputs.graph, nodes)
+
+
+def _other_inputs(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> Inputs:
+    """Another graph as one client's, checked against what the model was trained on."""
+    if graph.x is None or graph.num_features != known["features"]:
+        raise InputError(
+            f"the model takes {known['features']} features, and {graph.name!r} has {graph.num_features}; "
+            "give a graph with the features it was trained on, in the same order"
+        )
+    trained = list(known.get("feature_names") or ())
+    for there, here in zip(trained, graph.feature_names, strict=False):
+        if there != here:
+            raise InputError(
+                f"the model was trained on feature {there!r} where {graph.name!r} has {here!r}; name the "
+                f"features in the same order: [{', '.join(trained)[:300]}]"
+            )
+    if config.method.personal:
+        raise InputError(
+            f"{config.method.name} has a model for every client, and {graph.name!r} is of none of them; use "
+            "a run of a method whose model is shared"
+        )
+    everything = np.ones(graph.num_nodes, dtype=bool)
+    # Set-up counts training vertices; nothing is trained here.
+    return Inputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
+
+
+def _weights_in(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+
+    path = folder / "model.safetensors"
+    try:
+        return read_tensors(path)[0]
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+
+
+def _predict(
+    config: RunConfig, inputs: Inputs, arrays: Mapping[str, np.ndarray], known: Mapping[str, Any]
+) -> Predictions:
+    """Set up as training does, put the weights in, and predict, all clients stacked."""
+    from graphfed.experiment.train import owned_rows
+    from graphfed.federation import CLIENTS
+    from graphfed.federation.cohort import make_cohort
+    from graphfed.methods.base import Task
+    from graphfed.runtime.local import stacked
+
+    method = config.method
+    partition = pooled_partition(inputs.graph) if method.pooled else inputs.partition
+    fed = stacked(partition.num_sites, config.device)
+    cohort = make_cohort(inputs.graph, inputs.split, partition, fed.hosts[0], device=config.device)
+    data = fed.locate(CLIENTS, "data", [cohort])
+    with fed.phase("setup", round=0):
+        fresh = method.setup(fed, data, Task(known["features"], known["classes"]), config.training)
+    with fed.phase("predict"):
+        logits = method.predict(fed, _with_weights(fed, fresh, arrays, method.pooled), config.training, "all")
+        rows, values = fed.clients.run(owned_rows, data, logits).parts[0]
+    return cohort_predictions(
+        [(cohort, rows, values)], partition, inputs.partition if method.pooled else None
+    )
+
+
+def _with_weights(
+    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], pooled: bool
+) -> "State":
+    """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
+    have no client dimension) in the place of its own."""
+    import torch
+
+    from graphfed.federation import Located
+    from graphfed.methods.base import State
+    from graphfed.nn.sparse import SparseWeights
+
+    (own,) = fed.local_parts(fresh.weights)
+    loaded: dict[str, Any] = {}
+    for name, weight in own.items():
+        stored_apart = isinstance(weight, SparseWeights) and name not in arrays
+        try:
+            if stored_apart:
+                stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
+                loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
+            else:
+                full = torch.from_numpy(arrays[name]).to(fed.device)
+                if pooled:
+                    full = full[None]  # the only client's
+                # In full, [K, F, H]: from clients one at a time.
+                loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
+        except KeyError as error:
+            raise InputError(f"model.safetensors lacks {error}; the run must be made again") from None
+        given = loaded[name].values if isinstance(weight, SparseWeights) else loaded[name]
+        like = weight.values if isinstance(weight, SparseWeights) else weight
+        if given.shape != like.shape:
+            raise InputError(
+                f"model.safetensors has {name} of shape {tuple(given.shape)} where this model has "
+                f"{tuple(like.shape)}; the run must be made again"
+            )
+    value = fresh.weights
+    weights = Located(value.place, value.name, (loaded,), value.members)
+    return State({**fresh.values, "weights": weights}, fresh.prepared)
+
+
+#: The arrays of first-layer weights that are stored by pair.
+_SPARSE = ("values", "pair_client", "pair_feature")
+
+
+def _stored_rows(like: Any, full: Any) -> Any:
+    """Weights [K, F, H] as they are stored in `like`. A feature that occurs nowhere at a client needs no row
+    of its own to predict."""
+    import torch
+
+    rows = full[like.pair_client, like.pair_feature]
+    return like.with_values(torch.cat([rows, full[0]]))
+
+
+def _chosen(table: Any, graph: Graph, nodes: Any) -> Any:
+    """The rows of some vertices, in the order they are asked for."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pa.array([str(node) for node in nodes], pa.string())
+    names = table["vertex"].cast(pa.string()) if graph.ids is None else table["id"]
+    known = pc.index_in(wanted, value_set=names.combine_chunks())
+    missing = np.flatnonzero(pc.is_null(known).to_numpy(zero_copy_only=False))
+    if missing.size:
+        raise InputError(
+            f"vertex {shown(wanted[int(missing[0])].as_py())} is not in {graph.name!r} ({missing.size} of "
+            f"{len(wanted)} are not); give ids of its vertices"
+        )
+    return table.take(known)
+
+
+def read_nodes(path: Path) -> list[str]:
+    """The ids in the first column of a CSV or Parquet file; InputError when it cannot be read."""
+    from graphfed.data.table_files import TableFile
+
+    file = TableFile(path)
+    column = file.columns[0]
+    return [value for _, batch in file.batches([column]) for value in file.text(batch, column).to_pylist()]
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a table as CSV or Parquet, by the ending, atomically.
+
+    InputError for another ending; GraphfedError when the disk refuses."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    check_table_name(path)
+    sink = pa.BufferOutputStream()
+    if path.suffix == ".csv":
+        csv.write_csv(pa.table({name: _plain(table[name]) for name in table.column_names}), sink)
+    else:
+        pq.write_table(table, sink)
+    try:
+        write_bytes(path, sink.getvalue().to_pybytes())
+    except OSError as error:
+        raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def check_table_name(path: Path) -> None:
+    """InputError unless a table can be written to `path`: its ending, and nothing there yet."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise InputError(f"predictions go to a .csv or a .parquet file, not to {path}")
+    if path.exists():
+        raise InputError(f"{path} is there already; remove it, or name another file")
+
+
+def _plain(column: Any) -> Any:
+    """A column that CSV can hold."""
+    import pyarrow as pa
+
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column

@@ -1,0 +1,10 @@
+"""Reports: one self-contained HTML file for a run, a comparison, or several runs.
+
+read.py      folders -> plain data
+charts.py    plain data -> charts as SVG, in colours that follow the page
+page.py      plain data and charts -> HTML, the model card, and the files
+"""
+
+from graphfed.report.page import write_card, write_report
+
+__all__ = ["write_card", "write_report"]

@@ -1,0 +1,351 @@
+"""Charts as SVG that belong to a page: its fonts, and colours that follow light, dark and print.
+
+Drawn by matplotlib, in fixed colours that are replaced by the page's CSS variables; text stays text.
+"""
+
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "accuracy_against_bytes",
+    "bars",
+    "confusion",
+    "curves",
+    "partition_drawing",
+    "site_classes",
+    "site_dots",
+]
+
+#: Drawn colour -> CSS variable. The series are told apart by people who see colours differently, too.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#fefefe"
+VARIABLES = {
+    INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper",
+    **{colour: f"--series-{i}" for i, colour in enumerate(SERIES)},
+}  # fmt: skip
+MARKERS = "osD^vPX*"
+#: Inches. The page shows charts up to half again as large, and its narrowest column as small as nine tenths.
+WIDTH = 5.4
+
+
+def _figure(height: float, width: float = WIDTH, **options: Any) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", **options)
+
+
+def _columns(labels: Iterable[str]) -> int:
+    """How many columns of a legend fit."""
+    longest = max((len(_short(label)) for label in labels), default=0)
+    return max(1, min(5, int(60 // (longest + 7))))
+
+
+def _legend_height(labels: Sequence[str]) -> float:
+    """Inches of a legend above the axes."""
+    return 0.24 * math.ceil(len(labels) / _columns(labels)) if len(labels) > 1 else 0.0
+
+
+def _legend(figure: Any, labels: Sequence[str]) -> None:
+    if len(labels) > 1:
+        figure.legend(loc="outside upper left", ncols=_columns(labels))
+
+
+def _style() -> dict[str, Any]:
+    return {
+        "svg.fonttype": "none", "svg.hashsalt": "graphfed", "font.family": "sans-serif", "font.size": 10,
+        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": MUTED,
+        "ytick.color": MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+        "grid.color": GRID, "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
+        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+        "axes.formatter.use_mathtext": False, "axes.unicode_minus": True,
+        # A label that looks like mathematics is somebody's label.
+        "text.parse_math": False,
+    }  # fmt: skip
+
+
+def _svg(draw: Any, title: str) -> str:
+    """Draw with the page's style, and the SVG element to put into it; `title` is for those who cannot see."""
+    import html
+
+    import matplotlib as mpl
+
+    with mpl.rc_context(_style()):
+        figure = draw()
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # The page scales it: a width of its own would not shrink on a phone.
+    text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
+    text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
+    label = html.escape(title, quote=True)
+    text = text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    for colour, variable in VARIABLES.items():
+        text = re.sub(re.escape(colour), f"var({variable})", text, flags=re.IGNORECASE)
+    # Ids are per file in matplotlib and per page here.
+    salt = re.sub(r"\W", "", title)[:40]
+    text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{salt}-\1"', text)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", text)
+
+
+def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> str:
+    """Validation metric by round. rows: label -> {round: value} for each seed; the line is the mean over
+    seeds, the band its sample standard deviation."""
+
+    def draw() -> Any:
+        figure = _figure(2.9 + _legend_height(list(rows)))
+        ax = figure.add_subplot()
+        for i, (label, runs) in enumerate(rows.items()):
+            colour = SERIES[i % len(SERIES)]
+            shared = sorted(set.intersection(*(set(run) for run in runs)))
+            values = np.array([[run[r] for r in shared] for run in runs])
+            mean = values.mean(0)
+            ax.plot(
+                shared, mean, color=colour, label=_short(label),
+                linewidth=1.6, marker=MARKERS[i % len(MARKERS)],
+                markersize=4, markevery=max(1, len(shared) // 8),
+            )  # fmt: skip
+            if len(runs) > 1:
+                spread = values.std(0, ddof=1)
+                ax.fill_between(shared, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
+        ax.set_xlabel("communication round")
+        ax.set_ylabel(f"{metric}, validation vertices")
+        ax.margins(x=0.01)
+        _legend(figure, list(rows))
+        return figure
+
+    return _svg(draw, f"{metric} by round")
+
+
+def accuracy_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], metric: str) -> str:
+    """What accuracy cost: (label, bytes, mean, deviation) of each row; rows that sent nothing are at the
+    left."""
+    from graphfed.experiment.progress import human_bytes
+
+    def draw() -> Any:
+        labels = [label for label, *_ in rows]
+        figure = _figure(2.7 + _legend_height(labels))
+        ax = figure.add_subplot()
+        sent = [crossed for _, crossed, _, _ in rows if crossed]
+        nothing = min(sent) / 8 if sent else 1.0
+        for i, (label, crossed, mean, std) in enumerate(rows):
+            ax.errorbar(
+                crossed or nothing, 100 * mean, None if std is None else 100 * std,
+                fmt=MARKERS[i % len(MARKERS)], color=SERIES[i % len(SERIES)], capsize=3, markersize=7,
+                label=_short(label),
+            )  # fmt: skip
+        ax.set_xscale("log")
+        ax.minorticks_off()
+        low, high = min(sent, default=1.0), max(sent, default=1.0)
+        powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
+        steps = [factor * 10.0**e for e in powers for factor in (1, 2, 5)]
+        ticks = [t for t in steps if max(low / 3, 2 * nothing) < t < 3 * high]
+        ticks = ticks if len(ticks) <= 7 else [t for t in ticks if np.log10(t) % 1 == 0]
+        ax.set_xticks([nothing, *ticks], ["nothing", *(human_bytes(t) for t in ticks)])
+        ax.margins(x=0.12, y=0.15)
+        ax.set_xlabel("bytes of set-up and training, mean of a run")
+        ax.set_ylabel(f"test {metric}, percent")
+        _legend(figure, labels)
+        return figure
+
+    return _svg(draw, f"test {metric} against bytes")
+
+
+def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str, title: str) -> str:
+    """Stacked horizontal bars: (label, {part: amount}) from top to bottom."""
+    from graphfed.experiment.progress import human_bytes
+
+    def draw() -> Any:
+        parts = list(dict.fromkeys(part for _, amounts in rows for part in amounts))
+        figure = _figure(0.7 + 0.34 * len(rows) + _legend_height(parts))
+        ax = figure.add_subplot()
+        left = np.zeros(len(rows))
+        for i, part in enumerate(parts):
+            amount = np.array([amounts.get(part, 0) for _, amounts in rows], dtype=float)
+            ax.barh(
+                range(len(rows)), amount, left=left, color=SERIES[i % len(SERIES)], label=part, height=0.62
+            )
+            left += amount
+        for y, total in enumerate(left):
+            ax.annotate(
+                human_bytes(total), (total, y), xytext=(4, 0), textcoords="offset points", va="center"
+            )
+        ax.set_yticks(range(len(rows)), [_short(label) for label, _ in rows])
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+        ax.set_xlim(0, max(left.max(initial=0), 1) * 1.16)
+        ax.xaxis.set_major_locator(_locator(5))
+        ax.xaxis.set_major_formatter(lambda value, _: human_bytes(value))
+        ax.set_xlabel(unit)
+        _legend(figure, parts)
+        return figure
+
+    return _svg(draw, title)
+
+
+def _locator(count: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(count)
+
+
+def _short(label: str, limit: int = 28) -> str:
+    return label if len(label) <= limit else label[: limit - 1] + "…"
+
+
+def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
+    """Share of each true class (rows) that was predicted as each class (columns), in percent."""
+
+    def draw() -> Any:
+        table = np.asarray(counts, dtype=float)[:, : len(names)]
+        share = table / np.maximum(np.asarray(counts, dtype=float).sum(1, keepdims=True), 1)
+        side = min(WIDTH, 2.2 + 0.42 * len(names))
+        figure = _figure(side * 0.86)
+        ax = figure.add_subplot()
+        ax.set_aspect("equal")
+        size = len(names)
+        crowded = max(map(len, names), default=0) * size > 40
+        for i in range(size):
+            for j in range(size):
+                ax.add_patch(_cell(j, i, share[i, j]))
+                if size <= 12:
+                    ax.text(
+                        j, i, f"{100 * share[i, j]:.0f}", ha="center", va="center", fontsize=9,
+                        color=PAPER if share[i, j] > 0.55 else INK,
+                    )  # fmt: skip
+        ax.set_xlim(-0.5, size - 0.5)
+        ax.set_ylim(size - 0.5, -0.5)
+        ax.grid(visible=False)
+        ax.set_xticks(
+            range(size),
+            [_short(n, 14) for n in names],
+            rotation=45 if crowded else 0,
+            ha="right" if crowded else "center",
+        )
+        ax.set_yticks(range(size), [_short(n, 20) for n in names])
+        ax.set_xlabel("predicted class")
+        ax.set_ylabel("true class")
+        return figure
+
+    return _svg(draw, "confusion matrix")
+
+
+def _cell(x: float, y: float, share: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(
+        (x - 0.48, y - 0.48), 0.96, 0.96, facecolor=SERIES[0], alpha=float(share), edgecolor="none"
+    )
+
+
+def site_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
+    """Test accuracy of every site, (accuracy, test vertices) by label and site: a dot each, its area by the
+    vertices."""
+
+    def draw() -> Any:
+        figure = _figure(0.9 + 0.42 * len(rows))
+        ax = figure.add_subplot()
+        most = max((count for sites in rows.values() for _, count in sites.values()), default=1)
+        for y, sites in enumerate(rows.values()):
+            values = np.array([100 * accuracy for accuracy, _ in sites.values()])
+            counts = np.array([count for _, count in sites.values()], dtype=float)
+            ax.scatter(
+                values, np.full(len(values), y), s=12 + 90 * counts / most,
+                color=SERIES[y % len(SERIES)], alpha=0.55, linewidths=0, marker=MARKERS[y % len(MARKERS)],
+            )  # fmt: skip
+        ax.set_yticks(range(len(rows)), [_short(label) for label in rows])
+        ax.set_ylim(len(rows) - 0.5, -0.5)
+        ax.set_xlabel("test accuracy, percent; larger mark: more test vertices")
+        ax.grid(axis="y", visible=False)
+        return figure
+
+    return _svg(draw, "accuracy of each site")
+
+
+def site_classes(sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Vertices of each class at each site, stacked; the first 30 sites."""
+
+    def draw() -> Any:
+        shown = list(sites)[:30]
+        drawn = list(names)[: len(SERIES) - 1]
+        counts = np.array([site["classes"] for site in shown], dtype=float).reshape(len(shown), -1)
+        if counts.shape[1] > len(SERIES):
+            counts = np.concatenate(
+                [counts[:, : len(drawn)], counts[:, len(drawn) :].sum(1, keepdims=True)], 1
+            )
+            drawn.append("other classes")
+        else:
+            drawn = list(names)
+        figure = _figure(2.7 + _legend_height(drawn))
+        ax = figure.add_subplot()
+        bottom = np.zeros(len(shown))
+        for c in range(counts.shape[1]):
+            ax.bar(
+                range(len(shown)),
+                counts[:, c],
+                bottom=bottom,
+                color=SERIES[c % len(SERIES)],
+                label=_short(drawn[c]),
+                width=0.75,
+            )
+            bottom += counts[:, c]
+        crowded = max((len(s["name"]) for s in shown), default=0) * len(shown) > 60
+        ax.set_xticks(
+            range(len(shown)), [_short(s["name"], 14) for s in shown], rotation=45 if crowded else 0,
+            ha="right" if crowded else "center",
+        )  # fmt: skip
+        ax.grid(axis="x", visible=False)
+        ax.set_xlabel("site")
+        ax.set_ylabel("vertices of known class")
+        _legend(figure, drawn)
+        return figure
+
+    return _svg(draw, "classes of each site")
+
+
+def partition_drawing(drawing: Mapping[str, Any], names: Mapping[int, str]) -> str:
+    """The sample of `overview`: sites as discs, edges inside them thin, edges between them in colour."""
+
+    def draw() -> Any:
+        from matplotlib.collections import LineCollection
+        from matplotlib.lines import Line2D
+
+        figure = _figure(4.4)
+        ax = figure.add_subplot()
+        ax.set_aspect("equal")
+        ax.axis("off")
+        at = np.asarray(drawing["positions"], dtype=float).reshape(-1, 2)
+        edges = np.asarray(drawing["edges"], dtype=int).reshape(-1, 3)
+        for crosses, colour, width, alpha in ((0, MUTED, 0.5, 0.5), (1, SERIES[1], 0.5, 0.55)):
+            chosen = edges[edges[:, 2] == crosses]
+            ax.add_collection(
+                LineCollection(at[chosen[:, :2]], colors=colour, linewidths=width, alpha=alpha, zorder=1)
+            )
+        sites = np.asarray(drawing["sites"], dtype=int)
+        for site in dict.fromkeys(sites.tolist()):
+            mine = at[sites == site]
+            ax.scatter(*mine.T, s=11, color=SERIES[0], linewidths=0.4, edgecolors=PAPER, zorder=2)
+            middle = mine.mean(0)
+            away = middle / max(np.linalg.norm(middle), 1e-9) if len(set(sites.tolist())) > 1 else np.zeros(2)
+            reach = np.linalg.norm(mine - middle, axis=1).max(initial=0) + 0.07
+            ax.text(
+                *(middle + away * reach), _short(names.get(site, str(site)), 18), fontsize=9,
+                ha="center" if abs(away[0]) < 0.35 else "left" if away[0] > 0 else "right", va="center",
+            )  # fmt: skip
+        ax.set_xlim(-1.32, 1.32)
+        ax.set_ylim(-1.12, 1.12)
+        handles = [
+            Line2D([], [], color=MUTED, linewidth=1.2, label="edge inside a site"),
+            Line2D([], [], color=SERIES[1], linewidth=1.2, label="edge between two sites"),
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2)
+        return figure
+
+    return _svg(draw, "the graph and its sites")

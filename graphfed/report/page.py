@@ -1,0 +1,453 @@
+"""The page: what a report says, in which order, and the file.
+
+A comparison's figures are those of comparison.json; nothing is worked out here but the paired test. The page
+needs no network and runs no script.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from graphfed import __version__
+from graphfed.errors import GraphfedError, InputError
+from graphfed.experiment.progress import human_bytes, human_seconds
+from graphfed.experiment.train import MESSAGES
+from graphfed.files import write_bytes
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.report import charts
+from graphfed.report.read import Run, Subject, read_subject
+
+__all__ = ["write_card", "write_report"]
+
+#: The row the others are tested against, where it is there: averaging with the cross edges dropped.
+REFERENCE = "fedavg"
+PROTECTION = {
+    "clear": "none: the receiver reads it",
+    "public": "public: it says nothing of anyone's data",
+    "aggregate": "the receiver gets only the total",
+    "shared": "secret shares",
+    "encrypted": "encrypted",
+}
+#: From the ledger's ends to words.
+LINKS = {
+    ("clients", "server"): "site to server",
+    ("server", "clients"): "server to site",
+    ("clients", "clients"): "site to site",
+}
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write the report on the run or comparison in a folder, or on the runs in several, and give its path.
+
+    out: the file; None for report.html in the folder (with several folders it must be given).
+    Raises InputError for folders that cannot be reported on, GraphfedError when the disk refuses the file."""
+    subject = read_subject(folders)
+    if out is None and len(folders) > 1:
+        raise InputError("a report on several folders needs a file to go to; give --out FILE.html")
+    path = Path(folders[0]) / "report.html" if out is None else Path(out)
+    if path.suffix != ".html":
+        raise InputError(f"the report {path} must end in .html")
+    page = render(subject)
+    try:
+        write_bytes(path, page.encode())
+    except OSError as error:
+        raise GraphfedError(f"the report {path} could not be written: {error.strerror or error}") from error
+    return path
+
+
+def write_card(folder: str | Path) -> Path:
+    """Write model_card.md into the folder of a finished run: what its model is, was trained on and can do.
+
+    Raises what `write_report` raises."""
+    run = read_subject([folder]).first
+    path = Path(folder) / "model_card.md"
+    method = get_method(run.result.method) if run.result.method in METHODS else None
+    text = (
+        _environment(escape=False)
+        .get_template("card.md.jinja")
+        .render(
+            version=__version__,
+            result=run.result,
+            manifest=run.manifest,
+            training=run.manifest["config"]["training"],
+            method_summary="" if method is None else method.summary,
+            personal=method is not None and method.personal,
+            summary=_answer(Subject({run.result.method: [run]}, None)).rstrip("."),
+            scores=_scores(run),
+            left=_left(run.result.method, run),
+            epsilon=_epsilon([run]),
+            folder=run.folder.name,
+        )
+    )
+    try:
+        write_bytes(path, text.encode())
+    except OSError as error:
+        raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
+    return path
+
+
+def _environment(escape: bool) -> Any:
+    """The templates beside this file; a name that a template lacks is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("graphfed.report", "."),
+        autoescape=escape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Of a table in Markdown: one line, without its own signs.
+    environment.filters["cell"] = lambda text: "".join(
+        c if c.isprintable() and c not in "|<`" else " " for c in text
+    )
+    return environment
+
+
+def render(subject: Subject) -> str:
+    """The page's HTML. Texts of the run's files are escaped; charts are our own SVG."""
+    environment = _environment(escape=True)
+    first, comparison = subject.first, subject.comparison
+    result = first.result
+    page: str = environment.get_template("page.html.jinja").render(
+        version=__version__,
+        title=f"{', '.join(subject.rows)} on {result.dataset}",
+        answer=_answer(subject),
+        caveats=_caveats(subject),
+        result=result,
+        table=None if comparison is None else _table(subject),
+        comparison=comparison,
+        reference=REFERENCE,
+        scores=None if comparison is not None else _scores(first),
+        charts=_charts(subject),
+        data=_data(first),
+        left=[_left(label, runs[0]) for label, runs in subject.rows.items()],
+        how=[_how(label, runs) for label, runs in subject.rows.items()],
+        manifest=first.manifest,
+        seeds=sorted({run.result.seed for runs in subject.rows.values() for run in runs}),
+    )
+    return page
+
+
+# ---- what is said ------------------------------------------------------------------------------------------
+
+
+def _percent(mean: float | None, std: float | None = None) -> str:
+    if mean is None:
+        return "-"
+    return f"{100 * mean:.1f}" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}"
+
+
+def _answer(subject: Subject) -> str:
+    """One sentence: the result, with its spread and the row that bounds it."""
+    result = subject.first.result
+    if subject.comparison is None:
+        accuracy = result.test.get("accuracy")
+        return (
+            f"{result.method} reached a test accuracy of {_percent(accuracy)} % on {result.dataset}, dealt "
+            f"over {result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} "
+            "crossed."
+        )
+    scored = [row for row in subject.comparison.rows if row["test"]["accuracy"]["mean"] is not None]
+    federated = [row for row in scored if row["method"] not in ("central", "isolated")] or scored
+    if not federated:
+        return "No row of this comparison has a test accuracy."
+    best = max(federated, key=lambda row: row["test"]["accuracy"]["mean"])
+    told = best["test"]["accuracy"]
+    text = (
+        f"Of the rows in which sites work together, {best['label']} has the highest mean test accuracy: "
+        f"{_percent(told['mean'], told['std'])} %"
+    )
+    others = [
+        f"{row['label']} {_percent(row['test']['accuracy']['mean'], row['test']['accuracy']['std'])} %"
+        for row in scored
+        if row["method"] in ("central", "isolated")
+    ]
+    return text + (f" ({', '.join(others)})." if others else ".")
+
+
+def _caveats(subject: Subject) -> list[str]:
+    """What a reader must know before believing the figures."""
+    told = []
+    for label, runs in subject.rows.items():
+        for run in runs:
+            lost = run.result.details.get("diverged_in_round")
+            if lost:
+                told.append(f"{label}, seed {run.result.seed}: training diverged in round {lost}.")
+    comparison = subject.comparison
+    if comparison is None:
+        told.append("One run with one seed: how much another seed would change the figures is not known.")
+    else:
+        n = len(comparison.seeds)
+        told.append(
+            "One seed: there is no spread, and no difference here is significant."
+            if n == 1
+            else f"{n} seeds: a spread and a test over so few say little; small differences may be chance."
+            if n < 5
+            else f"{n} seeds."
+        )
+        if comparison.missing:
+            told.append(f"Reference rows that are missing here: {', '.join(comparison.missing)}.")
+        if comparison.added:
+            told.append(f"Rows added for reference: {', '.join(comparison.added)}.")
+    return told
+
+
+def _table(subject: Subject) -> dict[str, Any]:
+    """The comparison: head and rows of text."""
+    comparison = subject.comparison
+    assert comparison is not None
+    metrics = [name for name in comparison.rows[0]["test"] if name != "loss"]
+    pooled = any(row.get("test_pooled") for row in comparison.rows)
+    reference = next((row for row in comparison.rows if row["label"] == REFERENCE), None)
+    rows = []
+    for row in comparison.rows:
+        cells = [_percent(row["test"][m]["mean"], row["test"][m]["std"]) for m in metrics]
+        if pooled:
+            accuracy = (row.get("test_pooled") or {}).get("accuracy") or {"mean": None, "std": None}
+            cells.append(_percent(accuracy["mean"], accuracy["std"]))
+        cells.append(_difference(row, reference))
+        cells += [
+            human_bytes(row["bytes"]["mean"]),
+            human_seconds(row["seconds"]["mean"]),
+            _epsilon(subject.rows[row["label"]]),
+        ]
+        recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())
+        rows.append({"label": row["label"], "cells": cells, "recipe": recipe})
+    head = [f"test {name.replace('_', ' ')}, %" for name in metrics]
+    if pooled:
+        head.append("accuracy on the pooled graph, %")
+    head += [f"difference to {REFERENCE}, points (p)", "bytes", "seconds", "epsilon"]
+    return {"head": head, "rows": rows}
+
+
+def _difference(row: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str:
+    """Mean difference of the accuracies over the same seeds, and the p value of the paired t-test."""
+    if reference is None or row is reference:
+        return "-"
+    mine, theirs = row["test"]["accuracy"]["values"], reference["test"]["accuracy"]["values"]
+    if None in mine or None in theirs:
+        return "-"
+    difference = 100 * sum(a - b for a, b in zip(mine, theirs, strict=True)) / len(mine)
+    if len(mine) < 2 or len({a - b for a, b in zip(mine, theirs, strict=True)}) == 1:
+        return f"{difference:+.1f}"
+    from scipy.stats import ttest_rel
+
+    p = float(ttest_rel(mine, theirs).pvalue)
+    return f"{difference:+.1f} ({'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
+
+
+def _epsilon(runs: Sequence[Run]) -> str:
+    """The privacy budget that the ledger states; none where nothing is differentially private."""
+    found = {e["protection"] for run in runs for e in run.entries if "dp(" in e["protection"]}
+    return ", ".join(sorted(found)) or "none"
+
+
+def _scores(run: Run) -> list[tuple[str, str, str]]:
+    """Validation and test metrics of a single run."""
+    val, test = run.result.val, run.result.test
+    return [(k.replace("_", " "), _number(k, val.get(k)), _number(k, test[k])) for k in test]
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f} %"
+
+
+def _data(run: Run) -> dict[str, Any] | None:
+    """The graph and its sites, from overview.json."""
+    told = run.overview
+    if told is None:
+        return None
+    skew, homophily = told["label_skew"], told["homophily"]
+    facts = [
+        ("vertices", f"{told['vertices']:,}"),
+        ("edges", f"{told['edges']:,}"),
+        ("features", f"{told['features']:,}"),
+        ("classes", f"{len(told['classes']):,}"),
+        ("vertices without a label", f"{told['unlabelled']:,}"),
+        ("connected components", f"{told['components']['count']:,}"),
+        ("vertices without an edge", f"{told['components']['isolated_vertices']:,}"),
+        ("neighbours of a vertex", "{min} to {max}, mean {mean:.1f}".format(**told["degrees"])),
+        ("edges within a class (homophily)", "-" if homophily is None else f"{100 * homophily:.0f} %"),
+        ("sites", f"{told['num_sites']:,}"),
+        ("edges between sites", f"{told['cut_edges']['count']:,} ({100 * told['cut_edges']['share']:.0f} %)"),
+        ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
+    ]
+    return {
+        "facts": facts,
+        "sites": told["sites"],
+        "num_sites": told["num_sites"],
+        "drawing": told["drawing"],
+    }
+
+
+def _left(label: str, run: Run) -> dict[str, Any]:
+    """What left the sites and what reached them in one run: a line for each named transfer."""
+    words = {**_words(run.result.method), **MESSAGES}
+    lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for entry in run.entries:
+        link = LINKS.get((entry["from"], entry["to"]), f"{entry['from']} to {entry['to']}")
+        line = lines.setdefault(
+            (entry["name"], link, entry["protection"]),
+            {"bytes": 0, "sites": None, "transfers": 0, "kind": entry["kind"], "phases": []},
+        )
+        each = entry["received"] if entry["from"] == "server" else entry["sent"]
+        line["bytes"] += entry["bytes"]
+        line["transfers"] += entry["transfers"]
+        line["sites"] = (
+            each if line["sites"] is None else [a + b for a, b in zip(line["sites"], each, strict=True)]
+        )
+        line["phases"].append(entry["phase"])
+    told = [
+        {
+            "name": name,
+            "link": link,
+            "words": words.get(name, "This method has no words for it."),
+            "bytes": human_bytes(line["bytes"]),
+            "each": _range(line["sites"] or [0]),
+            "transfers": f"{line['transfers']:,}",
+            "phases": ", ".join(dict.fromkeys(line["phases"])),
+            "kind": line["kind"],
+            "protection": PROTECTION.get(protection, protection),
+            "clear": protection == "clear",
+        }
+        for (name, link, protection), line in lines.items()
+    ]
+    out = [line for line in told if not line["link"].startswith("server")]
+    return {
+        "label": label,
+        "seed": run.result.seed,
+        "out": out,
+        "in": [line for line in told if line["link"].startswith("server")],
+        "sentence": _sentence(run, out),
+    }
+
+
+def _words(method: str) -> Mapping[str, str]:
+    return get_method(method).messages if method in METHODS else {}
+
+
+def _range(each: Sequence[int]) -> str:
+    low, high = min(each), max(each)
+    return human_bytes(low) if low == high else f"{human_bytes(low)} to {human_bytes(high)}"
+
+
+def _sentence(run: Run, out: Sequence[Mapping[str, Any]]) -> str:
+    """The privacy statement in one sentence."""
+    known = get_method(run.result.method) if run.result.method in METHODS else None
+    if known is not None and known.pooled:
+        return (
+            "This reference trains on the data of all sites in one place: it presumes that everything has "
+            "left the sites already."
+        )
+    if not out:
+        return "Nothing left any site."
+    total = human_bytes(sum(e["bytes"] for e in run.entries if e["from"] == "clients"))
+    kinds = "1 kind of value" if len(out) == 1 else f"{len(out)} kinds of values"
+    clear = sum(line["clear"] for line in out)
+    read = "all" if clear == len(out) else str(clear) if clear else "none"
+    return (
+        f"Together the {run.result.clients} sites sent {kinds}, {total} in all; {read} of them can be read "
+        "by the receiver."
+    )
+
+
+def _how(label: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """The settings of a row and where its files are."""
+    config = runs[0].manifest.get("config", {})
+    training = config.get("training", {})
+    return {
+        "label": label,
+        "method": runs[0].result.method,
+        "settings": ", ".join(f"{key}={value}" for key, value in training.items() if key != "seed"),
+        "folders": [run.folder.name for run in runs],
+        "rounds": ", ".join(f"{run.result.best_round or 'own'} of {run.result.rounds}" for run in runs),
+    }
+
+
+# ---- what is drawn -----------------------------------------------------------------------------------------
+
+
+def _charts(subject: Subject) -> dict[str, str]:
+    """SVG by name; a chart that would be empty is left out."""
+    drawn = {**_result_charts(subject), **_byte_charts(subject)}
+    told = subject.first.overview
+    if told is not None and told["drawing"]["vertices"]:
+        named = {row["site"]: row["name"] for row in told["sites"]}
+        drawn["partition"] = charts.partition_drawing(told["drawing"], named)
+    if told is not None and any(sum(row["classes"]) for row in told["sites"]):
+        drawn["classes"] = charts.site_classes(told["sites"], [c["name"] for c in told["classes"]])
+    return drawn
+
+
+def _result_charts(subject: Subject) -> dict[str, str]:
+    drawn: dict[str, str] = {}
+    lines = {label: [_curve(run) for run in runs] for label, runs in subject.rows.items()}
+    # A row is drawn over the rounds in which every seed was evaluated.
+    lines = {label: runs for label, runs in lines.items() if set.intersection(*(set(r) for r in runs))}
+    if lines:
+        drawn["curves"] = charts.curves(lines, "accuracy")
+    if subject.comparison is not None:
+        costs = [
+            (row["label"], row["bytes"]["mean"], accuracy["mean"], accuracy["std"])
+            for row in subject.comparison.rows
+            if (accuracy := row["test"]["accuracy"])["mean"] is not None
+        ]
+        if any(crossed for _, crossed, _, _ in costs):
+            drawn["costs"] = charts.accuracy_against_bytes(costs, "accuracy")
+    counts = subject.rows[_best_row(subject)][0].result.details.get("test_confusion")
+    if counts and len(counts) <= MAX_CLASSES:
+        drawn["confusion"] = charts.confusion(counts, _class_names(subject.first, len(counts)))
+    dots = {label: runs[0].site_accuracy for label, runs in subject.rows.items() if runs[0].site_accuracy}
+    if any(len(sites) > 1 for sites in dots.values()):
+        drawn["sites"] = charts.site_dots(dots)
+    return drawn
+
+
+#: Of a confusion matrix that can be read.
+MAX_CLASSES = 40
+
+
+def _curve(run: Run) -> dict[int, float]:
+    """Validation accuracy by round."""
+    points = ((line["round"], (line["val"] or {}).get("accuracy")) for line in run.history)
+    return {number: value for number, value in points if value is not None}
+
+
+def _byte_charts(subject: Subject) -> dict[str, str]:
+    drawn: dict[str, str] = {}
+    words = {"up": "site to server", "down": "server to site", "peer": "site to site"}
+    links = []
+    for label, runs in subject.rows.items():
+        counted = runs[0].result.bytes
+        amounts = {told: counted[key] for key, told in words.items() if counted[key]}
+        if amounts:
+            links.append((label, amounts))
+    unit = "bytes of set-up and training"
+    if links:
+        drawn["links"] = charts.bars(links, unit, "bytes by link")
+    by_transfer = subject.first.result.bytes["by_transfer"]
+    if by_transfer and subject.comparison is None:
+        largest = sorted(by_transfer.items(), key=lambda item: -item[1])[:12]
+        drawn["transfers"] = charts.bars(
+            [(name, {"bytes": amount}) for name, amount in largest], unit, "bytes by transfer"
+        )
+    return drawn
+
+
+def _best_row(subject: Subject) -> str:
+    """The row whose confusion matrix is shown: the federated one with the best validation accuracy."""
+    if subject.comparison is None:
+        return next(iter(subject.rows))
+    rows = [r for r in subject.comparison.rows if r["method"] not in ("central", "isolated")]
+    rows = rows or list(subject.comparison.rows)
+    best = max(rows, key=lambda r: r["val"]["accuracy"]["mean"] or 0)
+    return str(best["label"])
+
+
+def _class_names(run: Run, count: int) -> list[str]:
+    if run.overview is not None and len(run.overview["classes"]) == count:
+        return [str(row["name"]) for row in run.overview["classes"]]
+    return [str(c) for c in range(count)]

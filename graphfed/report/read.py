@@ -1,0 +1,118 @@
+"""Folders of runs and comparisons -> what a report shows. The files are data, whoever wrote them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.errors import InputError
+from graphfed.experiment.compare import Comparison, comparison_in, comparison_of
+from graphfed.experiment.folder import read_json
+from graphfed.experiment.run import Result
+
+__all__ = ["Run", "Subject", "read_subject"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run. site_accuracy: site -> (test accuracy, test vertices); overview: None in a folder
+    that has none."""
+
+    folder: Path
+    result: Result
+    manifest: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    entries: Sequence[Mapping[str, Any]]
+    site_accuracy: Mapping[str, tuple[float, int]]
+    overview: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about: rows by label, each with a run for every seed; comparison: None for one run."""
+
+    rows: Mapping[str, Sequence[Run]]
+    comparison: Comparison | None
+
+    @property
+    def first(self) -> Run:
+        """The run whose data and partition are shown."""
+        return next(iter(self.rows.values()))[0]
+
+
+def read_subject(folders: Sequence[str | Path]) -> Subject:
+    """The run or the comparison in a folder, or the comparison of the runs in several.
+
+    Raises InputError for a folder of neither, a run that has not ended, damaged files, and runs that do not
+    share their data, split and partition."""
+    paths = [Path(folder) for folder in folders]
+    if not paths:
+        raise InputError("there is nothing to report on; name the folder of a run or a comparison")
+    if len(paths) > 1:
+        return _of_runs(paths)
+    (folder,) = paths
+    if (folder / "result.json").exists():
+        run = _read_run(folder)
+        return Subject({run.result.method: [run]}, None)
+    if not (folder / "comparison.json").exists():
+        ended = "has not ended; go on with it: graphfed resume" if (folder / "manifest.json").exists() else ""
+        fault = f"{ended} {folder}" if ended else "is not the folder of a run or a comparison"
+        raise InputError(f"{folder} {fault}")
+    comparison = comparison_in(folder)
+    try:
+        # By name, because the folder may have been moved since.
+        rows = {str(row["label"]): [folder / Path(f).name for f in row["folders"]] for row in comparison.rows}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'comparison.json'} is not a comparison: it lacks {error}") from None
+    return Subject({label: [_read_run(path) for path in those] for label, those in rows.items()}, comparison)
+
+
+def _of_runs(paths: Sequence[Path]) -> Subject:
+    comparison = comparison_of(paths)
+    runs = {str(path): _read_run(path) for path in paths}
+    rows = {row["label"]: [runs[folder] for folder in row["folders"]] for row in comparison.rows}
+    return Subject(rows, comparison)
+
+
+def _read_run(folder: Path) -> Run:
+    result = Result.read(folder)
+    overview = read_json(folder / "overview.json") if (folder / "overview.json").exists() else None
+    ledger = read_json(folder / "ledger.json")
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        history = [json.loads(line) for line in lines]
+        entries = ledger["entries"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"the files in {folder} are damaged ({type(error).__name__}: {error})") from None
+    return Run(
+        folder,
+        result,
+        read_json(folder / "manifest.json"),
+        history,
+        entries,
+        _site_accuracy(folder),
+        overview,
+    )
+
+
+def _site_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "predictions.parquet"
+    try:
+        file = pq.ParquetFile(path)
+        named = "site_name" in file.schema_arrow.names
+        columns = ["split", "label", "prediction", "site", *(["site_name"] if named else [])]
+        table = file.read(columns=columns)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]})") from None
+    test = np.array(table["split"].to_pylist()) == "test"
+    hit = table["label"].to_numpy()[test] == table["prediction"].to_numpy()[test]
+    sites = (table["site_name"] if named else table["site"]).to_numpy()[test].astype(str)
+    names, index = np.unique(sites, return_inverse=True)
+    count, hits = np.bincount(index, minlength=len(names)), np.bincount(index, hit, len(names))
+    return {str(name): (float(h / c), int(c)) for name, h, c in zip(names, hits, count, strict=True)}

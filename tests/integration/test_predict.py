@@ -1,0 +1,175 @@
+"""A finished run's model predicts: on its own graph what the run wrote, on another what its network gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.data.graph import make_graph
+from graphfed.errors import InputError
+from graphfed.methods.registry import METHODS
+
+ROOT = Path(graphfed.__file__).parents[1]
+SMALL = {"clients": 3, "rounds": 3}
+
+
+@pytest.mark.parametrize("placement", ["stacked", "one-at-a-time"])
+@pytest.mark.parametrize("method", METHODS)
+def test_predicting_again_gives_what_the_run_wrote(method: str, placement: str, tmp_path: Path) -> None:
+    graphfed.run(method, placement=placement, out=tmp_path / "run", **SMALL)
+    written = pq.read_table(tmp_path / "run/predictions.parquet")
+    again = graphfed.predict(tmp_path / "run")
+    assert again.column_names == written.column_names
+    for name in written.column_names:
+        there, here = written[name].to_numpy(), again[name].to_numpy()
+        if name.startswith("probability"):
+            np.testing.assert_allclose(here, there, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(here.astype(str), there.astype(str))
+
+
+def test_sparse_features_too(tmp_path: Path) -> None:
+    """First-layer weights that are stored by pair come back, and full ones of clients one at a time."""
+    options = {"data": "social", "settings": {"data.num_nodes": 2000}, **SMALL}
+    for placement in ("stacked", "one-at-a-time"):
+        folder = tmp_path / placement
+        graphfed.run("isolated", placement=placement, out=folder, **options)
+        written = pq.read_table(folder / "predictions.parquet")
+        np.testing.assert_allclose(
+            graphfed.predict(folder)["probability"].to_numpy(), written["probability"].to_numpy(), atol=1e-5
+        )
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's three banks, and a run on them."""
+    folder = tmp_path_factory.mktemp("bank")
+    subprocess.run([sys.executable, str(ROOT / "examples/bank_fraud/make_data.py"), str(folder)], check=True)
+    arguments = [
+        "run",
+        "--config",
+        str(folder / "bank.yaml"),
+        "--rounds",
+        "20",
+        "--no-progress",
+        "--no-report",
+    ]
+    assert main([*arguments, "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def test_predictions_of_chosen_accounts_go_to_a_file_by_their_own_ids(
+    bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some.csv").write_text("account\n0007\n0003\n")
+    out = tmp_path / "p.csv"
+    assert main(["predict", str(bank / "run"), "--nodes", str(tmp_path / "some.csv"), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"2 predictions: {out}\n"
+    lines = out.read_text().splitlines()
+    assert [line.split(",")[lines[0].replace('"', "").split(",").index("id")] for line in lines[1:]] == [
+        '"0007"',
+        '"0003"',
+    ]
+    table = pa_csv.read_csv(out)
+    assert set(table["prediction_name"].to_pylist()) <= {"yes", "no"}
+    np.testing.assert_allclose(
+        table["probability_0"].to_numpy() + table["probability_1"].to_numpy(), 1, atol=1e-5
+    )
+    assert main(["predict", str(bank / "run"), "--out", str(tmp_path / "p.parquet")]) == 0
+    assert pq.read_table(tmp_path / "p.parquet").num_rows == 1200
+
+
+def test_another_graph_is_predicted_by_the_same_network(tmp_path: Path) -> None:
+    """A copy of the graph with its vertices in another order has its predictions in that order."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 200)
+    x = rng.normal(size=(200, 5)).astype(np.float32) + y[:, None]
+    edges = rng.integers(0, 200, (2, 500))
+    graph = make_graph("one", x, y, edges)
+    graphfed.run("central", data=graph, split="random", out=tmp_path / "run", clients=2, rounds=20)
+    order = rng.permutation(200)
+    place = np.argsort(order)
+    other = make_graph("two", x[order], np.full(200, -1), place[edges], num_classes=0)
+    one = graphfed.predict(tmp_path / "run", data=graph)["probability_1"].to_numpy()
+    two = graphfed.predict(tmp_path / "run", data=other)["probability_1"].to_numpy()
+    np.testing.assert_allclose(two, one[order], atol=1e-5)
+    assert len(np.unique(one.round(3))) > 20
+
+
+def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
+    run = bank / "run"
+    with pytest.raises(InputError, match="takes 4 features, and 'digits' has 64"):
+        graphfed.predict(run, data="digits")
+    with pytest.raises(InputError, match="vertex '9999' is not in 'accounts'"):
+        graphfed.predict(run, nodes=["0001", "9999"])
+    with pytest.raises(InputError, match="holds no finished run"):
+        graphfed.predict(_unfinished(tmp_path, run))
+    text = (bank / "accounts.csv").read_text().replace("age_days,balance", "balance,age_days")
+    (bank / "other.csv").write_text(text)
+    description = {"nodes": str(bank / "other.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
+                   "site": "bank",
+                   "label": "fraud", "split": "part", "source": "payer", "target": "payee"}  # fmt: skip
+    with pytest.raises(InputError, match="feature 'age_days' where 'other' has 'balance'"):
+        graphfed.predict(run, data=description)
+    graphfed.run("isolated", out=tmp_path / "own", **SMALL)
+    with pytest.raises(InputError, match="isolated has a model for every client"):
+        graphfed.predict(tmp_path / "own", data="digits")
+    (tmp_path / "own/model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(InputError, match="cannot be read"):
+        graphfed.predict(tmp_path / "own")
+
+
+def _unfinished(folder: Path, run: Path) -> Path:
+    (folder / "begun").mkdir()
+    (folder / "begun/manifest.json").write_text((run / "manifest.json").read_text())
+    return folder / "begun"
+
+
+@pytest.mark.parametrize("out", ["p.txt", "there.csv"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    out: str, bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.csv").write_text("precious")
+    monkeypatch.setattr("graphfed.experiment.predict.predict", None)
+    assert main(["predict", str(bank / "run"), "--out", out]) == 2
+    assert Path("there.csv").read_text() == "precious"
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_plain_pyg_network_with_the_runs_weights_predicts_the_same(layers: int, tmp_path: Path) -> None:
+    """Central training sees the whole graph, and so does PyG's forward pass."""
+    import sys as system
+
+    import torch
+
+    from graphfed.data.datasets import load
+
+    system.path.insert(0, str(ROOT / "examples"))
+    from load_in_pyg import load_gcn
+
+    graphfed.run("central", rounds=20, out=tmp_path / "run", settings={"layers": layers})
+    graph = load("digits")
+    both = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
+    with torch.no_grad():
+        logits = load_gcn(tmp_path / "run")(torch.from_numpy(graph.x), torch.from_numpy(both))
+    table = pq.read_table(tmp_path / "run/predictions.parquet")
+    expected = np.stack([table[f"probability_{c}"].to_numpy() for c in range(10)], 1)
+    np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=1e-5)
+
+
+def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None:
+    from graphfed.report import write_card
+
+    text = write_card(bank / "run").read_text()
+    assert "# fedgcn on accounts" in text
+    assert "4 features: age_days, balance, night_share, foreign_share" in text
+    assert "one of 2 classes: no, yes" in text
+    assert "- `fedgcn/partial_sums` (site to server" in text
+    assert "Nothing here is differentially private" in text

@@ -1,0 +1,218 @@
+"""The report says what the run's files say, needs nothing from elsewhere, and no text becomes markup."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.data.datasets import load
+from graphfed.errors import InputError
+from graphfed.report import write_report
+
+SECTIONS = ("result", "data", "cost", "left", "how")
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """The page's elements, and whether every one that is opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "table"
+    graphfed.compare(["fedavg", "fedgcn"], clients=3, rounds=4, seeds=(0, 1), out=folder)
+    return folder
+
+
+def page_of(folder: Path) -> tuple[str, Page]:
+    text = write_report([folder]).read_text()
+    page = Page(text)
+    assert page.open == []
+    return text, page
+
+
+def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None:
+    text, page = page_of(compared)
+    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
+    assert set(SECTIONS) <= set(ids)
+    assert len(ids) == len(set(ids))
+    titles = [a["aria-label"] for tag, a in page.tags if tag == "svg"]
+    assert titles == [
+        "accuracy by round", "test accuracy against bytes", "confusion matrix", "accuracy of each site",
+        "the graph and its sites", "classes of each site", "bytes by link",
+    ]  # fmt: skip
+    content = json.loads((compared / "comparison.json").read_text())
+    for row in content["rows"]:
+        told = row["test"]["accuracy"]
+        assert f"{100 * told['mean']:.1f} ± {100 * told['std']:.1f}" in page.text
+    for row in ("central", "isolated", "fedavg", "fedgcn"):
+        assert page.text.count(row) >= 3
+    assert "Rows added for reference: central, isolated." in page.text
+    assert "none" in text
+
+
+def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(compared: Path) -> None:
+    from graphfed.experiment.progress import human_bytes
+    from graphfed.methods.registry import get_method
+
+    _, page = page_of(compared / "fedgcn-seed0")
+    ledger = json.loads((compared / "fedgcn-seed0/ledger.json").read_text())
+    names = {entry["name"] for entry in ledger["entries"]}
+    assert "fedgcn/partial_sums" in names
+    for name in names:
+        assert name in page.text
+    for words in get_method("fedgcn").messages.values():
+        assert words in page.text or "own vertices: the server learns who owns" in words
+    sent = sum(e["bytes"] for e in ledger["entries"] if e["from"] == "clients")
+    assert (
+        f"Together the 3 sites sent 8 kinds of values, {human_bytes(sent)} in all; all of them can be read"
+        in page.text
+    )
+
+
+def test_isolated_training_is_said_to_send_scores_and_central_to_presume_everything(compared: Path) -> None:
+    assert "Together the 3 sites sent 3 kinds of values" in page_of(compared / "isolated-seed0")[1].text
+    assert "presumes that everything has left the sites" in page_of(compared / "central-seed0")[1].text
+
+
+def test_the_page_asks_for_nothing_and_runs_nothing(compared: Path) -> None:
+    text, page = page_of(compared)
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "form"}
+    for _, attributes in page.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("href", "src", "xlink:href"):
+                assert (value or "").startswith("#")
+    assert not re.search(r"url\((?!#)|@import|javascript:", text)
+
+
+def test_the_same_folder_gives_the_same_bytes(compared: Path) -> None:
+    assert write_report([compared]).read_bytes() == write_report([compared]).read_bytes()
+
+
+def test_several_runs_make_a_comparison_wherever_their_folders_are(compared: Path, tmp_path: Path) -> None:
+    moved = [
+        Path(shutil.copytree(compared / name, tmp_path / name)) for name in ("fedavg-seed0", "central-seed0")
+    ]
+    page = Page(write_report(moved, tmp_path / "both.html").read_text())
+    assert "Reference rows that are missing here: isolated." in page.text
+    with pytest.raises(InputError, match=r"give --out FILE\.html"):
+        write_report(moved)
+    whole = Path(shutil.copytree(compared, tmp_path / "elsewhere"))
+    assert "fedgcn" in page_of(whole)[1].text
+
+
+def test_the_accuracy_of_each_site_is_that_of_the_predictions(compared: Path) -> None:
+    from graphfed.report.read import read_subject
+
+    run = read_subject([compared / "fedavg-seed0"]).first
+    table = pq.read_table(compared / "fedavg-seed0/predictions.parquet").to_pylist()
+    for site, (accuracy, count) in run.site_accuracy.items():
+        rows = [row for row in table if row["split"] == "test" and str(row["site"]) == site]
+        assert count == len(rows)
+        assert accuracy == pytest.approx(sum(r["label"] == r["prediction"] for r in rows) / count)
+
+
+def test_text_of_the_files_stays_text(tmp_path: Path) -> None:
+    """The name of the data, of a class and of a site, a label and the command: none becomes markup."""
+    import dataclasses
+
+    evil = "<script>alert(1)</script>\"'&$x_1$"
+    graph = load("digits")
+    names = tuple(f"{evil}{c}" for c in range(graph.num_classes))
+    graph = dataclasses.replace(
+        graph,
+        name=evil,
+        class_names=names,
+        sites=graph.y % 3,
+        site_names=tuple(f"{evil}{s}" for s in range(3)),
+    )
+    rows = [{"method": "fedavg", "label": "<b>bold $x_1$"}]
+    graphfed.compare(rows, data=graph, rounds=2, seeds=(0,), out=tmp_path / "t", command=f"graphfed {evil}")
+    text, page = page_of(tmp_path / "t")
+    assert not [tag for tag, _ in page.tags if tag in ("script", "b")]
+    assert "<script>" not in text
+    assert "<b>bold" not in text
+    assert evil in page.text
+
+
+@pytest.mark.parametrize(
+    "broken", ["result.json", "ledger.json", "metrics.jsonl", "predictions.parquet", "manifest.json"]
+)
+def test_a_damaged_folder_is_refused_and_no_report_is_written(
+    broken: str, compared: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(compared / "fedavg-seed0", tmp_path / "run"))
+    (folder / "report.html").unlink(missing_ok=True)
+    (folder / broken).write_text("{")
+    with pytest.raises(
+        InputError, match=re.escape(broken.partition(".")[0]) if broken != "metrics.jsonl" else "damaged"
+    ):
+        write_report([folder])
+    assert not (folder / "report.html").exists()
+
+
+def test_a_folder_without_an_overview_says_so(compared: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(compared / "fedavg-seed0", tmp_path / "run"))
+    (folder / "overview.json").unlink()
+    assert "This folder has no overview.json" in page_of(folder)[1].text
+
+
+def test_what_is_no_finished_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    assert main(["report", "empty"]) == 2
+    assert "empty is not the folder of a run or a comparison" in capsys.readouterr().err
+    Path("begun").mkdir()
+    Path("begun/manifest.json").write_text("{}")
+    assert main(["report", "begun"]) == 2
+    assert "has not ended; go on with it: graphfed resume begun" in capsys.readouterr().err
+    assert main(["report"]) == 2
+    assert main(["report", "empty", "--out", "x.txt"]) == 2
+
+
+def test_run_and_compare_name_their_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = ["run", "fedavg", "--rounds", "1", "--clients", "2", "--no-progress"]
+    assert main([*run, "--out", "a"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["files: a", "report: a/report.html"]
+    assert Path("a/report.html").exists()
+    assert main([*run, "--out", "b", "--no-report"]) == 0
+    assert "report" not in capsys.readouterr().out
+    assert not Path("b/report.html").exists()
+    assert main([*run, "--out", "c", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "fedavg"
+    assert Path("c/report.html").exists()

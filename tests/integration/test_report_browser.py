@@ -1,0 +1,111 @@
+"""The report in a real browser: nothing overflows, overlaps or is empty, wide and narrow, light and dark.
+
+Needs Debian's chromium; without it these tests are skipped and counted."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import graphfed
+from graphfed.report import write_report
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to look at the report with")
+
+#: Run in a copy of the page, which lies in a frame as wide as the screen to be tried (a window of the browser
+#: has at least 500 px): what is measured is sent to the page around it, whose title it becomes.
+PROBE = """<script>addEventListener('load', () => {
+  const overlaps = [];
+  const empty = [];
+  document.querySelectorAll('svg').forEach(svg => {
+    const name = svg.getAttribute('aria-label');
+    const box = svg.getBoundingClientRect();
+    const drawn = svg.querySelectorAll('path, use, text').length;
+    if (box.width < 100 || box.height < 30 || drawn < 5) empty.push(name);
+    const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()])
+      .filter(([, b]) => b.width > 0);
+    for (let i = 0; i < texts.length; i++) for (let j = i + 1; j < texts.length; j++) {
+      const [s, a] = texts[i], [t, b] = texts[j];
+      const w = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const h = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (w > 1.5 && h > 3) overlaps.push(name + ': ' + s + ' / ' + t);
+    }
+  });
+  const style = getComputedStyle(document.body);
+  parent.postMessage(JSON.stringify({
+    overflow: document.documentElement.scrollWidth - innerWidth, width: innerWidth, overlaps, empty,
+    charts: document.querySelectorAll('svg').length, ink: style.color, paper: style.backgroundColor,
+    notes: [...document.querySelectorAll('.note, .warn, a, summary')].map(e => getComputedStyle(e).color),
+  }), '*');
+});</script>"""
+AROUND = """<!doctype html><title></title><script>
+addEventListener('message', e => { document.title = 'MEASURED' + e.data + 'END'; });
+</script><iframe src="FILE" style="width:WIDTHpx;height:900px;border:0"></iframe>"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser") / "table"
+    graphfed.compare(["fedavg", "fedgcn"], clients=10, rounds=10, seeds=(0, 1), out=folder)
+    return write_report([folder])
+
+
+def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    return subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--hide-scrollbars", "--no-first-run", "--disable-extensions",
+            f"--user-data-dir={page.parent / 'profile'}",
+            "--enable-logging=stderr", *options, page.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def contrast(one: str, other: str) -> float:
+    """The WCAG contrast ratio of two CSS colours."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(c) / 255 for c in re.findall(r"\d+", colour)[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
+    width: int, dark: bool, report: Path
+) -> None:
+    inner = report.with_name(f"inner-{width}-{dark}.html")
+    inner.write_text(report.read_text().replace("</body>", f"{PROBE}</body>"))
+    outer = report.with_name(f"outer-{width}-{dark}.html")
+    outer.write_text(AROUND.replace("FILE", inner.name).replace("WIDTH", str(width)))
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    done = browse(outer, "--window-size=1400,1000", scheme, "--virtual-time-budget=5000", "--dump-dom")
+    found = re.search(r"MEASURED(.*?)END", done.stdout)
+    assert found, done.stderr[-2000:]
+    told = json.loads(html.unescape(found.group(1)))
+    assert told["width"] == width
+    assert told["charts"] == 7
+    assert told["overflow"] <= 0
+    assert told["empty"] == []
+    assert told["overlaps"] == []
+    assert (sum(map(int, re.findall(r"\d+", told["paper"])[:3])) < 120) == dark
+    assert contrast(told["ink"], told["paper"]) >= 7
+    assert min(contrast(colour, told["paper"]) for colour in told["notes"]) >= 4.5
+    assert "CONSOLE" not in done.stderr
+
+
+def test_the_page_can_be_printed(report: Path, tmp_path: Path) -> None:
+    browse(report, f"--print-to-pdf={tmp_path / 'report.pdf'}", "--no-pdf-header-footer")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "report.pdf").stat().st_size > 20_000
