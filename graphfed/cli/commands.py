@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import data, doctor, listing, prediction, reporting, training
+from graphfed.cli import (
+    audit,
+    data,
+    doctor,
+    listing,
+    prediction,
+    reporting,
+    reproduce,
+    sweep,
+    track,
+    training,
+)
 from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
 from graphfed.cli.values import SETTINGS
@@ -51,6 +62,10 @@ app.command()(training.compare)
 app.command()(training.resume)
 app.command()(reporting.report)
 app.command()(prediction.predict)
+app.command()(sweep.sweep)
+app.command()(audit.audit)
+app.command()(reproduce.reproduce)
+app.command()(track.track)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 app.command()(doctor.doctor)

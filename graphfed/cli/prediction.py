@@ -41,10 +41,11 @@ def predict(
     """Predict with a finished run's model: a class and a probability for every vertex.
 
     Examples:
-        graphfed predict runs/fedgcn-cora-20260131-120000 --out predictions.csv
-        graphfed predict runs/fedavg-digits-1 --nodes wanted.csv
+        graphfed predict runs/fedgcn-cora-20260131-120000
+        graphfed predict runs/mine --nodes accounts.csv --out some.csv
+        graphfed predict runs/mine --data new.yaml --out new.parquet
     See also:
-        graphfed run; docs/runs.md
+        docs/runs.md
     """
     from graphfed.experiment.predict import check_table_name, read_nodes, write_table
     from graphfed.experiment.predict import predict as predict_with

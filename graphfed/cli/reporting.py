@@ -29,9 +29,9 @@ def report(
 
     Examples:
         graphfed report runs/compare-cora-20260131-120000
-        graphfed report runs/fedavg-cora-1 runs/fedgcn-cora-1 --out both.html
+        graphfed report runs/one runs/two --out both.html
     See also:
-        graphfed run, graphfed compare, which write it too; docs/report.md
+        docs/report.md
     """
     from graphfed.report import write_report
 

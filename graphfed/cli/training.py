@@ -29,6 +29,8 @@ from graphfed.cli.options import (
     Threads,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
+from graphfed.cli.reproduce import print_reproduction
+from graphfed.cli.sweep import print_sweep
 from graphfed.cli.values import method_names
 from graphfed.errors import InputError, shown
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from graphfed.experiment.compare import Comparison
     from graphfed.experiment.run import Result
 
-__all__ = ["compare", "resume", "run"]
+__all__ = ["compare", "parse_seeds", "resume", "run"]
 
 
 def run(
@@ -212,7 +214,7 @@ def compare(
     parsed = parse_settings(settings or ())
     rows, common = _compare_files(config or [], given, parsed)
     options = common | given
-    chosen_seeds = _parse_seeds(options.pop("seeds", "0,1,2"))
+    chosen_seeds = parse_seeds(options.pop("seeds", "0,1,2"))
     with interruption_told():
         comparison = compare_methods(
             [*(methods or ()), *rows],
@@ -255,7 +257,8 @@ def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> 
 
 def resume(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder of a run or a comparison that has not ended.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="Folder of a run, comparison or sweep that has not ended."),
     ],
     *,
     data_dir: DataDir = None,
@@ -263,7 +266,7 @@ def resume(
     report: Report = True,
     progress: Progress = True,
 ) -> None:
-    """Go on with a run or comparison that was interrupted, from its newest checkpoint.
+    """Go on with a run, comparison or sweep that was interrupted, from its newest checkpoint.
 
     The result is that of a run that was never interrupted: the same weights, the same metrics. A folder that
     has ended is only shown.
@@ -276,13 +279,19 @@ def resume(
     See also:
         graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
+    from graphfed.experiment.reproduce import Reproduction
     from graphfed.experiment.resume import resume as go_on
     from graphfed.experiment.run import Result
+    from graphfed.experiment.sweep import Sweep
 
     with interruption_told():
         ended = go_on(folder, data_dir=data_dir, progress=progress)
     if isinstance(ended, Result):
         _print_result(ended, as_json, report)
+    elif isinstance(ended, Sweep):
+        print_sweep(ended, as_json)
+    elif isinstance(ended, Reproduction):
+        print_reproduction(ended, as_json)
     else:
         _print_comparison(ended, as_json, report)
 
@@ -322,7 +331,7 @@ def _compare_files(
     return rows, common
 
 
-def _parse_seeds(seeds: Any) -> tuple[int, ...]:
+def parse_seeds(seeds: Any) -> tuple[int, ...]:
     """``"0,1,2"``, a number or a list -> seeds."""
     parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
     try:

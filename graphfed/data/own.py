@@ -86,8 +86,13 @@ class Description:
 
 
 def describe_file(path: Path) -> Description:
-    """The description in a YAML file; InputError as `describe`, and for a file that is no plain YAML."""
-    return describe(read_yaml(path, "the data's description"), path.parent, f"the data's description {path}")
+    """The description in a YAML file, or under `data` in a run's config file.
+
+    InputError as `describe`, and for a file that is no plain YAML."""
+    content = read_yaml(path, "the data's description")
+    if isinstance(content, dict) and isinstance(content.get("data"), dict):
+        content = content["data"]
+    return describe(content, path.parent, f"the data's description {path}")
 
 
 def read_graph_file(path: Path) -> Graph:

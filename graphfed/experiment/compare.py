@@ -7,24 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from graphfed.data.graph import Graph
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
-from graphfed.experiment.config import OPTIONS, RunConfig, make_config, setting_names
-from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
-from graphfed.experiment.reopen import check_hashes, config_from_json, go_on
-from graphfed.experiment.run import (
-    Inputs,
-    Result,
-    check_inputs,
-    execute,
-    has_checkpoint,
-    load_inputs,
-    now,
-    write_manifest,
+from graphfed.experiment.config import OPTIONS, make_config, setting_names
+from graphfed.experiment.plan import (
+    Row,
+    chosen_seeds,
+    has_runs,
+    load_rows,
+    require_equal_hashes,
+    run_name,
+    run_or_read,
+    settings_text,
+    spread,
+    statistic,
+    statistics,
 )
+from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
+from graphfed.experiment.reopen import check_hashes, config_from_json
+from graphfed.experiment.run import Inputs, Result, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
@@ -109,9 +110,9 @@ class Comparison:
         for name in (*(("rounds",) if differ else ()), "bytes", "time"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
-            cells = [_spread(row["test"].get(metric)) for metric in metrics]
+            cells = [spread(row["test"].get(metric)) for metric in metrics]
             if pooled:
-                cells.append(_spread(row["test_pooled"].get("accuracy")))
+                cells.append(spread(row["test_pooled"].get("accuracy")))
             if differ:
                 rounds = sorted(set(row["rounds"]))
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
@@ -143,20 +144,12 @@ class Comparison:
             lines.append(f"reference rows missing here: {', '.join(self.missing)}")
         shared = self._shared_recipe()
         if shared:
-            lines.append(f"every row differs from the default recipe in {_settings_text(shared)}")
+            lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
         own = {row["label"]: recipe for row in self.rows if (recipe := self._own_recipe(row))}
         if own:
             lines.append("* differs from the default recipe, so compare with care:")
-            lines += [f"* {label}: {_settings_text(recipe)}" for label, recipe in own.items()]
+            lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One line of the table to be: its name and a checked config for each seed."""
-
-    label: str
-    configs: dict[int, RunConfig]
 
 
 def compare(
@@ -183,11 +176,11 @@ def compare(
 
     Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
     partitions: all of that is checked before the first run."""
-    seeds = _seeds(seeds)
+    seeds = chosen_seeds(seeds)
     options, settings = _divided(options, settings)
     rows, added = _plan(methods, seeds, settings, options)
     folder = files.chosen_folder(out, f"compare-{next(iter(rows[0].configs.values())).data_name}")
-    with nullcontext() if folder is None else files.open_folder(folder, keep=_has_runs):
+    with nullcontext() if folder is None else files.open_folder(folder, keep=has_runs):
         inputs = _load(rows)
         if folder is not None:
             write_manifest(folder, _manifest(rows, inputs, added, command))
@@ -203,7 +196,7 @@ def resume_comparison(
     Raises what `resume` raises."""
     try:
         rows = [
-            _Row(
+            Row(
                 row["label"],
                 {
                     run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir)
@@ -226,7 +219,7 @@ def resume_comparison(
 
 
 def _run_all(
-    rows: Sequence[_Row],
+    rows: Sequence[Row],
     inputs: Mapping[tuple[str, int], Inputs],
     folder: Path | None,
     command: str,
@@ -238,25 +231,12 @@ def _run_all(
     for row in rows:
         for seed, config in row.configs.items():
             number += 1
-            here = None if folder is None else folder / _run_name(row.label, seed)
+            here = None if folder is None else folder / run_name(row.label, seed)
             with show_progress(f"[{number}/{total}] {row.label}, seed {seed}", progress) as on_event:
-                results[row.label][seed] = _run_or_read(
+                results[row.label][seed] = run_or_read(
                     config, inputs[row.label, seed], here, command, on_event
                 )
     return results
-
-
-def _run_or_read(
-    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: Any
-) -> Result:
-    if folder is None:
-        return execute(config, inputs, folder=None, command=command, on_event=on_event)
-    if (folder / "result.json").exists():
-        return Result.read(folder)
-    if (folder / "manifest.json").exists():
-        return go_on(config, inputs, folder, on_event)
-    with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
 
 
 def _finished(
@@ -273,7 +253,7 @@ def _finished(
 
 
 def _manifest(
-    rows: Sequence[_Row], inputs: Mapping[tuple[str, int], Inputs], added: tuple[str, ...], command: str
+    rows: Sequence[Row], inputs: Mapping[tuple[str, int], Inputs], added: tuple[str, ...], command: str
 ) -> dict[str, Any]:
     """What is compared, so that it can be resumed."""
     return {
@@ -289,11 +269,6 @@ def _manifest(
             for row in rows
         ],
     }
-
-
-def _has_runs(folder: Path) -> bool:
-    """Whether a run has ended in a comparison's folder, or got as far as a checkpoint."""
-    return any(folder.glob("*/result.json")) or any(has_checkpoint(path) for path in folder.iterdir())
 
 
 def comparison_in(folder: Path) -> Comparison:
@@ -330,7 +305,7 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
     for result in finished:
         label = result.method
         if len(recipes[label]) > 1:
-            label = f"{label} ({_settings_text(result.details.get('recipe', {})) or 'default recipe'})"
+            label = f"{label} ({settings_text(result.details.get('recipe', {})) or 'default recipe'})"
         row = rows.setdefault(label, {})
         if result.seed in row:
             raise InputError(f"seed {result.seed} of {label} is there twice; give each run once")
@@ -343,32 +318,13 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
                 f"{label} has seeds {those} and {first} has seeds {seeds[first]}; "
                 "one table needs the same seeds in every row"
             )
-    _check_hashes({label: {seed: r.hashes for seed, r in row.items()} for label, row in rows.items()})
+    require_equal_hashes({label: {seed: r.hashes for seed, r in row.items()} for label, row in rows.items()})
     references = REFERENCES.get(finished[0].task, ())
     methods = {result.method for result in finished}
     return _comparison(rows, missing=tuple(name for name in references if name not in methods))
 
 
 # ---- planning ----------------------------------------------------------------------------------------------
-
-
-def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    try:
-        chosen = tuple(seeds)
-        len(set(chosen))
-    except TypeError:
-        chosen = None
-    if chosen is None or isinstance(seeds, str | bytes | Mapping):
-        raise InputError(
-            f"seeds={shown(seeds)} cannot be used; give a list of whole numbers, as in [0, 1, 2]"
-        )
-    if not chosen:
-        raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
-    if len(set(chosen)) < len(chosen):
-        raise InputError(
-            f"seeds {', '.join(shown(s) for s in chosen)}: a seed is there twice; give each once"
-        )
-    return chosen
 
 
 def _divided(
@@ -391,7 +347,7 @@ def _plan(
     seeds: tuple[int, ...],
     settings: Mapping[str, Any] | None,
     options: dict[str, Any],
-) -> tuple[list[_Row], tuple[str, ...]]:
+) -> tuple[list[Row], tuple[str, ...]]:
     """Every row with its checked configs, and the reference rows that were added."""
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise InputError(f"methods={shown(methods)} cannot be used; give a list, as in ['fedavg', 'fedgcn']")
@@ -405,14 +361,14 @@ def _plan(
     added = tuple(name for name in references if name not in names)
     asked += [{"method": name, "label": name, "settings": {}} for name in added]
     shared = _shared_settings(_settings(settings), [row["method"] for row in asked], options)
-    rows: list[_Row] = []
+    rows: list[Row] = []
     for row in asked:
         own = {key: value for key, value in row.items() if key not in ("label", "settings")}
         merged = {**shared[row["method"]], **row["settings"]}
         configs = {seed: make_config(**{**options, **own}, seed=seed, settings=merged) for seed in seeds}
         if row["label"] in (r.label for r in rows):
             raise InputError(f"two rows are called {row['label']!r}; give one of them another label")
-        rows.append(_Row(row["label"], configs))
+        rows.append(Row(row["label"], configs))
     return rows, added
 
 
@@ -441,10 +397,6 @@ def _row_options(item: str | Mapping[str, Any]) -> dict[str, Any]:
 
 #: Bytes of a label: with the seed it is the name of a folder.
 MAX_LABEL = 200
-
-
-def _run_name(label: str, seed: int) -> str:
-    return f"{label}-seed{seed}"
 
 
 def _settings(settings: Any) -> dict[str, Any]:
@@ -484,50 +436,13 @@ def _shared_settings(
     return {m: shared[m] | specific[m] for m in known}
 
 
-def _load(rows: list[_Row]) -> dict[tuple[str, int], Inputs]:
-    """The inputs of every run, loaded once each; refused when rows of one seed differ."""
-    graphs: dict[Any, Any] = {}
-    made: dict[Any, Inputs] = {}
-    inputs: dict[tuple[str, int], Inputs] = {}
-    for row in rows:
-        for seed, config in row.configs.items():
-            key = _input_key(config)
-            if key not in made:
-                made[key] = load_inputs(config, graphs)
-            check_inputs(config, made[key])
-            inputs[row.label, seed] = made[key]
-    _check_hashes({row.label: {seed: inputs[row.label, seed].hashes for seed in row.configs} for row in rows})
-    return inputs
-
-
-def _input_key(config: RunConfig) -> tuple[Any, ...]:
-    """What decides a run's inputs."""
-    return (
-        id(config.data) if isinstance(config.data, Graph) else config.data,
-        tuple(config.data_options.items()),
-        config.data_dir,
-        config.clients,
-        config.partition,
-        tuple(config.partition_options.items()),
-        config.partition_seed,
-        config.split,
-        config.split_seed,
+def _load(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:
+    """The inputs of every run; refused when rows of one seed differ."""
+    inputs = load_rows(rows)
+    require_equal_hashes(
+        {row.label: {seed: inputs[row.label, seed].hashes for seed in row.configs} for row in rows}
     )
-
-
-def _check_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
-    """InputError unless all rows have the same hashes for each seed; table: label -> seed -> {what: hash}."""
-    first = next(iter(table))
-    for label, row in table.items():
-        for seed, hashes in row.items():
-            for what, here in hashes.items():
-                there = table[first][seed][what]
-                if here != there:
-                    raise InputError(
-                        f"{first} and {label} cannot share a table: with seed {seed} their {what} hashes "
-                        f"differ ({there[:12]} and {here[:12]}); run both with the same data, split and "
-                        "partition options"
-                    )
+    return inputs
 
 
 # ---- the table ---------------------------------------------------------------------------------------------
@@ -554,44 +469,18 @@ def _row(label: str, results: list[Result]) -> dict[str, Any]:
         "label": label,
         "method": results[0].method,
         "seeds": [r.seed for r in results],
-        "test": _statistics([r.test for r in results]),
-        "val": _statistics([r.val for r in results]),
-        "test_pooled": _statistics(pooled),
+        "test": statistics([r.test for r in results]),
+        "val": statistics([r.val for r in results]),
+        "test_pooled": statistics(pooled),
         "hashes": {what: [r.hashes[what] for r in results] for what in results[0].hashes},
         "rounds": [r.rounds for r in results],
         "best_round": [r.best_round for r in results],
-        "bytes": _statistic([r.bytes["total"] for r in results]),
-        "seconds": _statistic([r.seconds["total"] for r in results]),
+        "bytes": statistic([r.bytes["total"] for r in results]),
+        "seconds": statistic([r.seconds["total"] for r in results]),
         "recipe": results[0].details.get("recipe", {}),
         "folders": [None if r.folder is None else str(r.folder) for r in results],
     }
 
 
-def _statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
-    """Over seeds, for each metric of the first one."""
-    return {name: _statistic([m.get(name) for m in metrics]) for name in metrics[0]}
-
-
-def _statistic(values: Sequence[float | None]) -> dict[str, Any]:
-    """mean and sample standard deviation (ddof 1; None for one value); both None where a value is missing."""
-    known = [v for v in values if v is not None]
-    if len(known) < len(values):
-        return {"mean": None, "std": None, "values": list(values)}
-    std = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return {"mean": float(np.mean(known)), "std": std, "values": known}
-
-
 def _recipe_key(result: Result) -> str:
     return json.dumps(result.details.get("recipe", {}), sort_keys=True)
-
-
-def _settings_text(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
-
-
-def _spread(statistic: Mapping[str, Any] | None) -> str:
-    """``81.2 ± 0.4`` in percent."""
-    if not statistic or statistic["mean"] is None:
-        return "-"
-    mean = f"{100 * statistic['mean']:.1f}"
-    return mean if statistic["std"] is None else f"{mean} ± {100 * statistic['std']:.1f}"

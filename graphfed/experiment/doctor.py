@@ -41,6 +41,8 @@ LIBRARIES: dict[str, tuple[str, bool, str]] = {
 #: extra -> (modules, what it is for), as in pyproject.toml.
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "metis": (("pymetis",), "the partition 'metis'"),
+    "sweep": (("optuna",), "graphfed sweep --optuna"),
+    "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
     "dev": (("pytest", "hypothesis", "ruff", "mypy"), "working on graphfed itself"),
 }
 #: Less available memory than this, in bytes, and loading torch alone is a risk.

@@ -192,8 +192,8 @@ _OURS = (
     "manifest.json", "overview.json", "metrics.jsonl", "ledger.json", "model.safetensors",
     "predictions.parquet", "result.json", "report.html", "model_card.md",
 )  # fmt: skip
-#: The file that is written last, by a run and by a comparison.
-_LAST = ("result.json", "comparison.json")
+#: The file that is written last: by a run, a comparison, a sweep, a reproduction.
+_LAST = ("result.json", "comparison.json", "sweep.json", "reproduce.json")
 #: The folder of a run's checkpoints, in the run's folder.
 CHECKPOINTS = "checkpoint"
 #: The file that is locked while a program writes into a folder, and the first that it tries to write.

@@ -23,12 +23,18 @@ _OPTIONS = (
     "checkpoint_every",
 )  # fmt: skip
 
+#: What the manifests of sweeps and reproductions have in place of a config.
+SETS_OF_RUNS = ("sweep", "reproduce")
+
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a run's or a comparison's folder; InputError when there is none, or it is damaged."""
+    """The manifest in the folder of a run, a comparison, a sweep or a reproduction; InputError when there is
+    none, or it is damaged."""
     path = Path(folder) / "manifest.json"
     manifest: dict[str, Any] = files.read_json(path)
     if isinstance(manifest, dict) and isinstance(manifest.get("rows"), list):
+        return manifest
+    if isinstance(manifest, dict) and any(isinstance(manifest.get(key), dict) for key in SETS_OF_RUNS):
         return manifest
     for key in ("config", "hashes", "seeds"):
         if not isinstance(manifest, dict) or not isinstance(manifest.get(key), dict):
@@ -48,7 +54,7 @@ def reopen(
     of the run (their hashes differ)."""
     manifest = read_manifest(folder)
     if "config" not in manifest:
-        raise InputError(f"{folder} is the folder of a comparison; name one of the runs in it")
+        raise InputError(f"{folder} is a folder of several runs; name one of those in it")
     config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)
     inputs = load_inputs(config)
     check_hashes(Path(folder), inputs, manifest["hashes"])

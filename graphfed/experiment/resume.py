@@ -1,4 +1,5 @@
-"""Go on with what was interrupted: a run from its newest checkpoint, a comparison from its first open run."""
+"""Go on with what was interrupted: a run from its newest checkpoint, a comparison or a sweep from its first
+open run."""
 
 from pathlib import Path
 from typing import Any
@@ -6,28 +7,34 @@ from typing import Any
 from graphfed.experiment.compare import Comparison, comparison_in, resume_comparison
 from graphfed.experiment.progress import show_progress
 from graphfed.experiment.reopen import go_on, read_manifest, reopen
+from graphfed.experiment.reproduce import Reproduction, resume_reproduction
 from graphfed.experiment.run import Result
+from graphfed.experiment.sweep import Sweep, resume_sweep
 
 __all__ = ["resume"]
 
 
 def resume(
     folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None, progress: bool = False
-) -> Result | Comparison:
-    """Go on with the run or comparison in `folder` and end it; one that has ended is read.
+) -> Result | Comparison | Sweep | Reproduction:
+    """Go on with the run, comparison, sweep or reproduction in `folder`; one that has ended is read.
 
     A run goes on from its newest whole checkpoint with the bits it had: its weights and metrics are those of
     a run that was never interrupted, on the same machine with the same versions.
     data: needed where the data was an object in Python. data_dir: where the data files are now.
 
-    Raises InputError for a folder of neither, one that another program writes, and data that has changed;
-    what `run` raises otherwise."""
+    Raises InputError for a folder of none of them, one that another program writes, and data that has
+    changed; what `run` raises otherwise."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     if "rows" in manifest:
         if (folder / "comparison.json").exists():
             return comparison_in(folder)
         return resume_comparison(folder, manifest, data=data, data_dir=data_dir, progress=progress)
+    if "sweep" in manifest:
+        return resume_sweep(folder, manifest, data=data, data_dir=data_dir, progress=progress)
+    if "reproduce" in manifest:
+        return resume_reproduction(folder, manifest, data_dir=data_dir, progress=progress)
     if (folder / "result.json").exists():
         return Result.read(folder)
     config, inputs = reopen(folder, data=data, data_dir=data_dir)

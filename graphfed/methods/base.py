@@ -102,6 +102,9 @@ class Method:
     disjoint: bool = False
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
     shared_model: bool = False
+    #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
+    #: receiver can read from it. Those of evaluation are in `experiment.train.MESSAGES`.
+    messages: Mapping[str, str] = field(default_factory=dict)
     #: The paper: authors, title, venue, and where it can be read.
     paper: str = ""
     #: What it asks of data and settings beyond features and classes, and beyond what the flags above say.
@@ -110,9 +113,6 @@ class Method:
     crosses: str = ""
     #: What keeps the receiver from reading it, in a few words.
     protection: str = "none: in clear"
-    #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
-    #: receiver can read from it. Those of evaluation are in `experiment.train.MESSAGES`.
-    messages: Mapping[str, str] = field(default_factory=dict)
     #: Recipe settings in which the method differs from `TrainingConfig`.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 

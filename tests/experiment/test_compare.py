@@ -11,7 +11,7 @@ import pytest
 
 import graphfed
 from graphfed.errors import InputError
-from graphfed.experiment import compare as module
+from graphfed.experiment import plan as module
 from graphfed.experiment.compare import REFERENCES, Comparison, compare, comparison_of
 from graphfed.experiment.run import Result
 
@@ -188,7 +188,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
 def test_a_table_that_cannot_be_is_refused_before_anything_runs(
     methods: Any, options: dict[str, Any], told: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphfed.experiment.compare.execute", None)
+    monkeypatch.setattr("graphfed.experiment.plan.execute", None)
     with pytest.raises(InputError) as refusal:
         compare(methods, **{"rounds": 1, **options})
     assert told in str(refusal.value)

@@ -173,3 +173,13 @@ def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None
     assert "one of 2 classes: no, yes" in text
     assert "- `fedgcn/partial_sums` (site to server" in text
     assert "Nothing here is differentially private" in text
+
+
+def test_the_readmes_banks_are_compared_with_what_they_could_do_alone(bank: Path, tmp_path: Path) -> None:
+    """The example is made so that working together pays: fedgcn's mean is above isolated's."""
+    table = graphfed.compare(["fedgcn"], data=bank / "bank.yaml", out=tmp_path / "table")
+    means = {row["method"]: row["test"]["accuracy"]["mean"] for row in table.rows}
+    assert set(means) == {"fedgcn", "central", "isolated", "fedavg"}
+    assert means["fedgcn"] > means["isolated"] + 0.02
+    assert table.partition == "column"
+    assert table.clients == 3

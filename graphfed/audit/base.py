@@ -1,0 +1,102 @@
+"""What a check is: a function from a finished run to a finding, and words for what the attacker sees."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.audit.transcript import Transcript, record_first_round
+from graphfed.experiment import folder as files
+from graphfed.experiment.config import RunConfig
+from graphfed.experiment.run import Inputs, Result
+from graphfed.federation import Ledger
+
+__all__ = ["AuditedRun", "Check", "Finding", "Scored"]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Rows of predictions.parquet: vertex and label [n] int64 (-1 unknown), part [n] ("train", "val", "test",
+    "none"), probability [n, C]."""
+
+    vertex: np.ndarray
+    label: np.ndarray
+    part: np.ndarray
+    probability: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class AuditedRun:
+    """A finished run, opened for the checks: what it was asked, what it trained on, what it left."""
+
+    folder: Path
+    config: RunConfig
+    inputs: Inputs
+    result: Result
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """ledger.json."""
+        return Ledger.from_json(files.read_json(self.folder / "ledger.json"))
+
+    @cached_property
+    def predictions(self) -> Scored:
+        """predictions.parquet."""
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(self.folder / "predictions.parquet")
+        classes = [name for name in table.column_names if name.startswith("probability_")]
+        return Scored(
+            vertex=table["vertex"].to_numpy(),
+            label=table["label"].fill_null(-1).to_numpy().astype(np.int64),
+            part=np.array(table["split"].to_pylist()),
+            probability=np.stack([table[name].to_numpy() for name in classes], axis=1),
+        )
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        """What crossed in set-up and in the first round, run again in this process."""
+        return record_first_round(self.config, self.inputs)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    result, baseline, verdict: in words; value: the figure, interval: where it lies with 95 % confidence (None
+    for a count, which is exact), no_signal: the figure an attacker without information reaches.
+    leaks: True where the attack gained something, False where it did not, None where nothing was measured;
+    details: figures for audit.json."""
+
+    result: str
+    baseline: str
+    verdict: str
+    leaks: bool | None
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    no_signal: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the registry, as the check's own file declares it.
+
+    tests: what is tried; attacker: what the attacker sees; methods: those it is made for (None: every one);
+    transfers: named transfers that the run must have made."""
+
+    name: str
+    tests: str
+    attacker: str
+    run: Callable[[AuditedRun], Finding]
+    methods: tuple[str, ...] | None = None
+    transfers: tuple[str, ...] = ()
+
+    def applies(self, run: AuditedRun) -> bool:
+        """Whether there is something to check in this run."""
+        crossed = {entry.name for entry in run.ledger.entries}
+        of_method = self.methods is None or run.config.method.name in self.methods
+        return of_method and crossed.issuperset(self.transfers)

@@ -1,0 +1,105 @@
+"""Audit a finished run: every check that applies to it, in one table and in audit.json."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphfed.audit.base import AuditedRun, Finding
+from graphfed.audit.registry import CHECKS, get_check
+from graphfed.errors import InputError
+from graphfed.experiment import folder as files
+from graphfed.experiment.reopen import reopen
+from graphfed.experiment.run import Result
+from graphfed.files import write_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Audit", "audit"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the checks found: name -> finding; skipped: name -> why a check has nothing to check."""
+
+    method: str
+    dataset: str
+    seed: int
+    findings: dict[str, Finding]
+    skipped: dict[str, str]
+    folder: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """The object in audit.json."""
+        checks = {name: get_check(name) for name in self.findings}
+        content: dict[str, Any] = files.plain(
+            {
+                "method": self.method,
+                "dataset": self.dataset,
+                "seed": self.seed,
+                "checks": [
+                    {
+                        "check": name,
+                        "tests": checks[name].tests,
+                        "attacker_sees": checks[name].attacker,
+                        **dataclasses.asdict(finding),
+                    }
+                    for name, finding in self.findings.items()
+                ],
+                "skipped": self.skipped,
+            }
+        )
+        return content
+
+    def table(self) -> "Table":
+        """For a screen (a rich table)."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        skipped = "; ".join(f"{name}: {why}" for name, why in self.skipped.items())
+        table = Table(
+            title=escape(f"{self.method} on {self.dataset}, seed {self.seed}"),
+            caption=escape(f"not checked here: {skipped}") if skipped else None,
+            caption_justify="left",
+            show_lines=True,
+        )
+        for column in ("check", "what the attacker sees", "result", "without information", "verdict"):
+            table.add_column(column, overflow="fold")
+        for name, finding in self.findings.items():
+            check = get_check(name)
+            cells = (
+                f"{name}: {check.tests}", check.attacker, finding.result, finding.baseline, finding.verdict
+            )  # fmt: skip
+            table.add_row(*(escape(cell) for cell in cells))
+        return table
+
+
+def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None) -> Audit:
+    """Run every check that applies to the finished run in `folder`, and write audit.json into it.
+
+    data, data_dir: as for `reopen`. Raises InputError for a folder without a finished run and for data that
+    has changed."""
+    folder = Path(folder)
+    config, inputs = reopen(folder, data=data, data_dir=data_dir)
+    if not (folder / "result.json").exists():
+        raise InputError(f"the run in {folder} has not ended; go on with it (graphfed resume {folder})")
+    run = AuditedRun(folder, config, inputs, Result.read(folder))
+    findings: dict[str, Finding] = {}
+    skipped: dict[str, str] = {}
+    for name in CHECKS:
+        check = get_check(name)
+        if check.applies(run):
+            findings[name] = check.run(run)
+        elif check.methods is not None and config.method.name not in check.methods:
+            skipped[name] = f"made for {', '.join(check.methods)}"
+        else:
+            skipped[name] = f"the run made no transfer {', '.join(check.transfers)}"
+    found = Audit(config.method.name, inputs.graph.name, config.seed, findings, skipped, folder)
+    try:
+        write_json(folder / "audit.json", found.to_json())
+    except OSError as error:
+        raise InputError(
+            f"{folder / 'audit.json'} cannot be written ({error.strerror or error}); make the folder writable"
+        ) from None
+    return found

@@ -1,0 +1,82 @@
+"""A transcript: what the server receives and sends, message by message, in a run made again in this process.
+
+The run is the same program with the same seeds on the same data, so what crosses here is what crossed there.
+The ledger counts bytes and keeps no values; an audit needs the values."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.errors import GraphfedError
+from graphfed.federation import CLIENTS, Federation
+from graphfed.federation.cohort import Cohort, make_cohort
+
+if TYPE_CHECKING:
+    from graphfed.experiment.config import RunConfig
+    from graphfed.experiment.run import Inputs
+
+__all__ = ["Crossing", "Transcript", "record_first_round"]
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """One transfer between the clients, stacked in one cohort, and the server.
+
+    to_server: its direction; payload: as it crossed, in client order; present [K] bool: who took part."""
+
+    name: str
+    phase: str
+    to_server: bool
+    payload: Any
+    present: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """What crossed between clients and server in set-up and the first round, and the cohort of all clients,
+    which is what the experimenter knows and the server does not."""
+
+    crossings: tuple[Crossing, ...]
+    cohort: Cohort
+
+    def first(self, name: str, phase: str, *, to_server: bool = True) -> Crossing:
+        """The first crossing of that name; GraphfedError when there is none."""
+        for crossing in self.crossings:
+            if (crossing.name, crossing.phase, crossing.to_server) == (name, phase, to_server):
+                return crossing
+        raise GraphfedError(f"the run made again has no transfer {name!r} in phase {phase!r}")
+
+
+class _Recording(Federation):
+    """All clients in one cohort; keeps what is delivered between them and the server."""
+
+    def __init__(self, num_clients: int, device: str) -> None:
+        super().__init__([tuple(range(num_clients))], device=device)
+        self.crossings: list[Crossing] = []
+
+    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
+        # A key is round/number/name, and one host is at one end of every pair.
+        name = key.split("/", 2)[2]
+        for (_, to), message in messages.items():
+            up = to in self.server_ends
+            self.crossings.append(Crossing(name, self.ledger.phase, up, message.payload, self.roster.copy()))
+        return super()._deliver(messages, pairs, key)
+
+
+def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
+    """Set up and train one round as the run did, and keep what crossed."""
+    from graphfed.experiment.train import train
+    from graphfed.methods.base import Task
+
+    partition = inputs.partition
+    fed = _Recording(partition.num_sites, config.device)
+    cohort = make_cohort(
+        inputs.graph, inputs.split, partition, range(partition.num_sites), device=config.device
+    )
+    data = fed.locate(CLIENTS, "data", [cohort])
+    task = Task(inputs.graph.num_features, inputs.graph.num_classes)
+    train(fed, config.method, data, task, dataclasses.replace(config.training, rounds=1))
+    return Transcript(tuple(fed.crossings), cohort)

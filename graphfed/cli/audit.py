@@ -1,0 +1,41 @@
+"""`graphfed audit`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphfed.cli.options import DataDir, Json
+from graphfed.cli.output import say, show
+
+__all__ = ["audit"]
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    *,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Attack a finished run: what could its server or a reader of its predictions find out?
+
+    Every check says what the attacker sees, what it found and how sure that is, and what guessing gives. What
+    crossed is made again from the run's own config and data. The folder gets audit.json.
+
+    Examples:
+        graphfed audit runs/fedgcn-cora-20260131-120000
+    Files:
+        audit.json           in the folder: what every check found
+    See also:
+        graphfed report
+    """
+    from graphfed.audit.run import audit as run_checks
+
+    found = run_checks(folder, data_dir=data_dir)
+    if as_json:
+        say(f"files: {folder / 'audit.json'}")
+        print(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        show(found.table())
+        print(f"files: {folder / 'audit.json'}")

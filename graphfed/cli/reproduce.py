@@ -1,0 +1,93 @@
+"""`graphfed reproduce`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphfed.cli.options import DataDir, Json, Progress
+from graphfed.cli.output import command_line, interruption_told, say, show
+
+if TYPE_CHECKING:
+    from graphfed.experiment.reproduce import Reproduction
+
+__all__ = ["print_reproduction", "reproduce"]
+
+
+def reproduce(
+    paper: Annotated[
+        str | None, typer.Argument(help="The paper (see --list), or the path of a recipe, a YAML file.")
+    ] = None,
+    item: Annotated[str | None, typer.Argument(help="One of its tables or figures (default: all).")] = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="The short version: few seeds and rounds.")] = False,
+    as_list: Annotated[
+        bool, typer.Option("--list", help="List the recipes, and which data each needs.")
+    ] = False,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write (default: runs/reproduce-PAPER); runs that have ended in it are read."
+        ),
+    ] = None,
+    as_json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Run the tables and figures of a paper, and set our figures beside the printed ones.
+
+    The predicted cost is told first. Files of data that are missing are named before anything is run.
+
+    Examples:
+        graphfed reproduce --list
+        graphfed reproduce fedgcn cora --quick
+    See also:
+        graphfed compare
+    """
+    from graphfed.experiment.reproduce import reproduce as run_recipe
+
+    if as_list or paper is None:
+        _print_list(data_dir)
+        return
+    with interruption_told():
+        found = run_recipe(
+            paper,
+            item,
+            quick=quick,
+            out=out,
+            data_dir=data_dir,
+            progress=progress,
+            tell=say,
+            command=command_line(),
+        )
+    print_reproduction(found, as_json)
+
+
+def print_reproduction(found: "Reproduction", as_json: bool) -> None:
+    """A table for each item, or the object of reproduce.json."""
+    if as_json:
+        say(f"files: {found.folder}")
+        print(json.dumps(found.to_json(), allow_nan=False))
+        return
+    for table in found.tables():
+        show(table)
+    print(f"files: {found.folder}")
+
+
+def _print_list(data_dir: Path | None) -> None:
+    from rich.table import Table
+
+    from graphfed.data.datasets import available
+    from graphfed.experiment.recipe import read_recipe, recipe_names
+
+    ready = {row.name: row.ready for row in available(data_dir)}
+    table = Table()
+    for column in ("paper", "item", "what it is", "data", "runs", "quick"):
+        table.add_column(column, overflow="fold")
+    for name in recipe_names():
+        for item in read_recipe(name).items.values():
+            data = ", ".join(d if ready.get(d, True) else f"{d} (missing)" for d in item.data)
+            runs = (str(len(item.rows) * len(seeds)) for seeds in (item.seeds, item.quick_seeds))
+            table.add_row(name, item.name, item.title, data, *runs)
+    show(table)

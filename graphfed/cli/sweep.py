@@ -1,0 +1,184 @@
+"""`graphfed sweep`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphfed.cli.options import (
+    Clients,
+    Config,
+    Data,
+    DataDir,
+    Device,
+    Json,
+    Partition,
+    Placement,
+    Progress,
+    Rounds,
+    Runtime,
+    Settings,
+    Split,
+    Threads,
+    whole_number,
+)
+from graphfed.cli.output import command_line, interruption_told, say, show
+from graphfed.cli.values import method_names
+from graphfed.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from graphfed.experiment.sweep import Sweep
+
+__all__ = ["print_sweep", "sweep"]
+
+
+def sweep(
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."
+        ),
+    ] = None,
+    *,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B,...",
+            help="Values of a setting of the method, as often as needed: every combination is tried.",
+        ),
+    ] = None,
+    optuna: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole_number,
+            metavar="N",
+            help="Search instead: N trials that Optuna proposes in the ranges (needs the extra 'sweep').",
+        ),
+    ] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            metavar="KEY=LOW:HIGH[:log]",
+            help="Where the search draws a setting; whole numbers where both ends are.",
+        ),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0,1,2).")] = None,
+    data: Data = None,
+    config: Config = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    rounds: Rounds = None,
+    split: Split = None,
+    runtime: Runtime = None,
+    placement: Placement = None,
+    device: Device = None,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write (default: runs/sweep-METHOD-DATA-TIME); where it holds this sweep, the "
+            "trials that are missing are run."
+        ),
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Try settings of a method and choose those that are best on the validation vertices.
+
+    Every trial of a seed has the same graph, split and partition. Test scores are shown for the chosen
+    settings only: the best of many test scores would promise too much.
+
+    Examples:
+        graphfed sweep fedavg --grid lr=0.1,0.5 --grid hidden=16,32
+        graphfed sweep fedavg --data cora --grid lr=0.1,0.5 --seeds 0,1
+    See also:
+        graphfed compare, graphfed resume
+    """
+    from graphfed.cli.training import parse_seeds
+    from graphfed.experiment.config import parse_settings, read_config
+    from graphfed.experiment.sweep import sweep as run_sweep
+
+    options = read_config(config, extra=("seeds",)) if config is not None else {}
+    if "seed" in options:
+        raise InputError(f"the config file {config} has a seed, and a sweep has several; write seeds: 0,1,2")
+    given = {
+        "method": method,
+        "seeds": seeds,
+        "data": data,
+        "clients": clients,
+        "partition": partition,
+        "rounds": rounds,
+        "split": split,
+        "runtime": runtime,
+        "placement": placement,
+        "device": device,
+        "threads": threads,
+        "data_dir": data_dir,
+        "out": out,
+    }
+    options |= {key: value for key, value in given.items() if value is not None}
+    chosen = options.pop("set", {}) | parse_settings(settings or ())
+    chosen_seeds = parse_seeds(options.pop("seeds", "0,1,2"))
+    with interruption_told():
+        finished = run_sweep(
+            options.pop("method", None),
+            **options,
+            grid=_grid(grid or []),
+            ranges=_ranges(ranges or []),
+            trials=optuna,
+            seeds=chosen_seeds,
+            settings=chosen,
+            progress=progress,
+            command=command_line(),
+        )
+    print_sweep(finished, as_json)
+
+
+def print_sweep(finished: "Sweep", as_json: bool) -> None:
+    """The table, or the object of sweep.json."""
+    if as_json:
+        say(f"files: {finished.folder}")
+        print(json.dumps(finished.to_json(), allow_nan=False))
+    else:
+        show(finished.table())
+        print(f"files: {finished.folder}")
+
+
+def _grid(pairs: list[str]) -> dict[str, list[Any]]:
+    """``["lr=0.1,0.5"]`` -> ``{"lr": [0.1, 0.5]}``."""
+    from graphfed.experiment.config import parse_settings
+
+    grid: dict[str, list[Any]] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip() or not text.strip():
+            raise InputError(
+                f"--grid {shown(pair)} cannot be read; write key=values, as in --grid lr=0.1,0.5"
+            )
+        if key.strip() in grid:
+            raise InputError(f"--grid {key.strip()} is given twice; give all its values at once")
+        grid[key.strip()] = [parse_settings([f"{key}={value}"])[key.strip()] for value in text.split(",")]
+    return grid
+
+
+def _ranges(pairs: list[str]) -> dict[str, tuple[Any, ...]]:
+    """``["lr=0.01:1:log"]`` -> ``{"lr": (0.01, 1, "log")}``."""
+    from graphfed.experiment.config import parse_settings
+
+    ranges: dict[str, tuple[Any, ...]] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise InputError(
+                f"--range {shown(pair)} cannot be read; write key=low:high, as in --range lr=0.01:1:log"
+            )
+        if key.strip() in ranges:
+            raise InputError(f"--range {key.strip()} is given twice; give it once")
+        ranges[key.strip()] = tuple(
+            parse_settings([f"{key}={part}"])[key.strip()] for part in text.split(":")
+        )
+    return ranges

@@ -1,0 +1,157 @@
+"""What comparisons, sweeps and reproductions share: runs planned before the first one starts, inputs loaded
+once, runs that go on where they stopped, and statistics over seeds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.graph import Graph
+from graphfed.errors import InputError, shown
+from graphfed.experiment import folder as files
+from graphfed.experiment.config import RunConfig
+from graphfed.experiment.reopen import go_on
+from graphfed.experiment.run import Inputs, Result, check_inputs, execute, has_checkpoint, load_inputs
+
+__all__ = [
+    "Row",
+    "chosen_seeds",
+    "has_runs",
+    "load_rows",
+    "require_equal_hashes",
+    "run_name",
+    "run_or_read",
+    "settings_text",
+    "spread",
+    "statistic",
+    "statistics",
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table to be: its name and a checked config for each seed."""
+
+    label: str
+    configs: dict[int, RunConfig]
+
+
+def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds as a tuple; InputError for anything else, none, or one that is there twice."""
+    try:
+        chosen: tuple[int, ...] | None = tuple(seeds)
+        len(set(seeds))
+    except TypeError:
+        chosen = None
+    if chosen is None or isinstance(seeds, str | bytes | Mapping):
+        raise InputError(
+            f"seeds={shown(seeds)} cannot be used; give a list of whole numbers, as in [0, 1, 2]"
+        )
+    if not chosen:
+        raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
+    if len(set(chosen)) < len(chosen):
+        raise InputError(
+            f"seeds {', '.join(shown(s) for s in chosen)}: a seed is there twice; give each once"
+        )
+    return chosen
+
+
+def run_name(label: str, seed: int) -> str:
+    """The name of a run's folder."""
+    return f"{label}-seed{seed}"
+
+
+def has_runs(folder: Path) -> bool:
+    """Whether a run has ended in a folder of runs, or got as far as a checkpoint."""
+    return any(folder.glob("*/result.json")) or any(has_checkpoint(path) for path in folder.iterdir())
+
+
+def run_or_read(
+    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: Any
+) -> Result:
+    """One run in `folder` (None: nothing is written): read where it has ended, else gone on with."""
+    if folder is None:
+        return execute(config, inputs, folder=None, command=command, on_event=on_event)
+    if (folder / "result.json").exists():
+        return Result.read(folder)
+    if (folder / "manifest.json").exists():
+        return go_on(config, inputs, folder, on_event)
+    with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+
+
+def load_rows(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:
+    """The inputs of every run, loaded once each."""
+    graphs: dict[Any, Any] = {}
+    made: dict[Any, Inputs] = {}
+    inputs: dict[tuple[str, int], Inputs] = {}
+    for row in rows:
+        for seed, config in row.configs.items():
+            key = _input_key(config)
+            if key not in made:
+                made[key] = load_inputs(config, graphs)
+            check_inputs(config, made[key])
+            inputs[row.label, seed] = made[key]
+    return inputs
+
+
+def _input_key(config: RunConfig) -> tuple[Any, ...]:
+    """What decides a run's inputs."""
+    return (
+        id(config.data) if isinstance(config.data, Graph) else config.data,
+        tuple(config.data_options.items()),
+        config.data_dir,
+        config.clients,
+        config.partition,
+        tuple(config.partition_options.items()),
+        config.partition_seed,
+        config.split,
+        config.split_seed,
+    )
+
+
+def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
+    """InputError unless all rows have the same hashes for each seed; table: label -> seed -> {what: hash}."""
+    first = next(iter(table))
+    for label, row in table.items():
+        for seed, hashes in row.items():
+            for what, here in hashes.items():
+                there = table[first][seed][what]
+                if here != there:
+                    raise InputError(
+                        f"{first} and {label} cannot share a table: with seed {seed} their {what} hashes "
+                        f"differ ({there[:12]} and {here[:12]}); run both with the same data, split and "
+                        "partition options"
+                    )
+
+
+# ---- statistics over seeds ---------------------------------------------------------------------------------
+
+
+def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
+    """Over seeds, for each metric of the first one."""
+    return {name: statistic([m.get(name) for m in metrics]) for name in metrics[0]}
+
+
+def statistic(values: Sequence[float | None]) -> dict[str, Any]:
+    """mean and sample standard deviation (ddof 1; None for one value); both None where a value is missing."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return {"mean": None, "std": None, "values": list(values)}
+    std = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return {"mean": float(np.mean(known)), "std": std, "values": known}
+
+
+def spread(told: Mapping[str, Any] | None) -> str:
+    """``81.2 ± 0.4`` in percent, of a `statistic`."""
+    if not told or told["mean"] is None:
+        return "-"
+    mean = f"{100 * told['mean']:.1f}"
+    return mean if told.get("std") is None else f"{mean} ± {100 * told['std']:.1f}"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """``lr=0.1, hidden=16``."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
