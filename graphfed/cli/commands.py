@@ -39,6 +39,7 @@ app = typer.Typer(
         graphfed run fedavg
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed compare isolated fedavg fedgcn central --seeds 0,1,2
+        graphfed report runs/compare-digits-20260131-120000
         graphfed methods fedgcn
         graphfed doctor
     Environment:

@@ -63,6 +63,7 @@ def _content(method: "Method") -> dict[str, Any]:
         "needs": method.requirements(),
         "crosses": method.crosses,
         "protection": method.protection,
+        "messages": dict(method.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],
     }
 
@@ -106,13 +107,19 @@ def _page(method: "Method") -> None:
         "needs": "; ".join(method.requirements()),
         "what crosses": method.crosses,
         "protection": method.protection,
-        # Each named transfer in words.
-        **method.messages,
     }
     for what, words in rows.items():
         if words:
             facts.add_row(escape(what), escape(words))
     show(facts)
+    if method.messages:
+        sent = Table(title="what crosses, transfer by transfer", title_justify="left")
+        sent.add_column("transfer", overflow="fold")
+        sent.add_column("what it is, and who can read it", overflow="fold")
+        for transfer, words in method.messages.items():
+            sent.add_row(escape(transfer), escape(words))
+        print()
+        show(sent)
     table = Table(
         title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
         title_justify="left",

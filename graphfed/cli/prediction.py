@@ -6,26 +6,35 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import DataDir
+from graphfed.cli.values import DATA_SETS, choices
 
 __all__ = ["predict"]
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run.")],
     *,
     data: Annotated[
         str | None,
         typer.Option(
-            help="Another graph with the same features, as for 'graphfed run' (default: the run's own)."
+            metavar="DATA",
+            autocompletion=choices(DATA_SETS),
+            help="Another graph with the same features, as for 'graphfed run' (default: the run's own).",
         ),
     ] = None,
     nodes: Annotated[
         Path | None,
-        typer.Option(help="CSV or Parquet file whose first column has the ids of the vertices to predict."),
+        typer.Option(
+            metavar="FILE",
+            help="CSV or Parquet file whose first column has the ids of the vertices to predict.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="New file, .csv or .parquet (default: FOLDER-predictions.csv beside the folder)."),
+        typer.Option(
+            metavar="FILE",
+            help="New file, .csv or .parquet (default: FOLDER-predictions.csv beside the folder).",
+        ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

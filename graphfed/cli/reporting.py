@@ -10,12 +10,17 @@ __all__ = ["report"]
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="The folder of a run or a comparison, or those of several runs.")
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...", help="The folder of a run or a comparison, or those of several runs."
+        ),
     ],
     *,
     out: Annotated[
         Path | None,
-        typer.Option(help="The file to write, ending in .html (default: report.html in the folder)."),
+        typer.Option(
+            metavar="FILE", help="The file to write, ending in .html (default: report.html in the folder)."
+        ),
     ] = None,
 ) -> None:
     """Write one self-contained HTML page: results, curves, costs, the sites, and what left each of them.

@@ -24,6 +24,7 @@ from graphfed.cli.options import (
     whole_number,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show
+from graphfed.cli.values import method_names
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ __all__ = ["print_sweep", "sweep"]
 
 
 def sweep(
-    method: Annotated[str | None, typer.Argument(help="The method; see 'graphfed methods'.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."
+        ),
+    ] = None,
     *,
     grid: Annotated[
         list[str] | None,

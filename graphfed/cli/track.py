@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from graphfed.cli.values import choices
+
 __all__ = ["track"]
 
 
@@ -13,7 +15,12 @@ def track(
         list[Path], typer.Argument(help="Folders of runs, comparisons, sweeps or reproductions.")
     ],
     *,
-    to: Annotated[str, typer.Option(help="tensorboard or mlflow.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", autocompletion=choices(("tensorboard", "mlflow")), help="tensorboard or mlflow."
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="TensorBoard: the folder for its events (default: runs/tensorboard).")
     ] = None,

@@ -89,9 +89,10 @@ def run(
         metrics.jsonl        a line a round
         ledger.json          every named transfer: what crossed, bytes, protection
         result.json          the result
+        report.html          all of it on one page, with pictures
         model.safetensors, predictions.parquet, checkpoint/
     See also:
-        graphfed compare, graphfed resume, graphfed methods; docs/runs.md
+        graphfed compare, resume, predict, report, methods; docs/runs.md
     """
     from graphfed.experiment.config import parse_settings, read_config
     from graphfed.experiment.run import run as run_method
@@ -187,6 +188,7 @@ def compare(
     Files:
         METHOD-seedS/        the folder of each run, as 'graphfed run' writes it
         comparison.json      the table: mean, deviation and values over seeds
+        report.html          the table, curves and costs on one page
     See also:
         graphfed run, graphfed resume; docs/runs.md, section Comparisons
     """

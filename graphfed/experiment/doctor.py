@@ -22,24 +22,27 @@ __all__ = ["EXTRAS", "LIBRARIES", "Finding", "checkup", "summary"]
 Level = Literal["ok", "warning", "problem"]
 
 #: module -> (distribution, whether it is loaded to see that it works, what lacks without it).
-#: Without a word, no run is possible. Those that are not loaded take a second or more, and no run needs them.
+#: Without a word, no run is possible. What is not loaded takes a second or more, and few runs need it.
 LIBRARIES: dict[str, tuple[str, bool, str]] = {
     "numpy": ("numpy", True, ""),
     "scipy.sparse": ("scipy", True, ""),
     "torch": ("torch", True, ""),
     "pydantic": ("pydantic", True, ""),
     "safetensors": ("safetensors", True, ""),
-    "pyarrow.parquet": ("pyarrow", True, "the predictions of a run cannot be written"),
+    "pyarrow.parquet": ("pyarrow", True, ""),
     "yaml": ("PyYAML", True, "--config cannot be read"),
     "filelock": ("filelock", True, ""),
     "rich": ("rich", True, "tables cannot be printed"),
     "networkx": ("networkx", True, "the partition 'louvain' is missing"),
+    "jinja2": ("jinja2", True, "no report can be written; give --no-report"),
+    "matplotlib": ("matplotlib", False, "no report can be written; give --no-report"),
     "torch_geometric": ("torch_geometric", False, "graphs cannot come as PyG Data"),
-    "sklearn": ("scikit-learn", False, "its data sets and metrics are missing"),
 }
 #: extra -> (modules, what it is for), as in pyproject.toml.
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "metis": (("pymetis",), "the partition 'metis'"),
+    "sweep": (("optuna",), "graphfed sweep --optuna"),
+    "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
     "dev": (("pytest", "hypothesis", "ruff", "mypy"), "working on graphfed itself"),
 }
 #: Less available memory than this, in bytes, and loading torch alone is a risk.
@@ -129,14 +132,13 @@ def _library(module: str, distribution: str, loaded: bool, without: str) -> Find
         fault = _reason(error)
     if not fault:
         return Finding("ok", "versions", name, _version(distribution))
-    consequence = f"{without}; " if without else ""
     again = "" if fault == "not installed" else " --force-reinstall"
     return Finding(
         "warning" if without else "problem",
         "versions",
         name,
-        fault,
-        f"{consequence}run: pip install{again} {distribution}",
+        f"{fault}: {without}" if without else fault,
+        f"pip install{again} {distribution}",
     )
 
 
@@ -148,7 +150,7 @@ def _bridge() -> Iterable[Finding]:
     try:
         torch.from_numpy(numpy.ones(1)).numpy()
     except Exception as error:
-        fix = "their versions do not fit; run: pip install --upgrade torch numpy"
+        fix = "their versions do not fit: pip install --upgrade torch numpy"
         yield Finding("problem", "versions", "torch and numpy", _reason(error), fix)
 
 

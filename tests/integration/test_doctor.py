@@ -84,7 +84,7 @@ def test_a_torch_that_does_not_load_is_a_problem_with_its_fix_and_exit_1(
     (problem,) = [row for row in result["checks"] if row["level"] == "problem"]
     assert problem["what"] == "torch"
     assert told in problem["found"]
-    assert problem["fix"] == "run: pip install --force-reinstall torch"
+    assert problem["fix"] == "pip install --force-reinstall torch"
 
 
 def test_a_library_that_only_some_runs_need_is_a_warning_and_exit_0(tmp_path: Path) -> None:
@@ -92,7 +92,9 @@ def test_a_library_that_only_some_runs_need_is_a_warning_and_exit_0(tmp_path: Pa
     done = process(before=str(tmp_path))
     assert done.returncode == DONE
     assert "warning  networkx" in done.stdout
-    assert "the partition 'louvain' is missing; run: pip install" in " ".join(done.stdout.split())
+    assert "another Python: the partition 'louvain' is missing fix: pip install" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_torch_and_numpy_that_do_not_fit_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
