@@ -85,6 +85,8 @@ def run(audited: AuditedRun) -> Finding:
     shown = (histogram.sum(axis=1) > 0) & update.present
     if shown.sum() < 2:
         return Finding("fewer than two clients have training vertices", "-", "not measured", None)
+    if name not in update.payload or name not in sent:
+        return Finding(f"the model has no {name}", "-", "not measured", None)
     bias = update.payload[name].cpu().numpy().astype(np.float64)[shown]
     estimate = estimate_shares(
         bias, sent[name].cpu().numpy().astype(np.float64), training.lr, training.local_steps

@@ -28,7 +28,7 @@ def audit(
     Files:
         audit.json           in the folder: what every check found
     See also:
-        graphfed report
+        graphfed report; docs/audit.md
     """
     from graphfed.audit.run import audit as run_checks
 

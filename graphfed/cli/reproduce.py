@@ -43,7 +43,7 @@ def reproduce(
         graphfed reproduce --list
         graphfed reproduce fedgcn cora --quick
     See also:
-        graphfed compare
+        graphfed compare; docs/reproduce.md
     """
     from graphfed.experiment.reproduce import reproduce as run_recipe
 

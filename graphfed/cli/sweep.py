@@ -96,7 +96,7 @@ def sweep(
         graphfed sweep fedavg --grid lr=0.1,0.5 --grid hidden=16,32
         graphfed sweep fedavg --data cora --grid lr=0.1,0.5 --seeds 0,1
     See also:
-        graphfed compare, graphfed resume
+        graphfed compare, graphfed resume; docs/sweeps.md
     """
     from graphfed.cli.training import parse_seeds
     from graphfed.experiment.config import parse_settings, read_config

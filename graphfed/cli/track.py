@@ -38,7 +38,7 @@ def track(
         graphfed track runs/mine --to tensorboard
         graphfed track runs/mine --to mlflow --uri sqlite:///mlflow.db
     See also:
-        docs/runs.md
+        docs/sweeps.md, section TensorBoard and MLflow
     """
     from graphfed.experiment.track import track as hand_on
 
