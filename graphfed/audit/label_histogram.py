@@ -9,10 +9,12 @@ weights it sent, those it receives, eta and E, and solves for s:
 
     s_c  ~  1/C + (b_c - b0_c) / (eta E)      then what is negative is 0, and the sum is 1
 
-Judged by the correlation of the shares of all (client, class) pairs with the true ones. Classes that are
-common everywhere would give a correlation without any client leaking, so the baseline is the same estimate
-held against the histograms of other clients, shuffled 1000 times; the interval is a percentile bootstrap over
-clients. With Adam the step's size does not follow the gradient's, and the estimate keeps its signs only."""
+Judged by how each client departs from the classes of all: the correlation, over all (client, class) pairs, of
+the estimated and the true share, both less the share in all clients together. An estimate that knows the
+classes of all and nothing of a client gives 0. The baseline deals the same labels over the clients at random,
+1000 times, each client keeping its number of vertices; the p-value is the share of deals that fit the
+estimate as well as the truth does. The interval is a percentile bootstrap over clients. With Adam the size of
+a step does not follow the gradient, so the estimate keeps its signs only."""
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from graphfed.data.seeding import generator
 
 __all__ = ["CHECK", "correlation_and_baseline", "estimate_shares"]
 
-SHUFFLES = 1000
+DRAWS = 1000
 
 
 def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -> np.ndarray:
@@ -33,24 +35,41 @@ def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -
 
 
 def correlation_and_baseline(
-    estimate: np.ndarray, truth: np.ndarray, seed: int = 0
+    estimate: np.ndarray, client: np.ndarray, label: np.ndarray, seed: int = 0
 ) -> tuple[float, tuple[float, float], float, float]:
-    """Of shares [K, C]: the correlation, its 95 % interval, the mean correlation with shuffled clients, and
-    the share of shuffles (the actual order among them) that reach the correlation: a p-value."""
+    """How well estimated shares [K, C] fit the clients [n] and classes [n] of n training vertices: the
+    correlation, its 95 % interval, the mean correlation with labels dealt at random, and the p-value. Every
+    client has a vertex."""
     random = generator(seed, "audit/label_histogram")
-    found, count = _correlation(estimate, truth), len(truth)
-    shuffled = [_correlation(estimate, truth[random.permutation(count)]) for _ in range(SHUFFLES)]
-    draws = [random.integers(count, size=count) for _ in range(SHUFFLES)]
-    low, high = np.quantile([_correlation(estimate[d], truth[d]) for d in draws], [0.025, 0.975])
-    reached = sum(value >= found for value in shuffled)
-    return found, (float(low), float(high)), float(np.mean(shuffled)), (1 + reached) / (1 + SHUFFLES)
+    count, classes = estimate.shape
+    guessed = _departures(estimate, np.bincount(client, minlength=count))
+
+    def truth(label: np.ndarray) -> np.ndarray:
+        histogram = np.bincount(client * classes + label, minlength=count * classes).reshape(count, classes)
+        size = histogram.sum(axis=1)
+        return _departures(histogram / size[:, None], size)
+
+    actual = truth(label)
+    found = _correlation(guessed, actual)
+    deals = [truth(random.permutation(label)) for _ in range(DRAWS)]
+    dealt = [_correlation(guessed, deal) for deal in deals]
+    draws = [random.integers(count, size=count) for _ in range(DRAWS)]
+    low, high = np.quantile([_correlation(guessed[d], actual[d]) for d in draws], [0.025, 0.975])
+    # The covariance: a deal with smaller departures in the same direction does not fit as well.
+    reached = sum((guessed * deal).sum() >= (guessed * actual).sum() for deal in deals)
+    return found, (float(low), float(high)), float(np.mean(dealt)), (1 + reached) / (1 + DRAWS)
+
+
+def _departures(shares: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Shares [K, C] less those of all clients together, who have `size` [K] vertices."""
+    difference: np.ndarray = shares - size @ shares / size.sum()
+    return difference
 
 
 def _correlation(left: np.ndarray, right: np.ndarray) -> float:
-    """Pearson's, 0 where one of them does not vary."""
-    a, b = left.ravel() - left.mean(), right.ravel() - right.mean()
-    norm = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / norm if norm > 0 else 0.0
+    """The cosine of two arrays of departures, which have mean 0; 0 where one of them does not vary."""
+    norm = float(np.sqrt((left**2).sum() * (right**2).sum()))
+    return float((left * right).sum()) / norm if norm > 1e-12 else 0.0
 
 
 def run(audited: AuditedRun) -> Finding:
@@ -71,26 +90,31 @@ def run(audited: AuditedRun) -> Finding:
         bias, sent[name].cpu().numpy().astype(np.float64), training.lr, training.local_steps
     )
     truth = histogram[shown] / histogram[shown].sum(axis=1, keepdims=True)
-    found, (low, high), shuffled, p = correlation_and_baseline(estimate, truth)
+    place = np.cumsum(shown) - 1
+    client, label = cohort.client[rows].cpu().numpy(), cohort.y[rows].cpu().numpy()
+    looked_at = shown[client]
+    found, (low, high), by_chance, p = correlation_and_baseline(
+        estimate, place[client[looked_at]], label[looked_at]
+    )
     distance = float(np.abs(estimate - truth).sum(axis=1).mean() / 2)
     uniform = float(np.abs(1 / classes - truth).sum(axis=1).mean() / 2)
     leaks = p < 0.05
     verdict = (
         "leaks: the updates follow each client's own classes"
         if leaks
-        else "no leak found: the updates fit other clients' classes as well"
+        else "no leak found: labels dealt at random fit as well"
     )
     sure = f"95 % interval {low:.2f} to {high:.2f}"
     return Finding(
         result=f"correlation {found:.2f} ({sure}); {100 * distance:.0f} % of a "
         "client's labels put into a wrong class",
-        baseline=f"correlation {shuffled:.2f} with shuffled clients (p = {p:.3f}); {100 * uniform:.0f} % "
-        "wrong when all classes are taken as equal",
+        baseline=f"correlation {by_chance:.2f} with labels dealt at random (p = {p:.3f}); "
+        f"{100 * uniform:.0f} % wrong when all classes are taken as equal",
         verdict=verdict,
         leaks=leaks,
         value=found,
         interval=(low, high),
-        no_signal=shuffled,
+        no_signal=by_chance,
         details={
             "p": p,
             "clients": int(shown.sum()),

@@ -102,12 +102,20 @@ def test_one_step_from_even_predictions_gives_the_shares_exactly():
     assert estimate_shares(bias, sent, lr=0.5, steps=1) == pytest.approx(truth)
 
 
-def test_clients_with_the_same_classes_give_no_leak_however_well_the_estimate_fits():
-    truth = np.tile([0.7, 0.2, 0.1], (6, 1))
-    found, _, shuffled, p = correlation_and_baseline(truth.copy(), truth)
+def test_an_estimate_that_knows_the_classes_of_all_and_nothing_of_a_client_is_no_leak():
+    client, label = np.repeat(np.arange(4), 10), np.tile([0, 0, 0, 0, 0, 0, 1, 1, 2, 2], 4)
+    known = np.tile([0.6, 0.2, 0.2], (4, 1))
+    found, _, by_chance, p = correlation_and_baseline(known, client, label)
+    assert (found, by_chance, p) == (0, 0, 1)
+
+
+def test_two_clients_are_enough_to_tell_a_right_estimate_from_chance():
+    client, label = np.repeat([0, 1], 20), np.repeat([0, 1, 1, 2], 10)
+    truth = np.array([[0.5, 0.5, 0], [0, 0.5, 0.5]])
+    found, _, by_chance, p = correlation_and_baseline(truth, client, label)
     assert found == pytest.approx(1)
-    assert shuffled == pytest.approx(found)
-    assert p > 0.05
+    assert abs(by_chance) < 0.1
+    assert p < 0.01
 
 
 def test_without_a_signal_the_p_value_is_below_one_twentieth_in_about_one_case_of_twenty():
@@ -115,8 +123,9 @@ def test_without_a_signal_the_p_value_is_below_one_twentieth_in_about_one_case_o
     low = 0
     for case in range(100):
         random = np.random.default_rng(case)
-        estimate, truth = random.dirichlet(np.ones(4), size=(2, 8))
-        low += correlation_and_baseline(estimate, truth, seed=case)[3] < 0.05
+        client, label = np.repeat(np.arange(5), 8), random.integers(4, size=40)
+        estimate = random.dirichlet(np.ones(4), size=5)
+        low += correlation_and_baseline(estimate, client, label, seed=case)[3] < 0.05
     assert low <= 13
 
 
