@@ -1,6 +1,7 @@
 """Fixtures every test may use."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
+
+# A shell starts background jobs deaf to SIGINT, and so would be every process that a test sends one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests' tensors are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)

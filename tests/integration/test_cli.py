@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,8 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
         env=environment(),
     ) as process:
         assert process.stderr is not None
+        limit = threading.Timer(120, process.kill)
+        limit.start()
         line = process.stderr.readline()
         while after not in line and process.poll() is None:
             line = process.stderr.readline()
@@ -195,6 +198,7 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
         # Who is in doubt presses twice.
         process.send_signal(number)
         rest = process.stderr.read()
+        limit.cancel()
         return process.wait(), rest
 
 
