@@ -1,8 +1,8 @@
 """FedGCN: vertices whose features the server reads out of the partial sums.
 
-Client k uploads for every vertex i of its closure the share sum of x_j / sqrt(d_j + 1) over the j in V_k that
-are i or next to i. A share of one vertex only is that vertex's features times 1 / sqrt(d_j + 1), one positive
-factor. There are two kinds:
+Client k uploads for every vertex i of its closure the share sum of w_ij x_j / sqrt(d_j + 1) over the j in V_k
+that are i or next to i. A share of one vertex only is that vertex's features times w_ij / sqrt(d_j + 1), one
+positive factor. There are two kinds:
 
     own        i is in V_k and has no neighbour there: j = i
     neighbour  i is elsewhere and has one neighbour j in V_k
@@ -29,17 +29,25 @@ TOLERANCE = 1e-5
 ROWS = 4096
 
 
-def lone_shares(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def lone_shares(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Shares that hold one vertex: their row in what the clients upload [n], the row of that vertex in the
-    cohort [n], and whether the share is the vertex's own [n] bool."""
+    cohort [n], whether the share is the vertex's own [n] bool, and what to multiply it by [n]."""
     closure = find_closure(cohort)
     count = neighbour_counts(cohort, closure)[:, 0]
     own = closure.own[count[closure.own] == 0]
     own_source = (count[closure.own] == 0).nonzero()[:, 0]
     alone = (count[closure.remote_row] == 1).nonzero()[:, 0]
-    share = torch.cat([own, closure.remote_row[alone]]).cpu().numpy()
-    source = torch.cat([own_source, cohort.cut_row[alone]]).cpu().numpy()
-    return share, source, np.arange(len(share)) < len(own)
+    share = torch.cat([own, closure.remote_row[alone]])
+    source = torch.cat([own_source, cohort.cut_row[alone]])
+    factor = (cohort.degree(with_cut=True) + 1).double().sqrt()[source]
+    if cohort.cut_weight is not None:
+        factor[len(own) :] /= cohort.cut_weight[alone]
+    return (
+        share.cpu().numpy(),
+        source.cpu().numpy(),
+        np.arange(len(share)) < len(own),
+        factor.cpu().numpy(),
+    )
 
 
 def run(audited: AuditedRun) -> Finding:
@@ -47,8 +55,7 @@ def run(audited: AuditedRun) -> Finding:
     transcript = audited.transcript
     cohort = transcript.cohort
     uploaded = transcript.first("fedgcn/partial_sums", "setup").payload
-    share, source, own = lone_shares(cohort)
-    factor = (cohort.degree(with_cut=True) + 1).double().sqrt().cpu().numpy()[source]
+    share, source, own, factor = lone_shares(cohort)
     exact = np.concatenate(
         [
             _matches(uploaded, share[i : i + ROWS], factor[i : i + ROWS], cohort, source[i : i + ROWS])

@@ -11,12 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.content import content_hash
-from graphfed.errors import InputError
+from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["Graph", "Sensors", "Split", "from_pyg", "make_graph"]
+__all__ = ["REPEATED", "Graph", "Sensors", "Split", "from_pyg", "make_graph"]
 
 # So many more classes than vertices need no num_classes; still more are not classes but other numbers.
 SPARE_CLASSES = 1000
+#: What becomes of the weights of an edge that is given several times.
+REPEATED = ("sum", "mean", "max")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,7 @@ class Graph:
     x: [N, F] float32, numpy or csr, or None when loaded with `structure_only`.
     y: [N] int64, the class of each vertex, -1 where unknown.
     edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
+    edge_weight: [m] float32, positive; None where every edge weighs 1.
     sites: [N] int64, where each vertex is by the data itself, with one of `site_names` for each site; None
     where the data says nothing of sites. ids: the user's own ids, a pyarrow array of N texts, None where the
     vertices are called 0..N-1.
@@ -73,6 +76,7 @@ class Graph:
     split: Split | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    edge_weight: np.ndarray | None = None
     sites: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
     ids: Any = None
@@ -96,14 +100,25 @@ class Graph:
         """What the user calls a vertex: its id, or its number."""
         return str(vertex) if self.ids is None else repr(self.ids[vertex].as_py()[:60])
 
+    def weights_between(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """The weights of the edges between u [n] and v [n], in either direction, [n] float32; every one must
+        be an edge of this graph, and the graph weighted."""
+        assert self.edge_weight is not None
+        n = self.num_nodes
+        known = self.edges[0] * n + self.edges[1]  # ascending, as the edges are sorted
+        found: np.ndarray = self.edge_weight[np.searchsorted(known, np.minimum(u, v) * n + np.maximum(u, v))]
+        return found
+
     @cached_property
     def hash(self) -> str:
-        """sha256 (hex) of features, classes and edges.
+        """sha256 (hex) of features, classes, edges and their weights.
 
         Names do not count, nor does the public split (it has its own hash). Features stored as csr and the
         same features stored dense are different content.
         """
         arrays = {"y": self.y, "edges": self.edges, "num_classes": np.array(self.num_classes)}
+        if self.edge_weight is not None:
+            arrays["edge_weight"] = self.edge_weight
         if isinstance(self.x, sp.csr_matrix):
             arrays |= {
                 "x_indptr": self.x.indptr.astype(np.int64),
@@ -157,6 +172,8 @@ def make_graph(
     y: Any,
     edges: Any,
     *,
+    edge_weight: Any = None,
+    repeated: str = "mean",
     num_classes: int | None = None,
     split: Split | None = None,
     class_names: tuple[str, ...] = (),
@@ -165,10 +182,13 @@ def make_graph(
 
     x: [N, F] numbers, dense or scipy sparse (kept sparse, as csr), or None.
     y: [N] integers, -1 for an unknown class. edges: [2, any] integers, in either or both directions.
+    edge_weight: positive numbers, one for each of the edges as given; None for 1 each.
+    repeated: the weight of an edge that is given several times, in either direction: "sum", "mean" or "max"
+    of the given ones. Weights that are all 1 in the end are dropped.
     num_classes: C; by default the number of class names, or else the largest class plus one.
 
-    Raises InputError when shapes disagree, a number is not finite, or a class or an end of an edge is out
-    of range.
+    Raises InputError when shapes disagree, a number is not finite, a weight is not positive, or a class or an
+    end of an edge is out of range.
     """
     y = _classes(name, y)
     n = len(y)
@@ -194,22 +214,33 @@ def make_graph(
         raise InputError(
             f"graph {name!r}: split {split.name!r} is for {len(split.train)} vertices, the graph has {n}"
         )
+    if repeated not in REPEATED:
+        raise InputError(
+            f"graph {name!r}: repeated={shown(repeated)} is no way to weigh an edge that is given several "
+            f"times; {did_you_mean(str(repeated), REPEATED)}"
+        )
+    edges = _ends(name, edges, n)
+    weights = None if edge_weight is None else _weights(name, edge_weight, edges)
+    edges, weights = _undirected(name, edges, weights, repeated, n)
     return Graph(
         name,
         _features(name, x, n),
         y,
-        _undirected(name, edges, n),
+        edges,
         num_classes.__index__(),
         split,
         tuple(class_names),
+        edge_weight=weights,
     )
 
 
 def from_pyg(data: Any, name: str = "custom") -> Graph:
-    """A Graph from a PyG `Data` with x, y, edge_index and, if it has a split, 1-D train/val/test masks.
+    """A Graph from a PyG `Data` with x, y, edge_index, edge_weight if it has one, and, if it has a split, 1-D
+    train/val/test masks.
 
-    The masks (boolean, or of 0 and 1) become the graph's public split. Edges become undirected; their weights
-    and attributes are not read. Raises InputError for a missing or unusable attribute.
+    The masks (boolean, or of 0 and 1) become the graph's public split. Edges become undirected: one that is
+    given several times, as in both directions, has the mean of its weights. Edge attributes (edge_attr) are
+    not read. Raises InputError for a missing or unusable attribute.
     """
     for attribute in ("x", "y", "edge_index"):
         if getattr(data, attribute, None) is None:
@@ -238,7 +269,12 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
                     f"the {len(y)} vertices (a mask, not a list of vertices)"
                 )
         split = Split("public", *(mask.astype(bool) for mask in masks.values()))
-    return make_graph(name, x, y, edges, split=split)
+    weights = getattr(data, "edge_weight", None)
+    if weights is not None:
+        weights = _to_numpy("edge_weight", weights)
+        if weights.ndim == 2 and weights.shape[1] == 1:
+            weights = weights[:, 0]
+    return make_graph(name, x, y, edges, edge_weight=weights, split=split)
 
 
 def _to_numpy(attribute: str, tensor: Any) -> Any:
@@ -323,8 +359,9 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
     return x
 
 
-def _undirected(name: str, edges: Any, n: int) -> np.ndarray:
-    edges = _array(name, "edges", edges)
+def _ends(name: str, given: Any, n: int) -> np.ndarray:
+    """The ends of the edges as given, [2, any] int64."""
+    edges = _array(name, "edges", given)
     if edges.size == 0:
         return np.zeros((2, 0), dtype=np.int64)
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
@@ -341,9 +378,61 @@ def _undirected(name: str, edges: Any, n: int) -> np.ndarray:
             f"graph {name!r}: edge {outside[0]} joins vertices {u} and {v}, but there are {n} vertices "
             f"(0..{n - 1}); {outside.size} such edges"
         )
+    return edges
+
+
+def _weights(name: str, values: Any, edges: np.ndarray) -> np.ndarray:
+    """The weights of the edges as given, [any] float64."""
+    weights = _array(name, "edge weights", values)
+    if weights.dtype.kind not in "iuf" or weights.shape != (edges.shape[1],):
+        raise InputError(
+            f"graph {name!r}: edge weights have dtype {weights.dtype} and shape {weights.shape}; expected "
+            f"one number for each of the {edges.shape[1]} edges as given"
+        )
+    weights = weights.astype(np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        _positive(name, weights.astype(np.float32), edges)
+    return weights
+
+
+def _positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
+    bad = np.flatnonzero(~((weights > 0) & np.isfinite(weights)))
+    if bad.size:
+        u, v = edges[:, bad[0]]
+        raise InputError(
+            f"graph {name!r}: the edge between vertices {u} and {v} weighs {weights[bad[0]]:g}; a weight "
+            f"must be a positive finite number in float32 ({bad.size} such edges): drop the edge, or rescale"
+        )
+
+
+def _undirected(
+    name: str, edges: np.ndarray, weights: np.ndarray | None, repeated: str, n: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Every edge once, ascending, without self loops; and its weight, None where all are 1."""
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
-    key = sorted_unique((u * n + v)[u != v])
-    return np.stack((key // n, key % n))
+    proper = u != v
+    key = (u * n + v)[proper]
+    if weights is None:
+        key = sorted_unique(key)
+        return np.stack((key // n, key % n)), None
+    weights = weights[proper]
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=-1))
+    if len(first) < len(key):  # in an order that does not depend on how the edges were listed
+        order = np.lexsort((weights, key))
+    weights = weights[order]
+    if len(key):
+        counts = np.diff(np.append(first, len(key)))
+        weights = (np.maximum if repeated == "max" else np.add).reduceat(weights, first)
+        if repeated == "mean":
+            weights = weights / counts
+    key = ordered[first]
+    edges = np.stack((key // n, key % n))
+    with np.errstate(over="ignore"):
+        weights = weights.astype(np.float32)
+    _positive(name, weights, edges)
+    return edges, None if (weights == 1).all() else weights
 
 
 def sorted_unique(keys: np.ndarray) -> np.ndarray:

@@ -11,10 +11,13 @@
     target: to
     source_site: from_bank     where an id is unique within its site only: the site of each end
     target_site: to_bank
+    weight: amount             positive numbers (default: weight, where there is such a column)
+    repeated: sum              sum, mean or max: the weight of an edge that has several rows (default: sum)
     name: accounts             what to call the graph (default: the name of the file of nodes)
 
-Ids, sites and labels are text as it stands in the file: 007 is not 7. Edges are undirected, repetitions and
-self loops are dropped, and columns of the edges that are not named are not read.
+Ids, sites and labels are text as it stands in the file: 007 is not 7. Edges are undirected: rows of the same
+two vertices, in either direction, are one edge; self loops are dropped, and columns of the edges that are not
+named are not read. A key with nothing after it (site:) says not to use such a column.
 """
 
 import dataclasses
@@ -26,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.graph import Graph, Split, from_pyg, make_graph
+from graphfed.data.graph import REPEATED, Graph, Split, from_pyg, make_graph
 from graphfed.data.messages import brief
 from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
@@ -48,8 +51,16 @@ FILES = (".yaml", ".yml", ".pt", ".graphml")
 
 #: The columns of each file that a description can name, with their defaults.
 _NODE_COLUMNS = {"id": "id", "site": "site", "label": "label", "split": "split"}
-_EDGE_COLUMNS = {"source": "source", "target": "target", "source_site": None, "target_site": None}
-KEYS = ("nodes", "edges", *_NODE_COLUMNS, "features", *_EDGE_COLUMNS, "name")
+_EDGE_COLUMNS = {
+    "source": "source",
+    "target": "target",
+    "source_site": None,
+    "target_site": None,
+    "weight": "weight",
+}
+KEYS = ("nodes", "edges", *_NODE_COLUMNS, "features", *_EDGE_COLUMNS, "repeated", "name")
+#: Columns that a description can leave out by naming nothing.
+_OPTIONAL = ("site", "label", "split", "source_site", "target_site", "weight")
 #: More values of a label than this are no classes but numbers or names.
 MAX_CLASSES = 1000
 #: Between a site and an id in one key; a character that no file of text should have.
@@ -61,8 +72,9 @@ _PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 
 class Description:
     """Where a graph's files are and which columns are what. Every column named here is in its file.
 
-    site, label, split, source_site, target_site: None where there is no such column. features: names of
-    columns, in the order they are used."""
+    site, label, split, source_site, target_site, weight: None where there is no such column. features: names
+    of columns, in the order they are used. repeated: what `make_graph` does with the weights of an edge that
+    has several rows."""
 
     name: str
     nodes: Path
@@ -76,13 +88,15 @@ class Description:
     target: str
     source_site: str | None
     target_site: str | None
+    weight: str | None
+    repeated: str
 
     def to_json(self) -> dict[str, Any]:
         """A mapping that `describe` takes, with absolute paths."""
         content = dataclasses.asdict(self)
         content |= {key: str(content[key].resolve()) for key in ("nodes", "edges")}
         content["features"] = list(self.features)
-        return {key: value for key, value in content.items() if value is not None}
+        return content
 
 
 def describe_file(path: Path) -> Description:
@@ -144,10 +158,11 @@ def _read_graphml(path: Path) -> Graph:
 
 def from_networkx(graph: Any, name: str = "custom") -> Graph:
     """A Graph from a networkx graph (or GraphML): the vertex attributes "label", "site" and "split" are those
-    of a description, every other one is a feature.
+    of a description, every other one is a feature. The edge attribute "weight" is the edge's weight, 1 where
+    it is missing; an edge that is given several times, as in a directed graph, has the mean of its weights.
 
-    Raises InputError for a vertex that lacks an attribute the others have, or a feature that is no finite
-    number."""
+    Raises InputError for a vertex that lacks an attribute the others have, a feature that is no finite
+    number, or a weight that is no positive number."""
     import pyarrow as pa
 
     vertices = list(graph.nodes)
@@ -175,7 +190,17 @@ def from_networkx(graph: Any, name: str = "custom") -> Graph:
         if key in columns
     }
     edges = np.array([(place[u], place[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
-    return _assembled(name, pa.array([str(v) for v in vertices]), x, texts, edges, features)
+    weights = np.empty(edges.shape[1])
+    for i, (u, v, weight) in enumerate(graph.edges(data="weight", default=1)):
+        try:
+            weights[i] = float(weight)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"graph {name!r}, edge {str(u)[:60]!r} to {str(v)[:60]!r}: weight is {shown(weight)}, not a "
+                "number; give every edge a number above 0, or remove the attribute"
+            ) from None
+    ids = pa.array([str(v) for v in vertices])
+    return _assembled(name, ids, x, texts, edges, features, weights=weights)
 
 
 def describe(content: Any, folder: Path, origin: str) -> Description:
@@ -191,7 +216,8 @@ def describe(content: Any, folder: Path, origin: str) -> Description:
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"{origin} has an unknown key {key!r}; {did_you_mean(str(key), KEYS)}")
-        if key != "features" and not isinstance(value, str | int | float):
+        unused = value is None and key in _OPTIONAL
+        if key != "features" and not unused and not isinstance(value, str | int | float):
             raise InputError(f"{origin}: {key} must be text (found {type(value).__name__})")
     paths = {}
     for key in ("nodes", "edges"):
@@ -214,13 +240,21 @@ def describe(content: Any, folder: Path, origin: str) -> Description:
         )
     if chosen["source_site"] is not None and chosen["site"] is None:
         raise InputError(f"{origin} names the sites of edges, but no column 'site' of {nodes.path}")
+    repeated = content.get("repeated", "sum")
+    if repeated not in REPEATED:
+        raise InputError(
+            f"{origin}: repeated, the weight of an edge with several rows, is {shown(repeated)}; "
+            f"{did_you_mean(str(repeated), REPEATED)}"
+        )
     used = [chosen[key] for key in _NODE_COLUMNS if chosen[key] is not None]
-    features = _features(nodes, content.get("features"), used, origin)
+    left_out = [_NODE_COLUMNS[key] for key in _NODE_COLUMNS if key in content and content[key] is None]
+    features = _features(nodes, content.get("features"), used, left_out, origin)
     return Description(
         name=str(content.get("name", nodes.path.name.partition(".")[0])),
         nodes=nodes.path,
         edges=edges.path,
         features=features,
+        repeated=repeated,
         **chosen,
     )
 
@@ -231,6 +265,9 @@ def _columns(
     """The column for each key: as named, or the default where the file has it."""
     chosen: dict[str, Any] = {}
     for key, default in defaults.items():
+        if key in content and content[key] is None:
+            chosen[key] = None
+            continue
         name = str(content[key]) if key in content else default
         if key in content and name not in file.columns:
             raise InputError(
@@ -241,9 +278,12 @@ def _columns(
     return chosen
 
 
-def _features(file: TableFile, asked: Any, used: list[str], origin: str) -> tuple[str, ...]:
+def _features(
+    file: TableFile, asked: Any, used: list[str], left_out: list[str], origin: str
+) -> tuple[str, ...]:
+    """The columns that `asked` names; without it all but those that are used and those to be left out."""
     if asked is None:
-        names = [name for name in file.columns if name not in used]
+        names = [name for name in file.columns if name not in used and name not in left_out]
     else:
         patterns = [asked] if isinstance(asked, str) else asked
         if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
@@ -279,7 +319,7 @@ def load_description(description: Description) -> Graph:
     keys = nodes.ids if description.source_site is None else _joined(nodes.site, nodes.ids)
     _check_unique(description, keys, nodes)
     texts = {"label": nodes.label, "site": nodes.site}
-    edges = _read_edges(description, keys)
+    edges, weights = _read_edges(description, keys)
     return _assembled(
         description.name,
         nodes.ids,
@@ -287,7 +327,9 @@ def load_description(description: Description) -> Graph:
         {key: column for key, column in texts.items() if column is not None},
         edges,
         description.features,
-        nodes.split,
+        parts=nodes.split,
+        weights=weights,
+        repeated=description.repeated,
     )
 
 
@@ -298,7 +340,10 @@ def _assembled(
     texts: Mapping[str, Any],
     edges: np.ndarray,
     features: tuple[str, ...],
+    *,
     parts: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    repeated: str = "mean",
 ) -> Graph:
     """The graph of columns that are read: texts has label, site and split where there are any."""
     if "split" in texts:
@@ -324,7 +369,17 @@ def _assembled(
     if "label" in texts:
         class_names, y = _classes(name, texts["label"])
     split = None if parts is None else Split("own", parts == 0, parts == 1, parts == 2)
-    graph = make_graph(name, x, y, edges, class_names=class_names, split=split, num_classes=len(class_names))
+    graph = make_graph(
+        name,
+        x,
+        y,
+        edges,
+        edge_weight=weights,
+        repeated=repeated,
+        class_names=class_names,
+        split=split,
+        num_classes=len(class_names),
+    )
     return dataclasses.replace(graph, ids=ids, sites=sites, site_names=site_names, feature_names=features)
 
 
@@ -444,16 +499,20 @@ def _classes(name: str, labels: Any) -> tuple[tuple[str, ...], np.ndarray]:
     return names, y
 
 
-def _read_edges(description: Description, keys: Any) -> np.ndarray:
-    """[2, m] int64: positions of both ends. Block by block, so that the ids of all edges are never held."""
+def _read_edges(description: Description, keys: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """[2, m] int64: positions of both ends; and their weights [m] float32. Block by block, so that the ids of
+    all edges are never held."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     file = TableFile(description.edges)
     ends = (("source", "source_site"), ("target", "target_site"))
     keys_used = [key for pair in ends for key in pair if getattr(description, key) is not None]
+    weight = description.weight
     wanted = list(dict.fromkeys(getattr(description, key) for key in keys_used))
+    wanted += [weight] if weight is not None and weight not in wanted else []
     blocks: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
     for start, batch in file.batches(wanted):
         columns = [file.text(batch, getattr(description, key)) for key, _ in ends]
         named = columns
@@ -470,4 +529,16 @@ def _read_edges(description: Description, keys: Any) -> np.ndarray:
                 "add the vertex, or drop the edge", column,
             )  # fmt: skip
         blocks.append(places.to_numpy(zero_copy_only=False).reshape(2, -1))
-    return np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), dtype=np.int64)
+        if weight is not None:
+            numbers = file.numbers(
+                batch, weight, start, "do without weights: 'weight:' with nothing after it"
+            )
+            file.refuse_first(
+                pa.array(numbers <= 0), start, weight, "is no weight",
+                "a weight is a number above 0: drop the edge, or rescale", pa.array(numbers),
+            )  # fmt: skip
+            weights.append(numbers)
+    edges = np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), dtype=np.int64)
+    if weight is None:
+        return edges, None
+    return edges, np.concatenate([*weights, np.zeros(0, dtype=np.float32)])

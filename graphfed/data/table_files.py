@@ -96,8 +96,11 @@ class TableFile:
                 f"{self.path}, column {column!r}: {values.type} cannot be read as text ({brief(error)})"
             ) from None
 
-    def numbers(self, batch: Any, column: str, start: int) -> np.ndarray:
-        """A column as finite float32; InputError with the first row where it is none."""
+    def numbers(
+        self, batch: Any, column: str, start: int, without: str = "leave the column out with 'features'"
+    ) -> np.ndarray:
+        """A column as finite float32; InputError with the first row where it is none. without: how to do
+        without the column."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -117,14 +120,14 @@ class TableFile:
             if bad is not None:
                 self._refuse(
                     start + bad, column, values[bad].as_py(), "is no number",
-                    "encode it as numbers, or leave the column out with 'features'",
+                    f"encode it as numbers, or {without}",
                 )  # fmt: skip
         try:
             numbers = values.cast(pa.float64(), safe=False)
         except pa.ArrowException:
             raise InputError(
                 f"{self.path}, column {column!r} holds {values.type}, not numbers; encode it as numbers, or "
-                "leave the column out with 'features'"
+                f"{without}"
             ) from None
         self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite

@@ -244,6 +244,15 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
             f"gives vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as "
             "'label_dirichlet'"
         )
+    from graphfed.nn.backbones import BACKBONES
+
+    backbone = config.training.backbone
+    if inputs.graph.edge_weight is not None and not BACKBONES[backbone].weighted:
+        others = " or ".join(name for name in BACKBONES if BACKBONES[name].weighted)
+        raise InputError(
+            f"backbone {backbone!r} has no use for edge weights, and {inputs.graph.name!r} has them; choose "
+            f"{others}, or leave the weights out (in a description: 'weight:' with nothing after it)"
+        )
 
 
 def execute(

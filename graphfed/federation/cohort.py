@@ -18,7 +18,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.tables import Partition
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, sums_by
 
 __all__ = ["Cohort", "load_cohort", "make_cohort", "save_cohort"]
 
@@ -30,7 +30,8 @@ class Cohort:
     clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each
     row; x [N, F]; y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self
     loops, inside a client; cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients'
-    vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned."""
+    vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned;
+    edge_weight [E] and cut_weight [C]: of a weighted graph, else None."""
 
     clients: tuple[int, ...]
     client: Tensor
@@ -46,6 +47,8 @@ class Cohort:
     val: Tensor
     test: Tensor
     num_classes: int
+    edge_weight: Tensor | None = None
+    cut_weight: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -65,11 +68,14 @@ class Cohort:
         return mask.nonzero()[:, 0]
 
     def degree(self, *, with_cut: bool = False) -> Tensor:
-        """Neighbours of every row inside its client, and with the cut ones, [N] int64."""
-        degree = torch.bincount(self.edge_index[1], minlength=self.num_rows)
-        if with_cut:
-            degree = degree + torch.bincount(self.cut_row, minlength=self.num_rows)
-        return degree
+        """Neighbours of every row inside its client, and with the cut ones, [N] int64; in a weighted graph
+        the sum of its edges' weights, [N] floats."""
+        ends = torch.cat([self.edge_index[1], self.cut_row]) if with_cut else self.edge_index[1]
+        if self.edge_weight is None:
+            return torch.bincount(ends, minlength=self.num_rows)
+        assert self.cut_weight is not None
+        weight = torch.cat([self.edge_weight, self.cut_weight]) if with_cut else self.edge_weight
+        return sums_by(ends, weight, self.num_rows)
 
     def counts(self, mask: Tensor) -> Tensor:
         """Rows of each client in a mask [N], [K] int64."""
@@ -109,8 +115,19 @@ def make_cohort(
     u, v = row_of(site, partition.edge_u[inside]), row_of(site, partition.edge_v[inside])
     outside = wanted[partition.cut_site] >= 0
 
+    cut = row_of(partition.cut_site[outside], partition.cut_id[outside])
+
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    edge_weight = cut_weight = None
+    if graph.edge_weight is not None:
+        weight = graph.weights_between(vertex[u], vertex[v])
+        edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
+        vertex_of = np.zeros(width, dtype=np.int64)
+        vertex_of[partition.held_id] = partition.held_vertex
+        far = vertex_of[partition.cut_remote_id[outside]]
+        cut_weight = tensor(graph.weights_between(vertex[cut], far)).to(torch.get_default_dtype())
 
     x: Tensor | SparseMatrix | None = None
     if graph.x is not None:
@@ -128,7 +145,7 @@ def make_cohort(
         x=x,
         y=tensor(graph.y[vertex]),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
-        cut_row=tensor(row_of(partition.cut_site[outside], partition.cut_id[outside])),
+        cut_row=tensor(cut),
         cut_client=tensor(partition.cut_remote_site[outside]),
         cut_id=tensor(partition.cut_remote_id[outside]),
         owned=tensor(owned),
@@ -136,6 +153,8 @@ def make_cohort(
         val=tensor(split.val[vertex] & owned),
         test=tensor(split.test[vertex] & owned),
         num_classes=graph.num_classes,
+        edge_weight=edge_weight,
+        cut_weight=cut_weight,
     )
 
 
@@ -152,11 +171,13 @@ _PLAIN = (
     "val",
     "test",
 )
+_WEIGHTS = ("edge_weight", "cut_weight")
 
 
 def save_cohort(cohort: Cohort, path: Path) -> None:
     """Write a cohort as one safetensors file: what a site's process reads, and all it reads."""
-    arrays = {name: getattr(cohort, name).cpu().numpy() for name in _PLAIN}
+    weights = _WEIGHTS if cohort.edge_weight is not None else ()
+    arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
     arrays["clients"] = np.array(cohort.clients, dtype=np.int64)
     arrays["num_classes"] = np.array([cohort.num_classes])
     if isinstance(cohort.x, SparseMatrix):
@@ -189,5 +210,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
         clients=tuple(arrays["clients"].tolist()),
         x=x,
         num_classes=int(arrays["num_classes"][0]),
+        edge_weight=t.get("edge_weight"),
+        cut_weight=t.get("cut_weight"),
         **{name: t[name] for name in _PLAIN},
     )

@@ -3,13 +3,14 @@ graph convolutional networks", NeurIPS 2023 (arXiv:2201.12433v7). One exchange o
 training, then FedAvg.
 
     paper                  here
-    A-tilde_ij             1 / sqrt((d_i + 1)(d_j + 1)), self loops included, d counted in the whole graph
+    A-tilde_ij             w_ij / sqrt((d_i + 1)(d_j + 1)), self loops of weight 1 included; d_i = sum_j w_ij
+                           in the whole graph, and w_ij = 1 where it has no edge weights
     sum_j A-tilde_ij x_j   View.x: the aggregated features
     0-, 1-, 2-hop          hops
 
 1. Client k adds up, for every vertex i next to one of its own (i itself included), its share
-   sum_{j in N(i), j in V_k} x_j / sqrt(d_j + 1) and uploads it: one row of F numbers for every vertex of its
-   closure (V_k and the neighbours of V_k).
+   sum_{j in N(i), j in V_k} w_ij x_j / sqrt(d_j + 1) and uploads it: one row of F numbers for every vertex of
+   its closure (V_k and the neighbours of V_k).
 2. The server adds the shares of each vertex and returns them: to the owner of i (1 hop) or to every client
    with i in its closure (2 hops), who scale them by 1 / sqrt(d_i + 1).
 3. Training is FedAvg with a first layer that only transforms. The second layer uses the neighbours'
@@ -17,8 +18,9 @@ training, then FedAvg.
    sends nothing: it is FedAvg.
 
 What it shows. The server sees every share in clear, which client touches which vertex, and (2 hops) how many
-neighbours it has there. A share of one vertex, such as that of a vertex without neighbours at its own client,
-is that vertex's features exactly. A client sees sums: of a neighbour with a single neighbour, exact features.
+neighbours it has there (in a weighted graph, the sum of its edges' weights). A share of one vertex, such as
+that of a vertex without neighbours at its own client, is that vertex's features times a positive factor. A
+client sees sums: of a neighbour with a single neighbour, exact features.
 
 Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
 raw features of the hops instead and know the graph). A layer beyond the second uses the client's own vertices
@@ -40,7 +42,7 @@ from graphfed.methods import fedavg
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.training import Prepared, own_view, prepare
 from graphfed.nn.batch import View
-from graphfed.nn.sparse import SparseMatrix, multiply
+from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
 
 __all__ = ["METHOD", "Closure", "FedGCNConfig", "setup"]
 
@@ -97,19 +99,39 @@ def own_ids(cohort: Cohort) -> RowIds:
 
 def neighbour_counts(cohort: Cohort, closure: Closure) -> Tensor:
     """How many neighbours each vertex of the closure has at its client, [M, 1]."""
-    ends = torch.cat([closure.own[cohort.edge_index[1]], closure.remote_row])
-    return torch.bincount(ends, minlength=len(closure.ids))[:, None]
+    return torch.bincount(_ends(cohort, closure), minlength=len(closure.ids))[:, None]
+
+
+def partial_degrees(cohort: Cohort, closure: Closure) -> Tensor:
+    """sum_{j in N(i), j in V_k} w_ij for every i of the closure, [M, 1]: the neighbour counts where edges
+    have no weights."""
+    if cohort.edge_weight is None:
+        return neighbour_counts(cohort, closure)
+    return sums_by(_ends(cohort, closure), _weights(cohort), len(closure.ids))[:, None]
+
+
+def _ends(cohort: Cohort, closure: Closure) -> Tensor:
+    """The closure's row that each edge of the client goes to, inside and across, [E + C]."""
+    return torch.cat([closure.own[cohort.edge_index[1]], closure.remote_row])
+
+
+def _weights(cohort: Cohort) -> Tensor:
+    """The weights of those edges, [E + C]."""
+    assert cohort.edge_weight is not None
+    assert cohort.cut_weight is not None
+    return torch.cat([cohort.edge_weight, cohort.cut_weight])
 
 
 def partial_sums(cohort: Cohort, closure: Closure) -> Rows:
-    """sum_{j in N(i), j in V_k} x_j / sqrt(d_j + 1) for every i of the closure, [M, F]."""
+    """sum_{j in N(i), j in V_k} w_ij x_j / sqrt(d_j + 1) for every i of the closure, [M, F]."""
     assert cohort.x is not None
-    source, target = cohort.edge_index
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    to = torch.cat([closure.own[target], closure.own, closure.remote_row])
-    fro = torch.cat([source, rows, cohort.cut_row])
-    scale = (cohort.degree(with_cut=True) + 1).to(cohort.x.dtype).rsqrt()
-    shares = SparseMatrix.from_coo(to, fro, scale[fro], (len(closure.ids), cohort.num_rows))
+    to = torch.cat([_ends(cohort, closure), closure.own])
+    fro = torch.cat([cohort.edge_index[0], cohort.cut_row, rows])
+    share = (cohort.degree(with_cut=True) + 1).to(cohort.x.dtype).rsqrt()[fro]
+    if cohort.edge_weight is not None:
+        share[: len(fro) - len(rows)] *= _weights(cohort)
+    shares = SparseMatrix.from_coo(to, fro, share, (len(closure.ids), cohort.num_rows))
     return multiply(shares, cohort.x)
 
 
@@ -131,6 +153,9 @@ def aggregated_view(cohort: Cohort, closure: Closure, sums: Rows, degrees: Tenso
         # client has.
         edges=(inside, torch.cat([inside, across], 1), inside),
         aggregated=True,
+        edge_weight=None
+        if cohort.edge_weight is None
+        else (cohort.edge_weight, _weights(cohort), cohort.edge_weight),
     )
 
 
@@ -165,7 +190,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
         view = fed.clients.run(aggregated_own_view, data, aggregated)
         closure = None
     else:
-        counts = fed.clients.run(neighbour_counts, data, closure)
+        counts = fed.clients.run(partial_degrees, data, closure)
         degrees = fed.sum(counts, give, name="fedgcn/neighbour_counts", grad=False)
         degrees = fed.download(degrees, give, name="fedgcn/degrees", grad=False)
         aggregated = fed.download(sums, give, name="fedgcn/aggregates", grad=False)
@@ -185,10 +210,10 @@ MESSAGES = {
     "fedgcn/own_ids": "The ids of a site's own vertices: the server learns who owns which vertex.",
     "fedgcn/partial_sums": "For every vertex of that list, the sum of the features of its neighbours at this "
     "site. The server reads each sum; a sum over one vertex is that vertex's features exactly.",
-    "fedgcn/neighbour_counts": "For every vertex of that list, how many neighbours it has at this site, "
-    "which the server reads.",
+    "fedgcn/neighbour_counts": "For every vertex of that list, how many neighbours it has at this site (in a "
+    "weighted graph, the sum of its edges' weights), which the server reads.",
     "fedgcn/degrees": "From the server: how many neighbours each vertex of a site's list has in the whole "
-    "graph.",
+    "graph (in a weighted graph, the sum of its edges' weights).",
     "fedgcn/aggregates": "From the server: for each vertex, the sum of its neighbours' features over all "
     "sites. The site reads it; for a vertex with one neighbour elsewhere it is that neighbour's features.",
 }

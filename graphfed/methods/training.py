@@ -62,6 +62,7 @@ def own_view(cohort: Cohort) -> View:
         cohort.y,
         cohort.degree(),
         (cohort.edge_index,),
+        edge_weight=None if cohort.edge_weight is None else (cohort.edge_weight,),
     )
 
 

@@ -39,6 +39,8 @@ class Backbone:
     forward: Callable[[Weights, Batch, Dropout | None], Tensor]
     #: The weights that multiply the input features: one row per feature.
     input_weights: tuple[str, ...]
+    #: Whether it uses the weights of the edges.
+    weighted: bool = True
 
 
 def _drop(
@@ -70,15 +72,18 @@ def gcn_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def gcn_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """Edges weighted 1 / sqrt((d_i + 1)(d_j + 1)), self loops included. degree [N]: neighbours of every
-    row."""
+    """Edges weighted w_ij / sqrt((d_i + 1)(d_j + 1)), self loops (of weight 1) included; w_ij is 1 without
+    weights. degree [N]: sum_j w_ij of every row."""
     scale = (degree + 1).double().rsqrt()
 
-    def make(edges: Tensor, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int) -> Block:
+    def make(
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+    ) -> Block:
         own = place[0][rows_out]
         row = torch.cat([place[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
         col = torch.cat([place[0][edges[0]], own])
-        value = torch.cat([scale[edges[0]] * scale[edges[1]], scale[rows_out] ** 2])
+        across = scale[edges[0]] * scale[edges[1]]
+        value = torch.cat([across if weight is None else across * weight, scale[rows_out] ** 2])
         return Block(SparseMatrix.from_coo(row, col, value, (len(rows_out), len(rows_in))), own)
 
     return make
@@ -118,12 +123,16 @@ def sage_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def sage_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """Edges weighted 1 / d_i: the mean over the neighbours, zero for a vertex without any."""
-    share = degree.clamp(min=1).double().reciprocal()
+    """Edges weighted w_ij / d_i, with d_i = sum_j w_ij: the (weighted) mean over the neighbours, zero for a
+    vertex without any."""
+    share = torch.where(degree > 0, degree, 1).double().reciprocal()
 
-    def make(edges: Tensor, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int) -> Block:
+    def make(
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+    ) -> Block:
         row, col = place[1][edges[1]], place[0][edges[0]]
-        adjacency = SparseMatrix.from_coo(row, col, share[edges[1]], (len(rows_out), len(rows_in)))
+        value = share[edges[1]] if weight is None else share[edges[1]] * weight
+        adjacency = SparseMatrix.from_coo(row, col, value, (len(rows_out), len(rows_in)))
         return Block(adjacency, place[0][rows_out])
 
     return make
@@ -165,9 +174,12 @@ def gat_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
 
 
 def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
-    """The edges and a self loop for every row, once per head, with the words of the attention's dropout."""
+    """The edges and a self loop for every row, once per head, with the words of the attention's dropout. GAT
+    has no use for edge weights (`Backbone.weighted`)."""
 
-    def make(edges: Tensor, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int) -> Block:
+    def make(
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+    ) -> Block:
         own = place[0][rows_out]
         row = torch.cat([place[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
         col = torch.cat([place[0][edges[0]], own])
@@ -220,7 +232,7 @@ def _per_head(att: Tensor) -> Tensor:
 
 BACKBONES: dict[str, Backbone] = {
     "gcn": Backbone(gcn_init, gcn_block, gcn_forward, ("layers.0.weight",)),
-    "gat": Backbone(gat_init, gat_block, gat_forward, ("layers.0.weight",)),
+    "gat": Backbone(gat_init, gat_block, gat_forward, ("layers.0.weight",), weighted=False),
     "sage": Backbone(
         sage_init, sage_block, sage_forward, ("layers.0.neighbour_weight", "layers.0.root_weight")
     ),

@@ -71,10 +71,10 @@ class Batch:
         return len(self.blocks)
 
 
-#: make(edges [2, E], rows_in [N_in], rows_out [N_out], place [2, N], layer): the block of the edges into
-#: rows_out, all three numbered as in the view; place[0] gives a row's number among rows_in, place[1] among
-#: rows_out (-1: absent).
-BlockMaker = Callable[[Tensor, Tensor, Tensor, Tensor, int], Block]
+#: make(edges [2, E], weight [E] or None, rows_in [N_in], rows_out [N_out], place [2, N], layer): the block of
+#: the edges into rows_out, all three numbered as in the view; place[0] gives a row's number among rows_in,
+#: place[1] among rows_out (-1: absent).
+BlockMaker = Callable[[Tensor, Tensor | None, Tensor, Tensor, Tensor, int], Block]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,8 @@ class View:
 
     x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source,
     destination) rows without self loops for layer l (the last entry serves all later layers); aggregated: x
-    is already summed over each row's neighbourhood, so the first layer only transforms it."""
+    is already summed over each row's neighbourhood, so the first layer only transforms it; edge_weight[l]
+    [E_l]: of a weighted graph, else None."""
 
     x: Tensor | SparseMatrix
     ids: Tensor
@@ -94,10 +95,15 @@ class View:
     degree: Tensor
     edges: tuple[Tensor, ...]
     aggregated: bool = False
+    edge_weight: tuple[Tensor, ...] | None = None
 
     def layer_edges(self, layer: int) -> Tensor | None:
         """The edges of a layer, None where it only transforms its rows."""
         return None if self.aggregated and layer == 0 else self.edges[min(layer, len(self.edges) - 1)]
+
+    def layer_weight(self, layer: int) -> Tensor | None:
+        """The weights of a layer's edges, None where every edge weighs 1."""
+        return None if self.edge_weight is None else self.edge_weight[min(layer, len(self.edges) - 1)]
 
 
 def receptive_fields(view: View, targets: Tensor, layers: int) -> list[Tensor]:
@@ -141,7 +147,9 @@ def make_batch(
         place = torch.full((2, size), -1, device=device)
         place[0, rows_in] = torch.arange(len(rows_in), device=device)
         place[1, rows_out] = torch.arange(len(rows_out), device=device)
-        block = make_block(edges[:, place[1, edges[1]] >= 0], rows_in, rows_out, place, layer)
+        into, edge_weight = place[1, edges[1]] >= 0, view.layer_weight(layer)
+        edge_weight = None if edge_weight is None else edge_weight[into]
+        block = make_block(edges[:, into], edge_weight, rows_in, rows_out, place, layer)
         blocks.append(replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype)))
     client = tuple(view.client[f] for f in fields)
     x, words = view.x, None

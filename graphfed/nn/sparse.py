@@ -26,6 +26,7 @@ __all__ = [
     "row_softmax",
     "shift_columns",
     "spmm",
+    "sums_by",
 ]
 
 with warnings.catch_warnings():
@@ -230,6 +231,13 @@ def _column_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
     indptr, indices = matrix.pattern.transpose
     t_values = values.index_select(0, matrix.pattern.t_order)
     return _product(indptr, indices, t_values, values.new_ones(matrix.shape[0]))
+
+
+def sums_by(index: Tensor, values: Tensor, size: int) -> Tensor:
+    """The sum of the values [E] at each index [E] in 0..size-1, [size]; added in one order on every
+    device."""
+    order = _stable_order(index, size)
+    return torch.segment_reduce(values[order], "sum", offsets=_pointers(index, size))
 
 
 class _SpMM(torch.autograd.Function):

@@ -153,32 +153,37 @@ def test_with_a_fraction_of_the_clients_only_those_of_the_round_are_looked_at(tm
 # ---- FedGCN's exchange ----
 
 
-def path_graph() -> Graph:
+def path_graph(weights: tuple[float, ...] | None = None) -> Graph:
     """0 - 1 - 2 - 3, with sites {0, 1}, {2} and {3}."""
     split = Split("toy", *(np.isin(np.arange(4), part) for part in ([0], [1, 2], [3])))
     x = np.array([[1, 0, 0, 2], [0, 1, 0, 3], [0, 0, 1, 5], [1, 1, 1, 7]], dtype=np.float32)
-    graph = make_graph("path", x=x, y=np.array([0, 1, 0, 1]), edges=np.array([[0, 1, 2], [1, 2, 3]]))
+    edges = np.array([[0, 1, 2], [1, 2, 3]])
+    graph = make_graph("path", x=x, y=np.array([0, 1, 0, 1]), edges=edges, edge_weight=weights)
     return dataclasses.replace(graph, split=split, sites=np.array([0, 0, 1, 2]), site_names=("a", "b", "c"))
 
 
-def opened(folder: Path, hops: int) -> AuditedRun:
-    config = make_config("fedgcn", data=path_graph(), rounds=1, settings={"hops": hops, "layers": 2})
-    result = graphfed.run("fedgcn", data=path_graph(), rounds=1, hops=hops, threads=1, out=folder)
+def opened(folder: Path, hops: int, weights: tuple[float, ...] | None = None) -> AuditedRun:
+    graph = path_graph(weights)
+    config = make_config("fedgcn", data=graph, rounds=1, settings={"hops": hops, "layers": 2})
+    result = graphfed.run("fedgcn", data=graph, rounds=1, hops=hops, threads=1, out=folder)
     return AuditedRun(folder, config, load_inputs(config), result)
 
 
+@pytest.mark.parametrize("weights", [None, (2.0, 0.25, 7.0)], ids=["plain", "weighted"])
 @pytest.mark.parametrize("hops", [1, 2])
-def test_on_a_path_the_server_reads_the_vertices_that_a_drawing_shows(hops: int, tmp_path: Path):
+def test_on_a_path_the_server_reads_the_vertices_that_a_drawing_shows(
+    hops: int, weights: tuple[float, ...] | None, tmp_path: Path
+):
     """By hand. Site a uploads shares of 0 (x0, x1), 1 (x0, x1) and 2 (x1 alone). Site b: of 1 and 3 (x2
     alone), and of its own 2, without neighbours at home (x2 alone). Site c: of its own 3 and of 2 (x3 alone).
     So x1, x2 and x3 lie alone in a share, x0 never does; only those of 2 and 3 are own shares, which the
     server can tell with the neighbour counts that two hops send."""
-    audited = opened(tmp_path / "run", hops)
+    audited = opened(tmp_path / "run", hops, weights)
     finding = fedgcn_features(audited)
     assert (finding.details["recovered"], finding.details["vertices"]) == (3, 4)
     assert finding.details["known_to_the_server"] == (2 if hops == 2 else 0)
     assert finding.details["shares"] == 6
-    _, source, own = lone_shares(audited.transcript.cohort)
+    _, source, own, _ = lone_shares(audited.transcript.cohort)
     cohort = audited.transcript.cohort
     sites = cohort.client.numpy()[source]
     assert sorted(zip(sites.tolist(), own.tolist(), strict=True)) == [

@@ -34,6 +34,71 @@ def test_cleaning_keeps_exactly_the_set_of_unordered_pairs(edges):
     assert list(map(tuple, graph.edges.T.tolist())) == sorted(pairs)
 
 
+EDGE_LISTS = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 10**6).map(lambda w: w / 1000)),
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(EDGE_LISTS, st.sampled_from(["sum", "mean", "max"]), st.randoms(use_true_random=False))
+def test_an_edge_that_is_given_again_has_the_sum_mean_or_largest_of_its_weights(listed, how, random):
+    """By a dictionary; and the order in which edges are listed, or their ends, changes no bit."""
+
+    def made(rows):
+        u, v, w = (np.array(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
+        edges = np.array([u, v], dtype=np.int64)
+        return make_graph("any", None, np.zeros(7, int), edges, edge_weight=w, repeated=how)
+
+    by_pair = {}
+    for u, v, w in listed:
+        if u != v:
+            by_pair.setdefault((min(u, v), max(u, v)), []).append(w)
+    value = {"sum": sum, "mean": np.mean, "max": max}[how]
+    expected = {pair: value(weights) for pair, weights in by_pair.items()}
+    graph = made(listed)
+    assert list(map(tuple, graph.edges.T.tolist())) == sorted(expected)
+    if graph.edge_weight is None:
+        assert all(np.float32(w) == 1 for w in expected.values())
+    else:
+        assert graph.edge_weight.tolist() == pytest.approx([expected[p] for p in sorted(expected)], rel=1e-6)
+    mixed = [(v, u, w) if random.random() < 0.5 else (u, v, w) for u, v, w in listed]
+    random.shuffle(mixed)
+    assert made(mixed).hash == graph.hash
+
+
+def test_weights_are_content_and_weights_of_one_are_none():
+    assert small(edge_weight=[1, 1, 1]).edge_weight is None
+    assert small(edge_weight=[1, 1, 1]).hash == small().hash
+    heavy = small(edge_weight=[1, 2, 3])
+    assert heavy.edge_weight.dtype == np.float32
+    assert heavy.hash not in (small().hash, small(edge_weight=[3, 2, 1]).hash)
+    assert heavy.weights_between(np.array([3, 1]), np.array([2, 0])).tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "told"),
+    [
+        ([1, 0, 2], "between vertices 1 and 2 weighs 0; a weight must be a positive finite number"),
+        ([1, 2, -3], "between vertices 2 and 3 weighs -3"),
+        ([np.nan, 2, 3], "between vertices 0 and 1 weighs nan"),
+        ([1, 2, np.inf], "weighs inf"),
+        ([1, 2, 1e39], "weighs inf"),
+        ([1, 2, 1e-60], "weighs 0"),
+        ([1, 2], "expected one number for each of the 3 edges"),
+        (["a", "b", "c"], "edge weights have dtype <U1"),
+        ([[1, 2, 3]], r"shape \(1, 3\)"),
+    ],
+)
+def test_a_weight_that_is_no_positive_number_is_refused_with_its_edge(weights, told):
+    with pytest.raises(InputError, match=told):
+        small(edge_weight=weights)
+    with pytest.raises(InputError, match="did you mean 'mean'"):
+        small(edge_weight=[1, 2, 3], repeated="means")
+    with pytest.raises(InputError, match="weighs inf"):  # each can be held, their sum cannot
+        small(edges=[[0, 1], [1, 0]], edge_weight=[3e38, 3e38], repeated="sum")
+
+
 @given(hnp.arrays(np.int64, st.integers(0, 30), elements=st.integers(-5, 5)))
 def test_sorted_unique_equals_numpys_unique(keys):
     assert sorted_unique(keys).tolist() == np.unique(keys).tolist()
@@ -243,6 +308,11 @@ class TestFromPyG:
         assert from_pyg(self.data(**numbers)).split.hash == from_pyg(self.data(**self.masks())).split.hash
 
     def test_no_vertices_and_one_vertex_are_graphs(self):
+        both = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        heavy = from_pyg(self.data(edge_index=both, edge_weight=torch.tensor([2.0, 2.0, 0.5, 1.5])))
+        assert heavy.edge_weight.tolist() == [2, 1], "both directions are one edge: the mean"
+        column = from_pyg(self.data(edge_index=both, edge_weight=torch.tensor([[2.0], [2], [0.5], [1.5]])))
+        assert column.hash == heavy.hash
         none = self.Data(x=torch.zeros(0, 3), y=torch.zeros(0).long(), edge_index=torch.zeros(2, 0).long())
         assert (from_pyg(none).num_nodes, from_pyg(none).num_features) == (0, 3)
         one = self.Data(x=torch.ones(1, 3), y=torch.tensor([0]), edge_index=torch.tensor([[0], [0]]))

@@ -134,6 +134,55 @@ def test_ids_that_are_unique_within_a_site_only_are_named_with_the_site(folder: 
     assert graph.edges.tolist() == [[0, 0], [1, 2]]
 
 
+AMOUNTS = "source,target,amount\na,b,2\nb,a,0.5\n007,7,1\nb,b,9\n7,b,4\n"
+
+
+@pytest.mark.parametrize(
+    ("repeated", "expected"),
+    [(None, [2.5, 4, 1]), ("sum", [2.5, 4, 1]), ("mean", [1.25, 4, 1]), ("max", [2, 4, 1])],
+)
+def test_rows_of_the_same_two_vertices_are_one_edge_and_their_weights_add_up(
+    folder: Path, repeated: str | None, expected: list[float]
+) -> None:
+    (folder / "edges.csv").write_text(AMOUNTS)
+    assert load(folder).edge_weight is None, "the column is not called weight"
+    graph = load(folder, weight="amount", **({} if repeated is None else {"repeated": repeated}))
+    assert graph.edges.T.tolist() == [[0, 1], [1, 3], [2, 3]]
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == expected
+
+
+def test_a_column_called_weight_is_the_weight_unless_its_key_is_left_empty(folder: Path) -> None:
+    (folder / "edges.csv").write_text(AMOUNTS.replace("amount", "weight"))
+    assert load(folder).edge_weight is not None
+    for description in ("weight:", "weight: null", "weight: ~"):
+        (folder / "d.yaml").write_text(f"nodes: nodes.csv\nedges: edges.csv\n{description}\nsite:\n")
+        left_out = describe_file(folder / "d.yaml")
+        again = describe(left_out.to_json(), folder, "it")
+        for graph in (load_description(left_out), load_description(again)):
+            assert graph.edge_weight is None
+            assert graph.sites is None
+            assert graph.feature_names == ("age", "balance"), "not used is no feature either"
+
+
+def test_a_networkx_edge_weighs_one_unless_it_says_otherwise() -> None:
+    theirs = nx.Graph()
+    theirs.add_nodes_from("abc", f=1.0)
+    theirs.add_edge("a", "b", weight=2.5)
+    theirs.add_edge("b", "c")
+    graph = from_networkx(theirs)
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [2.5, 1]
+    arrows = nx.MultiDiGraph(theirs)
+    arrows.add_edge("a", "b", weight=4.0)
+    both = from_networkx(arrows).edge_weight
+    assert both is not None
+    assert both.tolist() == [3, 1], "2.5, 2.5 and 4 are one edge: the mean"
+    theirs.edges["b", "c"]["weight"] = "heavy"
+    with pytest.raises(InputError, match="edge 'b' to 'c': weight is 'heavy', not a number"):
+        from_networkx(theirs)
+
+
 def test_text_stays_text_and_numbers_are_ordered_by_value(folder: Path) -> None:
     (folder / "nodes.csv").write_text("id,f,label\n1,0,10\n01,1,9\n1.0,2,9\n")
     (folder / "edges.csv").write_text("source,target\n1,01\n01,1.0\n")

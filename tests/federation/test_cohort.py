@@ -1,5 +1,7 @@
 """A cohort of some clients is those clients' rows of the cohort of all."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,29 @@ def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
     cut = [(*keys[r], c, i) for r, c, i in zip(cohort.cut_row, cohort.cut_client, cohort.cut_id, strict=True)]
     expected = zip(parts.cut_site, parts.cut_id, parts.cut_remote_site, parts.cut_remote_id, strict=True)
     assert [tuple(map(int, c)) for c in cut] == [tuple(map(int, c)) for c in expected]
+
+
+def test_weights_go_with_their_edges_inside_and_across(graph, split, parts, tmp_path):
+    """Edge by edge, by the vertices at both ends; and through the file a site reads."""
+    weights = np.arange(1, graph.num_edges + 1, dtype=np.float32)
+    heavy = dataclasses.replace(graph, edge_weight=weights)
+    weight = {frozenset(edge): w for edge, w in zip(graph.edges.T.tolist(), weights.tolist(), strict=True)}
+    vertex = dict(zip(parts.held_id.tolist(), parts.held_vertex.tolist(), strict=True))
+    for clients in ([1, 3], range(CLIENTS)):
+        made = make_cohort(heavy, split, parts, clients)
+        save_cohort(made, tmp_path / "cohort.safetensors")
+        for cohort in (made, load_cohort(tmp_path / "cohort.safetensors")):
+            ids = cohort.id.tolist()
+            ends = [[vertex[ids[row]] for row in edge] for edge in cohort.edge_index.t().tolist()]
+            assert cohort.edge_weight.tolist() == [weight[frozenset(edge)] for edge in ends]
+            across = zip(cohort.cut_row.tolist(), cohort.cut_id.tolist(), strict=True)
+            cut = [weight[frozenset((vertex[ids[row]], vertex[far]))] for row, far in across]
+            assert cohort.cut_weight.tolist() == cut
+            degree = np.zeros(len(ids))
+            np.add.at(degree, cohort.edge_index[1].numpy(), cohort.edge_weight.numpy())
+            assert cohort.degree().tolist() == degree.tolist()
+            np.add.at(degree, cohort.cut_row.numpy(), cohort.cut_weight.numpy())
+            assert cohort.degree(with_cut=True).tolist() == degree.tolist()
 
 
 def test_every_vertex_is_trained_on_and_scored_at_its_owner_alone(graph, split, parts):

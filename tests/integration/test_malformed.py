@@ -86,6 +86,23 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty file of edges": (content("edges.csv", ""), "edges.csv is empty"),
     "a folder instead of edges": (
         lambda: (Path("edges.csv").unlink(), Path("edges.csv").mkdir()), "edges.csv is a folder"),
+    # weights of edges
+    "a negative weight": (
+        content("edges.csv", "source,target,weight\na,b,1\nb,c,-2\n"), "edges.csv, line 3, column 'weight': -2.0 is no weight"),
+    "a weight of zero": (
+        content("edges.csv", "source,target,weight\na,b,0\nb,c,2\n"), "edges.csv, line 2, column 'weight': 0.0 is no weight"),
+    "a weight that is not a number": (
+        content("edges.csv", "source,target,weight\na,b,nan\n"), "edges.csv, line 2, column 'weight': 'nan' is no finite"),
+    "a weight of text": (
+        content("edges.csv", "source,target,weight\na,b,much\n"), "edges.csv, line 2, column 'weight': 'much' is no number"),
+    "an empty weight": (
+        content("edges.csv", "source,target,weight\na,b,1\nb,c,\n"), "edges.csv, line 3, column 'weight': the value is empty"),
+    "weights that add up beyond float32": (
+        content("edges.csv", "source,target,weight\na,b,3e38\nb,a,3e38\n"), "between vertices 0 and 1 weighs inf"),
+    "a column of weights that is not there": (
+        yaml(YAML + "weight: amount\n"), "edges.csv has no column 'amount' (weight)"),
+    "an unknown rule for repeated edges": (yaml(YAML + "repeated: add\n"), "repeated, the weight of an edge with several rows, is 'add'"),
+    "no column for the ids": (yaml(YAML + "id:\n"), "d.yaml: id must be text"),
     # ids
     "an id twice": (line("nodes.csv", 5, "a,y,4,no,train"), "nodes.csv, line 5, column 'id': the id 'a' is also in line 2"),
     "an empty id": (line("nodes.csv", 3, ",y,2,no,val"), "nodes.csv, line 3, column 'id': the value is empty"),
@@ -233,6 +250,12 @@ def test_a_pickle_in_a_file_of_torch_is_refused_and_does_not_run(capsys: pytest.
     Path("g.pt").write_bytes(pickle.dumps(Evil()))
     refused(["--data", "g.pt"], capsys, "g.pt is no PyG Data")
     assert not Path("ran").exists()
+
+
+def test_weights_are_refused_where_the_method_has_no_use_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("edges.csv").write_text("source,target,weight\na,b,1.5\nb,c,2\n")
+    told = "backbone 'gat' has no use for edge weights, and 'nodes' has them; choose gcn or sage"
+    refused(["--data", "d.yaml", "--set", "backbone=gat"], capsys, told)
 
 
 def test_sites_that_the_data_has_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,13 +34,17 @@ def graphs(cohort: Cohort) -> Graphs:
     own = torch.arange(n)
     to, source = torch.cat([cohort.edge_index[1], own]), torch.cat([cohort.edge_index[0], own])
     inside = (degree[to] * degree[source]).rsqrt()
+    across = degree[cohort.cut_row].rsqrt()
+    if cohort.edge_weight is not None and cohort.cut_weight is not None:
+        inside[: len(cohort.edge_weight)] *= cohort.edge_weight
+        across = across * cohort.cut_weight
     first = SparseMatrix.from_coo(to, source, inside, (n, n))
     # The owner scales what it sends by its own degree, so the receiver needs only the degree of its own
     # vertex.
     second = SparseMatrix.from_coo(
         torch.cat([to, cohort.cut_row]),
         torch.cat([source, n + torch.arange(c)]),
-        torch.cat([inside, degree[cohort.cut_row].rsqrt()]),
+        torch.cat([inside, across]),
         (n, n + c),
     )
     return Graphs(first, second)

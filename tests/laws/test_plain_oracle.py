@@ -4,7 +4,7 @@ one client after another, none of the package's training code."""
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from worlds import last_round_stands, make_world, run_local
+from worlds import last_round_stands, make_world, run_local, weighted
 
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.registry import get_method
@@ -19,7 +19,7 @@ def dense_client(world, k):
     """Features, normalised adjacency, labels, training mask and ids of client k, cross edges dropped."""
     c = make_cohort(world.graph, world.split, world.partition, [k])
     a = torch.eye(c.num_rows)
-    a[c.edge_index[1], c.edge_index[0]] = 1
+    a[c.edge_index[1], c.edge_index[0]] = 1 if c.edge_weight is None else c.edge_weight
     scale = a.sum(1).rsqrt()
     return c.x, scale[:, None] * a * scale[None], c.y, c.train, c.id
 
@@ -46,9 +46,11 @@ def local_training(client, shared, number, mu):
     return w
 
 
+@pytest.mark.parametrize("edges", ["plain", "weighted"])
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedadam"])
-def test_averaging_methods_equal_a_plain_loop_over_clients(name):
+def test_averaging_methods_equal_a_plain_loop_over_clients(name, edges):
     world = last_round_stands(make_world(3, sparse=False))
+    world = world if edges == "plain" else weighted(world)
     extra = {"fedprox": {"mu": 0.7}, "fedadam": {"server_lr": 0.05, "tau": 1e-2}}.get(name, {})
     settings = {"lr": LR, "weight_decay": DECAY, "local_steps": STEPS, "dropout": P, **extra}
     outcome, _ = run_local(name, world, rounds=ROUNDS, **settings)

@@ -1,6 +1,6 @@
 """Small federations for the laws: a graph dealt over clients, and a run in any placement."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,16 @@ def make_world(
     split = Split("random", part < 2, part == 2, part == 3)
     site = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
     return World(graph, split, from_assignment(graph, site, num_sites=clients))
+
+
+def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
+    """The same world with a weight on every edge, between 0.1 and 10; or, against `make_graph`, all ones."""
+    draw = 10 ** np.random.default_rng(seed).uniform(-1, 1, world.graph.num_edges)
+    graph = replace(
+        world.graph, edge_weight=np.ones_like(draw) if ones else draw.astype(np.float32).astype(np.float64)
+    )
+    dealt = replace(world.partition, graph_hash=graph.hash)
+    return World(graph, world.split, dealt)
 
 
 def config_of(method: Method, **settings: Any) -> TrainingConfig:

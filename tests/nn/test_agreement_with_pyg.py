@@ -12,6 +12,7 @@ from random_graphs import as_dense, batch_of, draw_weights, random_view
 from torch import Tensor
 
 from graphfed.nn.backbones import BACKBONES
+from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix
 
 # PyG's own import uses what this torch deprecates.
@@ -101,6 +102,40 @@ def test_values_and_all_gradients_agree_with_pyg(
             torch.testing.assert_close(x.grad, their_x.grad, **close)
 
 
+def with_weights(view: View, seed: int) -> View:
+    """The same view with weights between 0.1 and 10, equal in both directions."""
+    half = view.edges[0].shape[1] // 2
+    draw = 10 ** torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, half))
+    weight = torch.cat([draw, draw])
+    degree = torch.zeros(len(view.ids), dtype=weight.dtype).index_add(0, view.edges[0][1], weight)
+    return replace(view, edge_weight=(weight,), degree=degree)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_on_weighted_edges_gcn_is_pygs(sparse: bool) -> None:
+    from torch_geometric.nn import GCNConv
+
+    for seed in range(3):
+        view = with_weights(random_view(seed, [30], sparse=sparse), seed)
+        weights = draw_weights(seed, "gcn", [6, CLASSES])
+        conv = GCNConv(6, CLASSES)
+        conv.lin.weight.data, conv.bias.data = weights["layers.0.weight"].t(), weights["layers.0.bias"]
+        theirs = conv(as_dense(view.x), view.edges[0], view.edge_weight[0])
+        ours = BACKBONES["gcn"].forward(weights, batch_of(view, "gcn", 1), None)
+        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_on_weighted_edges_sage_is_the_weighted_mean() -> None:
+    view = with_weights(random_view(0, [30]), 0)
+    weights = draw_weights(0, "sage", [6, CLASSES])
+    w = torch.zeros(30, 30, dtype=torch.float64)
+    w[view.edges[0][1], view.edges[0][0]] = view.edge_weight[0]
+    mean = (w @ view.x) / w.sum(1, keepdim=True).clamp(min=1e-300)
+    expected = mean @ weights["layers.0.neighbour_weight"] + view.x @ weights["layers.0.root_weight"]
+    ours = BACKBONES["sage"].forward(weights, batch_of(view, "sage", 1), None)
+    torch.testing.assert_close(ours, expected + weights["layers.0.bias"], rtol=1e-12, atol=1e-12)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
@@ -109,11 +144,13 @@ def test_values_and_all_gradients_agree_with_pyg(
     backbone=st.sampled_from(["gcn", "gat", "sage"]),
     layers=st.integers(1, 3),
     sparse=st.booleans(),
+    weighted=st.booleans(),
 )
 def test_pruned_to_a_receptive_field_the_targets_keep_values_and_weight_gradients(
-    *, seed: int, n: int, share: float, backbone: str, layers: int, sparse: bool
+    *, seed: int, n: int, share: float, backbone: str, layers: int, sparse: bool, weighted: bool
 ) -> None:
     view = random_view(seed, [n], sparse=sparse)
+    view = with_weights(view, seed) if weighted else view
     rng = np.random.default_rng(seed)
     targets = torch.from_numpy((rng.random(n) < share).nonzero()[0])
     widths = [6, *[HIDDEN] * (layers - 1), CLASSES]

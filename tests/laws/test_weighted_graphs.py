@@ -1,0 +1,91 @@
+"""Edge weights reach every method: they change what it computes, in the same way in every placement."""
+
+import pytest
+import torch
+from methods_under_law import METHODS
+from test_placements import settings_of
+from worlds import (
+    by_vertex,
+    config_of,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    run_processes,
+    weighted,
+)
+
+import graphfed as gf
+from graphfed.errors import InputError
+from graphfed.methods.registry import get_method
+from graphfed.nn.backbones import BACKBONES
+from graphfed.runtime.processes import Sites
+
+TAKE_WEIGHTS = [name for name in METHODS if BACKBONES[config_of(get_method(name)).backbone].weighted]
+CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
+CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]
+
+
+@pytest.mark.parametrize(("name", "backbone"), CASES)
+def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone):
+    world = weighted(make_world())
+    options = {**settings_of(name), "backbone": backbone}
+    fast, fed = run_local(name, world, **options)
+    slow, oracle = run_local(name, world, "one at a time", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+    plain, _ = run_local(name, make_world(), **options)
+    assert not torch.allclose(logits(fast), logits(plain), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if n != "central"])
+def test_separate_processes_train_on_the_weights_too(name, three_sites: Sites):
+    world = weighted(last_round_stands(make_world(1)))
+    apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
+    together, fed = run_local(name, world, **settings_of(name))
+    assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
+    assert ledger.to_json() == fed.ledger.to_json()
+
+
+@pytest.mark.parametrize(("name", "backbone"), CASES)
+def test_weights_of_one_are_no_weights(name, backbone):
+    options = {**settings_of(name), "backbone": backbone}
+    ones, _ = run_local(name, weighted(make_world(), ones=True), **options)
+    plain, _ = run_local(name, make_world(), **options)
+    assert torch.allclose(logits(ones), logits(plain), rtol=0, atol=1e-9)
+
+
+def test_fedgcn_with_two_hops_equals_central_on_a_weighted_graph():
+    world = weighted(last_round_stands(make_world(6)))
+    settings = {"dropout": 0.0, "local_steps": 1, "lr": 0.3}
+    federated, _ = run_local("fedgcn", world, **settings)
+    central, _ = run_local("central", world, **settings)
+    assert torch.allclose(by_vertex(federated, world), logits(central), rtol=0, atol=1e-9)
+
+
+def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():
+    """GraphSAGE's mean divides by the sum of the weights, so grams and kilograms are the same; GCN's self
+    loop weighs 1 and is not."""
+    from dataclasses import replace
+
+    world = weighted(make_world())
+    heavier = replace(world, graph=replace(world.graph, edge_weight=1000 * world.graph.edge_weight))
+    for backbone, same in (("sage", True), ("gcn", False)):
+        one, _ = run_local("fedavg", world, backbone=backbone)
+        two, _ = run_local("fedavg", heavier, backbone=backbone)
+        assert torch.allclose(logits(one), logits(two), rtol=0, atol=1e-9) is same
+
+
+@pytest.mark.parametrize("method", [n for n in METHODS if n not in TAKE_WEIGHTS] + ["fedavg"])
+def test_attention_refuses_weights_instead_of_passing_over_them(method):
+    world = weighted(make_world())
+    with pytest.raises(InputError, match=r"'gat' has no use for edge weights.*choose gcn or sage"):
+        gf.run(
+            method,
+            data=world.graph,
+            clients=2,
+            rounds=1,
+            backbone="gat",
+            split="random:0.5,0.2,0.3",
+            out=False,
+        )
