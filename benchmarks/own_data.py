@@ -1,7 +1,8 @@
 """A graph of one's own, 10^6 vertices and 10^7 edges: seconds and peak memory to load it and to deal it.
 
 The tables are generated in a temporary folder, in a process of its own; each format is then read in a fresh
-one. What is compared: the peak of resident memory with the bytes that the loaded arrays have."""
+one, Parquet also with the edges' weights. What is compared: the peak of resident memory with the bytes that
+the loaded arrays have."""
 
 import argparse
 import json
@@ -29,13 +30,15 @@ from graphfed.data.own import describe, load_description
 from graphfed.data.partition import partition
 import pyarrow.csv, pyarrow.parquet, numpy
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-folder, ending = Path(sys.argv[1]), sys.argv[2]
+folder, ending, weight = Path(sys.argv[1]), sys.argv[2], sys.argv[3] or None
 base, began = peak(), time.perf_counter()
-graph = load_description(describe({"nodes": f"nodes.{ending}", "edges": f"edges.{ending}"}, folder, "it"))
+files = {"nodes": f"nodes.{ending}", "edges": f"edges.{ending}"}
+graph = load_description(describe({**files, "weight": weight}, folder, "it"))
 loaded, loaded_peak = time.perf_counter(), peak()
 dealt = partition(graph, "column", None, 0)
 done = time.perf_counter()
-arrays = sum(a.nbytes for a in (graph.x, graph.y, graph.edges, graph.sites, graph.ids))
+arrays = [graph.x, graph.y, graph.edges, graph.sites, graph.ids]
+arrays = sum(a.nbytes for a in arrays + ([] if weight is None else [graph.edge_weight]))
 tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
 print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
     "load_peak_mb": loaded_peak, "peak_mb": peak(), "arrays_mb": arrays / 1e6,
@@ -57,7 +60,9 @@ def generate(folder: Path, vertices: int, edges: int) -> None:
     u = rng.integers(vertices, size=edges)
     near = order[start[site[u]] + (rng.random(edges) * (start[site[u] + 1] - start[site[u]])).astype(int)]
     v = np.where(rng.random(edges) < 0.75, near, rng.integers(vertices, size=edges))
-    tables = {"nodes": pa.table(columns), "edges": pa.table({"source": ids[u], "target": ids[v]})}
+    amount = rng.lognormal(size=edges).round(3) + 0.001
+    ends = {"source": ids[u], "target": ids[v], "amount": amount}
+    tables = {"nodes": pa.table(columns), "edges": pa.table(ends)}
     for name, table in tables.items():
         pq.write_table(table, folder / f"{name}.parquet")
         pa_csv.write_csv(table, folder / f"{name}.csv")
@@ -77,16 +82,16 @@ def main() -> None:
         # Not here: what a process starts inherits its peak.
         code = f"import own_data, pathlib; own_data.generate(pathlib.Path({name!r}), *{size})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
-        for ending in ("parquet", "csv"):
-            done = subprocess.run(
-                [sys.executable, "-c", READ, name, ending], stdout=subprocess.PIPE, text=True, check=True
-            )
+        for ending, weight in (("parquet", ""), ("csv", ""), ("parquet", "amount")):
+            command = [sys.executable, "-c", READ, name, ending, weight]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             files = sum((folder / f"{part}.{ending}").stat().st_size for part in ("nodes", "edges"))
             row = json.loads(done.stdout) | {"files_mb": files / 1e6}
-            results[ending] = {key: round(value, 2) for key, value in row.items()}
-            print(ending, json.dumps(results[ending]), flush=True)
+            case = f"{ending}, weighted" if weight else ending
+            results[case] = {key: round(value, 2) for key, value in row.items()}
+            print(case, json.dumps(results[case]), flush=True)
     for key in ("vertices", "edges", "cut"):
-        assert len({row[key] for row in results.values()}) == 1, "both formats give the same graph"
+        assert len({row[key] for row in results.values()}) == 1, "every way gives the same graph"
     finish(options.out, began, load_before, results)
 
 

@@ -415,19 +415,18 @@ def _undirected(
     if weights is None:
         key = sorted_unique(key)
         return np.stack((key // n, key % n)), None
-    weights = weights[proper]
-    order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    if len(first) < len(key):  # in an order that does not depend on how the edges were listed
-        order = np.lexsort((weights, key))
-    weights = weights[order]
-    if len(key):
+    order = np.argsort(key)
+    key, weights = key[order], weights[proper][order]
+    first = np.flatnonzero(np.diff(key, prepend=-1))
+    if len(first) < len(key):
         counts = np.diff(np.append(first, len(key)))
+        # Added in ascending order, so that no bit depends on how the edges were listed.
+        many = np.flatnonzero(np.repeat(counts > 1, counts))
+        weights[many] = weights[many][np.lexsort((weights[many], key[many]))]
         weights = (np.maximum if repeated == "max" else np.add).reduceat(weights, first)
         if repeated == "mean":
             weights = weights / counts
-    key = ordered[first]
+        key = key[first]
     edges = np.stack((key // n, key % n))
     with np.errstate(over="ignore"):
         weights = weights.astype(np.float32)
