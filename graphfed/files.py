@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["read_tensors", "write_bytes", "write_json", "write_tensors"]
+__all__ = ["read_metadata", "read_tensors", "write_bytes", "write_json", "write_tensors"]
 
 
 def write_bytes(path: Path, payload: bytes) -> None:
@@ -46,6 +46,14 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
     with safe_open(path, framework="np") as file:
         return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The text metadata of a safetensors file; its arrays are not read."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        return dict(file.metadata() or {})
 
 
 def _umask() -> int:

@@ -62,10 +62,10 @@ Clients = Annotated[
 Partition = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME",
+        metavar="NAME|FILE",
         autocompletion=choices(PARTITIONS),
         rich_help_panel=DATA_PANEL,
-        help=f"How the graph is dealt: {', '.join(PARTITIONS)} "
+        help=f"How the graph is dealt: {', '.join(PARTITIONS)}; or a file of 'graphfed data partition' "
         "(default: column, the sites of the data, where it names them; else label_dirichlet with "
         "partition.beta=10000, which is even).",
     ),

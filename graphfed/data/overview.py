@@ -12,7 +12,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import Partition
 from graphfed.data.seeding import generator
 
-__all__ = ["MAX_SITES", "overview"]
+__all__ = ["MAX_SITES", "overview", "site_names"]
 
 #: Sites that are listed one by one, and vertices and edges that are drawn.
 MAX_SITES = 200
@@ -52,6 +52,14 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
         **_sites(graph, split, partition),
         "drawing": _drawing(graph, partition, degree),
     }
+
+
+def site_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
+    """The data's own names of the sites, () where the partition's sites are not those of the data."""
+    if graph.sites is None or len(graph.site_names) != partition.num_sites:
+        return ()
+    same = np.array_equal(graph.sites[partition.held_vertex], partition.held_site)
+    return graph.site_names if same else ()
 
 
 def _name(names: tuple[str, ...], number: int) -> str:
@@ -100,7 +108,7 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
         **{part: count(owned_site[getattr(split, part)[owned]]) for part in ("train", "val", "test")},
     }
     listed = np.argsort(-columns["owned"], kind="stable")[:MAX_SITES]
-    named = graph.site_names if partition.name == "column" else ()
+    named = site_names(graph, partition)
     rows = [
         {
             "site": int(s),

@@ -24,13 +24,14 @@ from graphfed.data.graph import Graph
 from graphfed.data.messages import brief
 from graphfed.data.table_checks import check_against_graph, check_recipe, check_tables
 from graphfed.errors import InputError
-from graphfed.files import read_tensors, write_tensors
+from graphfed.files import read_metadata, read_tensors, write_tensors
 
 __all__ = ["Option", "Partition", "cut_rows", "from_assignment", "order_by_site"]
 
 Option = int | float | str
 
 FORMAT = "graphfed.partition/1"
+WRITE_ONE = "write one with 'graphfed data partition', or Partition.save"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +78,16 @@ class Partition:
         """
         return content_hash(self.tables, f"{self.num_sites} {self.graph_hash}")
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: Graph, where: str | None = None) -> None:
         """Raises InputError when this partition was made for another graph, or its tables are no partition
-        of this one: a row out of place, an unknown vertex or id, an edge the graph does not have."""
+        of this one: a row out of place, an unknown vertex or id, an edge the graph does not have. where: what
+        to call the partition."""
+        where = f"the {self.name!r} partition" if where is None else where
         if graph.hash != self.graph_hash:
             raise InputError(
-                f"this {self.name!r} partition was made for another graph (hash {self.graph_hash[:12]}) than "
-                f"{graph.name!r} (hash {graph.hash[:12]}); partition this graph again, or load the other"
+                f"{where} was made for another graph (hash {self.graph_hash[:12]}) than {graph.name!r} (hash "
+                f"{graph.hash[:12]}); partition this graph again, or give the data it was made for"
             )
-        where = f"the {self.name!r} partition"
         check_tables(self.tables, self.num_sites, where)
         check_against_graph(self.tables, graph, where)
 
@@ -103,28 +105,40 @@ class Partition:
         write_tensors(Path(path), self.tables, {"partition": json.dumps(recipe)})
 
     @staticmethod
+    def recipe(path: str | Path) -> dict[str, Any]:
+        """name, options, seed, num_sites, graph_hash and hash of the partition that `save` wrote, without
+        reading its tables. Raises InputError for a missing or foreign file."""
+        path = Path(path)
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "is not there"
+            raise InputError(f"the partition file {path} {what}; {WRITE_ONE}")
+        try:
+            recipe = json.loads(read_metadata(path)["partition"])
+            known = recipe.pop("format") == FORMAT and isinstance(recipe["hash"], str)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+        except Exception as error:  # a foreign file can fail in every way
+            raise InputError(f"{path} is not a partition file ({brief(error)}); {WRITE_ONE}") from error
+        if not known:
+            raise InputError(f"{path} is of another version of graphfed; save it again")
+        check_recipe(recipe, str(path))
+        return dict(recipe)
+
+    @staticmethod
     def load(path: str | Path) -> "Partition":
         """Read what `save` wrote. Raises InputError for a missing, foreign or damaged file, and for one whose
         tables are no partition of any graph: then it names table and row. `check` compares with a graph."""
         path = Path(path)
-        if not path.is_file():
-            raise InputError(f"there is no partition file {path}; write one with Partition.save")
+        recipe = Partition.recipe(path)
+        expected = recipe.pop("hash")
         try:
-            tensors, metadata = read_tensors(path)
-            recipe = json.loads(metadata["partition"])
-            expected, format_ = recipe.pop("hash"), recipe.pop("format")
-            contents: dict[str, Any] = tensors | recipe
+            contents: dict[str, Any] = read_tensors(path)[0] | recipe
             loaded = Partition(**contents)
-            intact = format_ == FORMAT and loaded.hash == expected
-        except Exception as error:  # a foreign file can fail in every way
-            raise InputError(
-                f"{path} is not a partition file ({brief(error)}); write one with Partition.save"
-            ) from error
+            intact = loaded.hash == expected
+        except Exception as error:
+            raise InputError(f"{path} is not a partition file ({brief(error)}); {WRITE_ONE}") from error
         if not intact:
-            raise InputError(
-                f"{path} is damaged or of another version: its content does not match its hash; save it again"
-            )
-        check_recipe(recipe, str(path))
+            raise InputError(f"{path} is damaged: its content does not match its hash; save it again")
         check_tables(loaded.tables, loaded.num_sites, str(path))
         return loaded
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.graph import Graph
 from graphfed.data.own import Description, describe
-from graphfed.data.partition import PARTITIONS
+from graphfed.data.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
 from graphfed.experiment.source import DataSource, data_source
@@ -33,6 +33,7 @@ __all__ = [
     "default_threads",
     "make_config",
     "parse_settings",
+    "partition_file",
     "read_config",
     "setting_names",
 ]
@@ -69,7 +70,8 @@ _OTHER_OPTIONS = ("checkpoint_every", "set")
 class RunConfig:
     """One run, every choice made and checked.
 
-    clients: None only where the partition fixes it (one per vertex)."""
+    clients: None only where the partition fixes it (one per vertex). partition_file: where the partition is
+    saved, None where it is made; partition, its options and seed are then those it was made with."""
 
     method: Method
     training: TrainingConfig
@@ -81,6 +83,7 @@ class RunConfig:
     partition: str
     partition_options: Mapping[str, Any]
     partition_seed: int
+    partition_file: Path | None
     split: str
     split_seed: int
     seed: int
@@ -113,6 +116,7 @@ class RunConfig:
             "partition": self.partition,
             "partition_options": dict(self.partition_options),
             "partition_seed": self.partition_seed,
+            "partition_file": None if self.partition_file is None else str(self.partition_file.resolve()),
             "split": self.split,
             "split_seed": self.split_seed,
             "seed": self.seed,
@@ -139,7 +143,7 @@ def make_config(
     *,
     data: Any = "digits",
     clients: int | None = None,
-    partition: str | None = None,
+    partition: str | Path | None = None,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -155,7 +159,8 @@ def make_config(
 
     data: what `data_source` takes, or gave.
     clients: default 10, or as many as the partition fixes.
-    partition: default the sites of the data where it has them, else label_dirichlet.
+    partition: a name, or the file of a saved one; default the sites of the data where it has them, else
+    label_dirichlet.
     rounds: default the method's.
     threads: default one for a small graph, every core for a large one; with separate processes those of each
     process, default one.
@@ -174,17 +179,16 @@ def make_config(
     known = data_source(data)
     graph = known.value
     _check_task(graph, chosen)
-    partition = known.default_partition if partition is None else partition
+    dealt = _dealing(known.default_partition if partition is None else partition, clients)
     folder = _folder("data_dir", data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
-    partition = _name_in("partition", "partition", partition, PARTITIONS)
-    spec = PARTITIONS[partition]
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
-    training, rest = _training(chosen, settings, rounds, seed, _other_names(partition, data_defaults))
-    sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
-    if sites is None and spec.clients_of is None:
-        sites = DEFAULT_CLIENTS
+    made = "" if dealt.file else dealt.name
+    training, rest = _training(chosen, settings, rounds, seed, _other_names(made, data_defaults))
+    if dealt.file is not None and "partition_seed" in rest:
+        raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
+    sites = dealt.clients
     kind = _runtime(runtime)
     if kind == "processes" and device != "cpu":
         raise InputError(
@@ -203,9 +207,12 @@ def make_config(
         data_options=_prefixed("data.", rest, data_defaults),
         data_dir=folder,
         clients=sites,
-        partition=partition,
-        partition_options=_prefixed("partition.", rest, spec.options),
-        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED),
+        partition=dealt.name,
+        partition_options=_prefixed("partition.", rest, PARTITIONS[made].options) if made else dealt.options,
+        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED)
+        if made
+        else dealt.seed,
+        partition_file=dealt.file,
         split=_text("split", split),
         split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
         seed=seed,
@@ -226,9 +233,10 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
 def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
 
-    `data` may be a description of one's own files (see `graphfed.data.own`), whose paths start from the
-    folder of the config. A config is a plain file (see `read_yaml`). Raises InputError for a file that cannot
-    be read, that is no such mapping, or has a key that is no option or a value that is not of its kind."""
+    `data` may be a description of one's own files (see `graphfed.data.own`); their paths, and that of a
+    partition's file, start from the folder of the config. A config is a plain file (see `read_yaml`).
+    Raises InputError for a file that cannot be read, that is no such mapping, or has a key that is no option
+    or a value that is not of its kind."""
     path, known = Path(path), [*OPTIONS, *extra]
     content = read_yaml(path, "the config file")
     if not isinstance(content, dict):
@@ -247,6 +255,8 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         if key == "data" and isinstance(value, dict):
             options[key] = describe(value, path.parent, f"the config file {path}, data")
             continue
+        if key == "partition" and partition_file(value) is not None:
+            options[key] = str(path.parent / value)
         if key in OPTIONS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
             raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
     settings = options.get("set", {})
@@ -429,6 +439,47 @@ def _name_in(key: str, what: str, value: Any, table: Mapping[str, Any]) -> str:
     if name not in table:
         raise InputError(f"unknown {what} {shown(value)}; {did_you_mean(name[:60], table)}")
     return name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dealing:
+    """A partition by name, to be made, or by file: then with what it was made."""
+
+    name: str
+    clients: int | None
+    file: Path | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+
+
+def _dealing(partition: Any, clients: Any) -> _Dealing:
+    sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
+    if isinstance(partition, Partition):
+        raise InputError(
+            "a partition in Python cannot be given, as nobody could find it again; save it, as in "
+            "partition.save('sites.safetensors'), and give the path"
+        )
+    file = partition_file(partition)
+    if file is None:
+        name = _name_in("partition", "partition", partition, PARTITIONS)
+        if sites is None and PARTITIONS[name].clients_of is None:
+            sites = DEFAULT_CLIENTS
+        return _Dealing(name, sites)
+    recipe = Partition.recipe(file)
+    if sites not in (None, recipe["num_sites"]):
+        raise InputError(
+            f"the partition in {file} has {recipe['num_sites']} clients, not {sites}; leave the number of "
+            "clients out"
+        )
+    return _Dealing(recipe["name"], recipe["num_sites"], file, recipe["options"], recipe["seed"])
+
+
+def partition_file(partition: Any) -> Path | None:
+    """The file that is meant, None where it is a name: a path has an ending, or a folder."""
+    if not isinstance(partition, str | os.PathLike):
+        return None
+    path = Path(partition)
+    return path if path.suffix or len(path.parts) > 1 else None
 
 
 def _check_task(data: str | Graph | Description, method: Method) -> None:

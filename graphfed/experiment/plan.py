@@ -107,6 +107,7 @@ def _input_key(config: RunConfig) -> tuple[Any, ...]:
         config.partition,
         tuple(config.partition_options.items()),
         config.partition_seed,
+        config.partition_file,
         config.split,
         config.split_seed,
     )

@@ -84,10 +84,14 @@ def config_from_json(
                 "pass it again, as in graphfed.resume(folder, data=graph)"
             )
         settings = {key: value for key, value in asked["training"].items() if key != "seed"}
-        settings |= {"partition_seed": asked["partition_seed"], "split_seed": asked["split_seed"]}
-        for prefix in ("partition", "data"):
+        settings |= {"split_seed": asked["split_seed"]}
+        # What a saved partition was made with is in its file.
+        saved = asked.get("partition_file")
+        if saved is None:
+            settings |= {"partition_seed": asked["partition_seed"]}
+        for prefix in ("data",) if saved is not None else ("partition", "data"):
             settings |= {f"{prefix}.{key}": value for key, value in asked[f"{prefix}_options"].items()}
-        options = {key: asked[key] for key in _OPTIONS}
+        options = {key: asked[key] for key in _OPTIONS} | ({} if saved is None else {"partition": saved})
         known = asked["data_dir"] if data_dir is None else data_dir
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, Split
-from graphfed.data.overview import overview
+from graphfed.data.overview import overview, site_names
 from graphfed.data.own import load_description
 from graphfed.data.partition import Partition, from_assignment
 from graphfed.data.partition import partition as make_partition
@@ -114,7 +114,7 @@ def run(
     *,
     data: Any = "digits",
     clients: int | None = None,
-    partition: str | None = None,
+    partition: str | Path | None = None,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -136,7 +136,8 @@ def run(
     see `graphfed.data.own`) or of a whole graph (.pt, .graphml), a description as a mapping, a
     `graphfed.data.graph.Graph`, a PyG `Data` or a networkx graph.
     clients: default 10, or as many as the partition fixes. rounds: default the method's own.
-    partition: default "column", the sites of the data, where it names them; else "label_dirichlet".
+    partition: a name, or the file of a saved one (`Partition.save`, `graphfed data partition`); default
+    "column", the sites of the data, where it names them, else "label_dirichlet".
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
     runtime: "local", or "processes" (one process per site).
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
@@ -205,12 +206,22 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
             f"vertex {graph.vertex_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
             f"no label ({blind.size} such vertices); take it out of the split, or label it"
         )
-    dealt = make_partition(
-        graph, config.partition, config.clients, config.partition_seed, **config.partition_options
-    )
-    inputs = Inputs(graph, split, dealt)
+    inputs = Inputs(graph, split, deal(config, graph))
     check_inputs(config, inputs)
     return inputs
+
+
+def deal(config: RunConfig, graph: Graph) -> Partition:
+    """The partition of a config: made, or read from its file.
+
+    Raises InputError for a graph that cannot be dealt so, and for a file that is another graph's."""
+    if config.partition_file is None:
+        return make_partition(
+            graph, config.partition, config.clients, config.partition_seed, **config.partition_options
+        )
+    saved = Partition.load(config.partition_file)
+    saved.check(graph, f"the partition in {config.partition_file}")
+    return saved
 
 
 def load_graph(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> Graph:
@@ -344,8 +355,9 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
             "name": config.partition,
             "options": inputs.partition.options,
             "seed": config.partition_seed,
+            "file": None if config.partition_file is None else str(config.partition_file),
             "sites": inputs.partition.num_sites,
-            "site_names": inputs.graph.site_names if config.partition == "column" else (),
+            "site_names": site_names(inputs.graph, inputs.partition),
         },
         "hashes": inputs.hashes,
         "versions": _versions(),

@@ -475,7 +475,7 @@ class TestRefusals:
 
     def test_a_missing_foreign_or_damaged_file_is_refused(self, tmp_path):
         path = tmp_path / "p.safetensors"
-        with pytest.raises(InputError, match="there is no partition file"):
+        with pytest.raises(InputError, match="is not there; write one with"):
             Partition.load(path)
         path.write_bytes(b"not safetensors")
         with pytest.raises(InputError, match="is not a partition file"):

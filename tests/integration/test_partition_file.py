@@ -1,0 +1,159 @@
+"""A partition that was saved is a partition like any other: runs on it are those on the one it was made from,
+and a file that does not fit is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphfed
+from graphfed.cli import main
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph
+from graphfed.data.partition import Partition, partition
+from graphfed.errors import InputError
+from graphfed.experiment.reopen import read_manifest
+
+
+@pytest.fixture(scope="module")
+def digits() -> Graph:
+    graph = load("digits")
+    assert isinstance(graph, Graph)
+    return graph
+
+
+@pytest.fixture
+def saved(digits: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Partition:
+    """Four sites in sites.safetensors, in the folder one works in."""
+    monkeypatch.chdir(tmp_path)
+    made = partition(digits, "label_dirichlet", 4, 7, beta=1.0)
+    made.save("sites.safetensors")
+    return made
+
+
+OPTIONS: dict[str, Any] = {"rounds": 2, "threads": 1}
+
+
+def test_a_run_on_the_file_is_the_run_on_the_recipe_it_was_made_by(saved: Partition) -> None:
+    from_file = graphfed.run("fedavg", partition="sites.safetensors", out="run", **OPTIONS)
+    made = graphfed.run(
+        "fedavg", clients=4, partition="label_dirichlet", out=False,
+        settings={"partition.beta": 1.0, "partition_seed": 7}, **OPTIONS,
+    )  # fmt: skip
+    assert from_file.hashes == made.hashes
+    assert (from_file.test, from_file.bytes) == (made.test, made.bytes)
+    assert (from_file.clients, from_file.partition) == (4, "label_dirichlet")
+    told = read_manifest("run")["partition"]
+    assert (told["file"], told["options"], told["seed"]) == ("sites.safetensors", saved.options, 7)
+
+
+def test_every_seed_of_a_comparison_has_the_partition_of_the_file_and_it_can_be_gone_on_with(
+    saved: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = graphfed.compare(["fedavg"], seeds=[0, 1], partition="sites.safetensors", out="whole", **OPTIONS)
+    assert {h for row in whole.rows for h in row["hashes"]["partition"]} == {saved.hash}
+    graphfed.compare(["fedavg"], seeds=[0, 1], partition="sites.safetensors", out="part", **OPTIONS)
+    for name in ("comparison.json", "fedavg-seed1/result.json"):
+        (Path("part") / name).unlink()
+    again = graphfed.resume("part")
+    assert again.rows[0]["test"] == whole.rows[0]["test"]
+
+
+def test_a_run_is_used_from_another_folder_as_long_as_the_file_is_the_same(
+    saved: Partition, digits: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path().absolute()
+    graphfed.run("isolated", partition="sites.safetensors", out="run", **OPTIONS)
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert main(["predict", str(here / "run"), "--out", "p.csv"]) == 0
+    partition(digits, "random", 4, 0).save(here / "sites.safetensors")
+    with pytest.raises(InputError, match="the partition is not the one the run in"):
+        graphfed.experiment.reopen.reopen(here / "run")
+    (here / "sites.safetensors").unlink()
+    with pytest.raises(InputError, match=r"the partition file .*sites.safetensors is not there"):
+        graphfed.experiment.reopen.reopen(here / "run")
+
+
+def test_a_config_names_the_file_from_its_own_folder(
+    saved: Partition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("e.yaml").write_text("method: fedavg\nrounds: 1\npartition: sites.safetensors\n")
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert main(["run", "--config", "../e.yaml", "--out", "run", "--no-report"]) == 0
+    assert "4 clients, label_dirichlet" in capsys.readouterr().out
+
+
+HERE = Path("sites.safetensors")
+REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
+    "another graph": (None, ["--data", "social"], "in sites.safetensors was made for another graph (hash"),
+    "another number of clients": (None, ["--clients", "5"], "has 4 clients, not 5; leave the number of"),
+    "an option of a recipe": (None, ["--set", "partition.beta=2"], "has no setting 'partition.beta'"),
+    "a seed": (None, ["--set", "partition_seed=3"], "partition_seed has no use here"),
+    "no file": (HERE.unlink, [], "the partition file sites.safetensors is not there; write one with"),
+    "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file sites.safetensors is a folder"),
+    "an empty file": (lambda: HERE.write_bytes(b""), [], "sites.safetensors is not a partition file"),
+    "text": (lambda: HERE.write_text("site,vertex\n0,1\n"), [], "sites.safetensors is not a partition file"),
+    "half a file": (
+        lambda: HERE.write_bytes(HERE.read_bytes()[:-1000]), [], "sites.safetensors is not a partition file"),
+    "a bit that flipped": (
+        lambda: HERE.write_bytes(HERE.read_bytes()[:-1] + bytes([HERE.read_bytes()[-1] ^ 1])),
+        [], "sites.safetensors is damaged"),
+    "a model": (
+        lambda: graphfed.run("fedavg", out="r", **OPTIONS) and Path("r/model.safetensors").replace(HERE), [],
+        "sites.safetensors is not a partition file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
+    case: str, saved: Partition, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, arguments, told = REFUSED[case]
+    if change is not None:
+        change()
+    before = sorted(Path().rglob("*"))
+    capsys.readouterr()
+    command = ["run", "fedavg", "--rounds", "1", "--partition", str(HERE), "--out", "new", *arguments]
+    assert main(command) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert told in error
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_name_that_is_neither_file_nor_partition_is_answered_with_the_nearest(saved: Partition) -> None:
+    with pytest.raises(
+        InputError, match="unknown partition 'labels_dirichlet'; did you mean 'label_dirichlet'"
+    ):
+        graphfed.run("fedavg", partition="labels_dirichlet", out=False)
+    with pytest.raises(InputError, match="save it, as in"):
+        graphfed.run("fedavg", partition=saved, out=False)  # type: ignore[arg-type]
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_is_the_same_partition(saved: Partition, data: st.DataObject) -> None:
+    """Cut anywhere, any few bytes changed anywhere: never another partition, never another error."""
+    whole = bytearray(HERE.read_bytes())
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for _ in range(data.draw(st.integers(0, 3))):
+        # Half of the changes hit the header, which is a small part of the file.
+        place = data.draw(st.integers(0, header - 1) | st.integers(0, len(whole) - 1))
+        whole[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)) | st.just(len(whole)))
+    Path("hurt.safetensors").write_bytes(whole[:cut])
+    found, told = saved, "hurt.safetensors"
+    try:
+        found = Partition.load("hurt.safetensors")
+    except InputError as error:
+        told = str(error)
+    assert found.hash == saved.hash
+    assert "hurt.safetensors" in told
+    assert "\n" not in told
