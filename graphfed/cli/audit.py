@@ -13,7 +13,7 @@ __all__ = ["audit"]
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run.")],
     *,
     data_dir: DataDir = None,
     as_json: Json = False,

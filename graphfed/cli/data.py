@@ -1,23 +1,57 @@
-"""`graphfed data ...`: the graphs."""
+"""`graphfed data ...`: the graphs, before anything is trained on them."""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfed.cli.options import DataDir
-from graphfed.cli.output import show
+from graphfed.cli.options import Clients, DataDir, Partition, Seed, Split
+from graphfed.cli.output import show, width
+from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
+from graphfed.errors import GraphfedError, InputError
+
+if TYPE_CHECKING:
+    from graphfed.experiment.inspection import Inspection, SensorInspection
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="""Look at the data sets that can be named with --data.
+    help="""Look at graphs and deal them over sites, before anything is trained.
 
     Examples:
         graphfed data list
+        graphfed data inspect bank.yaml
+        graphfed data partition cora --clients 10 --out sites.safetensors
     See also:
         graphfed run; docs/data.md
     """,
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+
+#: Sites and classes that are printed one by one.
+LISTED = 20
+
+DataArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        autocompletion=choices(DATA_SETS),
+        help="Data set, or a file: .yaml describes one's own tables, .pt is a PyG Data, .graphml.",
+    ),
+]
+DataSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=data_setting_keys,
+        help="A setting, as often as needed: of the partition (partition.beta, ...), of a generated data set "
+        "(data.num_nodes, ...), partition_seed, split_seed.",
+    ),
+]
 
 
 @app.command("list")
@@ -36,12 +70,284 @@ def data_list(data_dir: DataDir = None) -> None:
 
     from graphfed.data.datasets import DATASETS, available
 
-    table = Table()
-    for column in ("data set", "task", "what it is", "where"):
-        table.add_column(column, overflow="fold")
+    table = Table(show_lines=True)
+    table.add_column("data set", no_wrap=True)
+    table.add_column("what it is", overflow="fold", ratio=3)
+    table.add_column("where", overflow="fold", ratio=2)
     for row in available(data_dir):
         where = "built in" if row.built_in else str(row.place) if row.place else "not found"
         if row.missing:
             where += f"; missing: {', '.join(row.missing)}; from {DATASETS[row.name].source}"
-        table.add_row(row.name, row.task, row.title, where)
+        table.add_row(row.name, f"{row.title} ({row.task})", where)
     show(table)
+
+
+@app.command("inspect")
+def data_inspect(
+    data: DataArgument,
+    *,
+    clients: Clients = None,
+    partition: Partition = None,
+    split: Split = None,
+    seed: Seed = None,
+    settings: DataSettings = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
+) -> None:
+    """Look at a graph before training: its numbers, its sites, and which methods can use it.
+
+    The sites are those that the data names, or those that --partition and --clients ask for. Nothing is
+    trained, and nothing is written but the picture.
+
+    Examples:
+        graphfed data inspect bank.yaml
+        graphfed data inspect cora --clients 10 --set partition.beta=1
+        graphfed data inspect cora --out cora.png
+    See also:
+        graphfed data partition, graphfed methods; docs/data.md
+    """
+    from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.inspection import Inspection, inspect
+
+    if out is not None:
+        _check_new(out, PICTURES)
+    found = inspect(
+        data, clients=clients, partition=partition, split=split or "default", seed=seed or 0,
+        data_dir=data_dir, settings=parse_settings(settings or ()),
+    )  # fmt: skip
+    if out is not None:
+        if not isinstance(found, Inspection):
+            raise InputError(f"readings of sensors, as {data!r}, have no picture yet; leave out --out")
+        _draw(found, out)
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+    elif isinstance(found, Inspection):
+        _print(found)
+    else:
+        _print_sensors(found)
+    if out is not None and not as_json:
+        print(f"\npicture: {out}")
+
+
+@app.command("partition")
+def data_partition(
+    data: DataArgument,
+    *,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", show_default=False, help="The new file, .safetensors.")
+    ],
+    clients: Clients = None,
+    partition: Partition = None,
+    seed: Seed = None,
+    settings: DataSettings = None,
+    data_dir: DataDir = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png.")
+    ] = None,
+) -> None:
+    """Deal a graph over sites and keep the deal in a file, for any number of runs with --partition FILE.
+
+    The file says which site holds which vertices and edges, and names the graph by its hash; it holds no
+    features and no labels.
+
+    Examples:
+        graphfed data partition cora --clients 10 --out sites.safetensors
+        graphfed data partition cora --partition louvain --out l.safetensors
+    See also:
+        graphfed data inspect, graphfed run; docs/data.md
+    """
+    from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.inspection import Inspection, inspect
+    from graphfed.experiment.source import data_source
+
+    _check_new(out, (".safetensors",))
+    if picture is not None:
+        _check_new(picture, PICTURES)
+    source = data_source(data)
+    found = inspect(
+        source, clients=clients, partition=partition or source.default_partition, seed=seed or 0,
+        data_dir=data_dir, settings=parse_settings(settings or ()),
+    )  # fmt: skip
+    if not isinstance(found, Inspection):
+        raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
+    assert found.partition is not None
+    if picture is not None:
+        _draw(found, picture)
+    try:
+        found.partition.save(out)
+    except OSError as error:
+        raise GraphfedError(f"{out} could not be written: {error.strerror or error}") from error
+    _print_sites(found)
+    print(f"\npartition: {out}\nuse it with: --partition {out}")
+    if picture is not None:
+        print(f"picture: {picture}")
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+PICTURES = (".svg", ".png")
+
+
+def _check_new(path: Path, endings: tuple[str, ...]) -> None:
+    """InputError unless a file can be written to `path`: known before anything is loaded."""
+    if path.suffix not in endings:
+        raise InputError(f"{path} must end in {' or '.join(endings)}")
+    if path.exists():
+        raise InputError(f"{path} is there already; remove it, or name another file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
+
+
+def _draw(found: "Inspection", path: Path) -> None:
+    from graphfed.files import write_bytes
+    from graphfed.report.charts import picture
+
+    try:
+        write_bytes(path, picture(found.overview, path.suffix.removeprefix(".")))
+    except OSError as error:
+        raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+# ---- what is printed ---------------------------------------------------------------------------------------
+
+
+def _print(found: "Inspection") -> None:
+    from graphfed.data.overview import graph_facts
+
+    told = found.overview
+    _heading(told["name"])
+    split = found.split if found.split_problem is None else f"none: {found.split_problem}"
+    _facts([*graph_facts(told), ("split", split)])
+    _print_degrees(told["degrees"]["histogram"])
+    _print_classes(told["classes"])
+    if found.partition is not None:
+        _print_sites(found)
+    _print_methods(found)
+
+
+def _heading(text: str) -> None:
+    typer.secho(text, bold=True)
+
+
+def _facts(rows: list[tuple[str, str]]) -> None:
+    """Two columns in the terminal's width."""
+    first = 2 + max(len(name) for name, _ in rows)
+    for name, value in rows:
+        lines = textwrap.wrap(value, max(20, width() - first)) or [""]
+        print(f"{name.ljust(first)}{lines[0]}")
+        for line in lines[1:]:
+            print(" " * first + line)
+
+
+def _print_degrees(histogram: list[list[int]]) -> None:
+    print()
+    _heading("vertices by their number of neighbours")
+    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high, _ in histogram]
+    counts = [f"{count:,}" for *_, count in histogram]
+    first, second = max(map(len, labels), default=0), max(map(len, counts), default=0)
+    room, most = width() - first - second - 6, max((count for *_, count in histogram), default=1)
+    for label, told, (*_, count) in zip(labels, counts, histogram, strict=True):
+        # Eighths of a sign: what is there at all is seen.
+        eighths = max(round(8 * room * count / most), 1 if count else 0)
+        bar = "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+        print(f"{label.rjust(first)}  {told.rjust(second)}  {bar}".rstrip())
+
+
+def _print_classes(classes: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    if not classes:
+        return
+    table = Table(title="classes", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("class", overflow="fold")
+    for part in ("vertices", "train", "val", "test"):
+        table.add_column(part, justify="right")
+    for row in classes[:LISTED]:
+        table.add_row(
+            _plain(row["name"]), *(f"{row[part]:,}" for part in ("vertices", "train", "val", "test"))
+        )
+    print()
+    show(table)
+    _and_more(len(classes), "classes")
+
+
+def _print_sites(found: "Inspection") -> None:
+    from rich.table import Table
+
+    from graphfed.data.overview import site_facts
+
+    told = found.overview
+    assert found.partition is not None
+    chosen = ", ".join([found.partition.name, *(f"{k}={v}" for k, v in found.partition.options.items())])
+    print()
+    _heading("sites")
+    _facts([("partition", chosen), *site_facts(told)])
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("site", overflow="fold")
+    columns = {"vertices": "vertices", "edges": "edges", "cut_edges": "to others", "train": "train"}
+    columns |= {"val": "val", "test": "test"}
+    for name in columns.values():
+        table.add_column(name, justify="right")
+    table.add_column("most of class", overflow="fold")
+    names = [str(row["name"]) for row in told["classes"]]
+    for row in told["sites"][:LISTED]:
+        count, name = max(zip(row["classes"], names, strict=True), default=(0, ""))
+        most = f"{name} ({100 * count / sum(row['classes']):.0f} %)" if count else "-"
+        table.add_row(_plain(row["name"]), *(f"{row[key]:,}" for key in columns), _plain(most))
+    print()
+    show(table)
+    _and_more(told["num_sites"], "sites")
+
+
+def _and_more(count: int, what: str) -> None:
+    if count > LISTED:
+        print(f"... {count - LISTED:,} more {what}")
+
+
+def _print_methods(found: "Inspection | SensorInspection") -> None:
+    print()
+    _heading("methods")
+    able = [name for name, problem in found.methods.items() if problem is None]
+    reasons: dict[str, list[str]] = {}
+    for name, problem in found.methods.items():
+        if problem is not None:
+            reasons.setdefault(problem, []).append(name)
+    rows = [("can use it", ", ".join(able) or "none")]
+    rows += [(", ".join(names), problem) for problem, names in reasons.items()]
+    if len(reasons) == 1 and not able:
+        rows = [("none", next(iter(reasons)))]
+    _facts(rows)
+
+
+def _print_sensors(found: "SensorInspection") -> None:
+    told = found.sensors
+    _heading(told["name"])
+    _facts(
+        [
+            ("sensors", f"{told['sensors']:,}"),
+            ("readings of each", f"{told['readings']:,}, every {told['step_minutes']} minutes"),
+            ("first reading", told["start"]),
+            (
+                "missing readings",
+                f"{100 * told['missing_share']:.1f} %; of the worst sensor "
+                f"{100 * told['worst_sensor_missing_share']:.1f} %",
+            ),
+            ("entries of the adjacency", f"{told['adjacency_entries']:,}"),
+            ("sensors without neighbours", f"{told['sensors_without_neighbour']:,}"),
+        ]
+    )
+    able = [name for name, problem in found.methods.items() if problem is None]
+    print()
+    _heading("methods")
+    _facts([("can use it", ", ".join(able) or "none yet: no method is for forecasting")])
+
+
+def _plain(text: str) -> str:
+    """A name that rich must not take for markup."""
+    from rich.markup import escape
+
+    return escape(str(text))

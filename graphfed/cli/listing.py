@@ -17,7 +17,7 @@ __all__ = ["methods"]
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", autocompletion=method_names, help="A method, to see all about it."),
+        typer.Argument(metavar="NAME", autocompletion=method_names, help="A method, to see all about it."),
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,

@@ -49,11 +49,17 @@ def _told(sections: str) -> str:
     return "\n".join(lines)
 
 
-def _quiet_flags(parameters: list[Any]) -> list[Any]:
-    """A flag takes no value, so none is shown beside it."""
+def _as_in_a_manual(parameters: list[Any]) -> list[Any]:
+    """A flag takes no value, so none is shown beside it. An argument is its name, in brackets where it may be
+    left out, with dots where there may be several; the type Python gives it says nothing to a reader."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
+        if parameter.param_type_name == "argument":
+            name = str(parameter.metavar).removesuffix("...") + "..." * (parameter.nargs != 1)
+            piece = name if parameter.required else f"[{name}]"
+            parameter.get_usage_pieces = lambda ctx, piece=piece: [piece]
+            parameter.display_type_rich = lambda ctx: None
     return parameters
 
 
@@ -63,7 +69,7 @@ class _Manual:
     help: str | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _quiet_flags(super().get_params(ctx))  # type: ignore[misc]
+        return _as_in_a_manual(super().get_params(ctx))  # type: ignore[misc]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         whole = self.help

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from graphfed.experiment.run import Result
 
-__all__ = ["command_line", "interruption_told", "one_line", "say", "show", "summary"]
+__all__ = ["command_line", "interruption_told", "one_line", "say", "show", "summary", "width"]
 
 
 def command_line() -> str:
@@ -62,6 +62,13 @@ def interruption_told() -> Iterator[None]:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def width() -> int:
+    """Columns to fill with text: the terminal's, within reason."""
+    import shutil
+
+    return max(60, min(shutil.get_terminal_size().columns, 100))
 
 
 def show(table: "Table") -> None:

@@ -17,9 +17,12 @@ __all__ = ["print_reproduction", "reproduce"]
 
 def reproduce(
     paper: Annotated[
-        str | None, typer.Argument(help="The paper (see --list), or the path of a recipe, a YAML file.")
+        str | None,
+        typer.Argument(metavar="PAPER", help="The paper (see --list), or the path of a recipe, a YAML file."),
     ] = None,
-    item: Annotated[str | None, typer.Argument(help="One of its tables or figures (default: all).")] = None,
+    item: Annotated[
+        str | None, typer.Argument(metavar="ITEM", help="One of its tables or figures (default: all).")
+    ] = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="The short version: few seeds and rounds.")] = False,
     as_list: Annotated[
@@ -29,7 +32,8 @@ def reproduce(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write (default: runs/reproduce-PAPER); runs that have ended in it are read."
+            metavar="FOLDER",
+            help="Folder to write (default: runs/reproduce-PAPER); runs that have ended in it are read.",
         ),
     ] = None,
     as_json: Json = False,

@@ -18,13 +18,14 @@ from graphfed.cli.options import (
     Progress,
     Rounds,
     Runtime,
+    Seeds,
     Settings,
     Split,
     Threads,
     whole_number,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show
-from graphfed.cli.values import method_names
+from graphfed.cli.values import method_names, setting_keys
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,...",
+            autocompletion=setting_keys,
             help="Values of a setting of the method, as often as needed: every combination is tried.",
         ),
     ] = None,
@@ -61,10 +63,11 @@ def sweep(
         typer.Option(
             "--range",
             metavar="KEY=LOW:HIGH[:log]",
+            autocompletion=setting_keys,
             help="Where the search draws a setting; whole numbers where both ends are.",
         ),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas (default: 0,1,2).")] = None,
+    seeds: Seeds = None,
     data: Data = None,
     config: Config = None,
     clients: Clients = None,
@@ -79,8 +82,9 @@ def sweep(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="FOLDER",
             help="Folder to write (default: runs/sweep-METHOD-DATA-TIME); where it holds this sweep, the "
-            "trials that are missing are run."
+            "trials that are missing are run.",
         ),
     ] = None,
     settings: Settings = None,

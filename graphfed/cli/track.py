@@ -12,7 +12,8 @@ __all__ = ["track"]
 
 def track(
     folders: Annotated[
-        list[Path], typer.Argument(help="Folders of runs, comparisons, sweeps or reproductions.")
+        list[Path],
+        typer.Argument(metavar="FOLDER...", help="Folders of runs, comparisons, sweeps or reproductions."),
     ],
     *,
     to: Annotated[
@@ -22,11 +23,16 @@ def track(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="TensorBoard: the folder for its events (default: runs/tensorboard).")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="TensorBoard: the folder for its events (default: runs/tensorboard)."
+        ),
     ] = None,
     uri: Annotated[
         str | None,
-        typer.Option(help="MLflow: its store, as in sqlite:///mlflow.db (default: MLFLOW_TRACKING_URI)."),
+        typer.Option(
+            metavar="URI", help="MLflow: its store, as in sqlite:///mlflow.db (default: MLFLOW_TRACKING_URI)."
+        ),
     ] = None,
 ) -> None:
     """Hand runs on to TensorBoard or MLflow: config, metrics of every round, test metrics, hashes.

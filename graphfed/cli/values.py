@@ -15,6 +15,7 @@ __all__ = [
     "SETTINGS",
     "SPLITS",
     "choices",
+    "data_setting_keys",
     "method_names",
     "setting_keys",
 ]
@@ -55,6 +56,11 @@ def method_names(incomplete: str) -> list[str]:
     from graphfed.methods.registry import ALIASES, METHODS
 
     return [name for name in (*METHODS, *ALIASES) if name.startswith(incomplete)]
+
+
+def data_setting_keys(incomplete: str) -> list[str]:
+    """Completes the keys of ``--set`` that are about data, not training."""
+    return [key for key in setting_keys(incomplete) if key.startswith(("partition", "split", "data"))]
 
 
 def setting_keys(incomplete: str) -> list[str]:

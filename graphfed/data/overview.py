@@ -3,6 +3,7 @@
 Shapes: N vertices, m edges, C classes, K sites.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import Partition
 from graphfed.data.seeding import generator
 
-__all__ = ["MAX_SITES", "overview", "site_names"]
+__all__ = ["MAX_SITES", "graph_facts", "overview", "site_facts", "site_names"]
 
 #: Sites that are listed one by one, and vertices and edges that are drawn.
 MAX_SITES = 200
@@ -22,6 +23,9 @@ DRAWN_VERTICES, DRAWN_EDGES, DRAWN_SITES = 240, 700, 12
 def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
     """Plain JSON: the graph as a whole, its sites (the largest MAX_SITES), and a drawing of a sample.
 
+    degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
+    missing: what methods do without: vertices without label, in no part of the split, or with nothing but
+    zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
     label_skew: mean over sites, by owned vertices, of the total variation distance between a site's classes
     and all vertices' (0: every site is like the whole; 1: no class in common)."""
@@ -36,7 +40,8 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
         "edges": graph.num_edges,
         "features": graph.num_features,
         "classes": _classes(graph, split),
-        "unlabelled": int((graph.y < 0).sum()),
+        "missing": _missing(graph, split),
+        "edge_weights": _weights(graph),
         "components": {
             "count": int(components),
             "largest": int(np.bincount(member).max(initial=0)),
@@ -46,12 +51,59 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
             "min": int(degree.min(initial=n)),
             "median": float(np.median(degree)) if n else 0.0,
             "mean": float(degree.mean()) if n else 0.0,
+            "percentile_99": float(np.percentile(degree, 99)) if n else 0.0,
             "max": int(degree.max(initial=0)),
+            "histogram": _histogram(degree),
         },
         "homophily": _homophily(graph.y[u], graph.y[v]),
         **_sites(graph, split, partition),
         "drawing": _drawing(graph, partition, degree),
     }
+
+
+def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An overview's numbers of the graph as a whole, in words and for people."""
+    parts, degrees, missing = told["components"], told["degrees"], told["missing"]
+    constant, weights = missing["constant_features"], told["edge_weights"]
+    share = 100 * parts["largest"] / max(told["vertices"], 1)
+    facts = [
+        ("vertices", f"{told['vertices']:,}"),
+        ("edges", f"{told['edges']:,}"),
+        ("features", f"{told['features']:,}"),
+        ("classes", f"{len(told['classes']):,}"),
+        ("connected components", f"{parts['count']:,}, the largest with {share:.4g} % of the vertices"),
+        ("vertices without an edge", f"{parts['isolated_vertices']:,}"),
+        (
+            "neighbours of a vertex",
+            f"{degrees['min']:,} to {degrees['max']:,}, median {degrees['median']:.0f}, mean "
+            f"{degrees['mean']:.1f}; 99 % have at most {degrees['percentile_99']:.0f}",
+        ),
+        ("edges within a class (homophily)", _percent(told["homophily"])),
+        ("vertices without a label", f"{missing['labels']:,}"),
+        ("vertices in no part of the split", f"{missing['split']:,}"),
+        ("vertices whose features are all zero", f"{missing['features']:,}"),
+    ]
+    if constant["count"]:
+        named = ", ".join(name[:30] for name in constant["names"][:5])
+        more = ", ..." if constant["count"] > 5 else ""
+        facts.append(("features equal at every vertex", f"{constant['count']:,}: {named}{more}"))
+    if weights is not None:
+        facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
+    return facts
+
+
+def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An overview's numbers of the sites together, in words and for people."""
+    cut, skew = told["cut_edges"], told["label_skew"]
+    return [
+        ("sites", f"{told['num_sites']:,}"),
+        ("edges between sites", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def site_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
@@ -64,6 +116,43 @@ def site_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
 
 def _name(names: tuple[str, ...], number: int) -> str:
     return names[number] if names else str(number)
+
+
+def _histogram(degree: np.ndarray) -> list[list[int]]:
+    """[lowest, highest, vertices] with bounds that double."""
+    # frexp's exponent of a whole number is its number of binary digits: 0, 1, 2-3, 4-7, ...
+    digits = np.frexp(degree.astype(np.float64))[1]
+    counts = np.bincount(digits)
+    return [[(1 << d) >> 1, (1 << d) - 1, int(count)] for d, count in enumerate(counts)]
+
+
+def _missing(graph: Graph, split: Split) -> dict[str, Any]:
+    x = graph.x
+    if x is None:
+        empty, constant = 0, np.zeros(0, dtype=np.int64)
+    elif isinstance(x, sp.csr_matrix):
+        empty = int((np.diff(x.indptr) == 0).sum())
+        low, high = (getattr(x, side)(axis=0).toarray()[0] for side in ("min", "max"))
+        constant = np.flatnonzero(low == high)
+    else:
+        empty = int((~x.any(axis=1)).sum())
+        constant = np.flatnonzero(x.min(0) == x.max(0)) if len(x) else np.zeros(0, dtype=np.int64)
+    return {
+        "labels": int((graph.y < 0).sum()),
+        "split": int((~(split.train | split.val | split.test)).sum()),
+        "features": empty,
+        "constant_features": {
+            "count": len(constant),
+            "names": [_name(graph.feature_names, c) for c in constant[:MAX_SITES].tolist()],
+        },
+    }
+
+
+def _weights(graph: Graph) -> dict[str, float] | None:
+    w = graph.edge_weight
+    return (
+        None if w is None else {"min": float(w.min()), "median": float(np.median(w)), "max": float(w.max())}
+    )
 
 
 def _classes(graph: Graph, split: Split) -> list[dict[str, Any]]:

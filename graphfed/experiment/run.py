@@ -185,6 +185,16 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
 
     Raises InputError for missing files, too many clients, a split the data set does not have, ..."""
     graph = load_graph(config, graphs)
+    check_graph(config, graph)
+    split = make_split(graph, config.split, config.split_seed)
+    check_split(graph, split)
+    inputs = Inputs(graph, split, deal(config, graph))
+    check_inputs(config, inputs)
+    return inputs
+
+
+def check_graph(config: RunConfig, graph: Graph) -> None:
+    """Raises InputError where the graph lacks what methods need."""
     if graph.x is None:
         raise InputError(
             f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
@@ -193,7 +203,10 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
         raise InputError(
             f"{graph.name!r} has no labels to train on; name their column in its description (label: ...)"
         )
-    split = make_split(graph, config.split, config.split_seed)
+
+
+def check_split(graph: Graph, split: Split) -> None:
+    """Raises InputError for a part without vertices, and for one with vertices whose class is unknown."""
     for part in ("train", "val", "test"):
         if not getattr(split, part).any():
             raise InputError(
@@ -206,9 +219,6 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
             f"vertex {graph.vertex_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
             f"no label ({blind.size} such vertices); take it out of the split, or label it"
         )
-    inputs = Inputs(graph, split, deal(config, graph))
-    check_inputs(config, inputs)
-    return inputs
 
 
 def deal(config: RunConfig, graph: Graph) -> Partition:

@@ -16,7 +16,9 @@ __all__ = [
     "bars",
     "confusion",
     "curves",
+    "degrees",
     "partition_drawing",
+    "picture",
     "site_classes",
     "site_dots",
 ]
@@ -273,79 +275,168 @@ def site_classes(sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
     """Vertices of each class at each site, stacked; the first 30 sites."""
 
     def draw() -> Any:
-        shown = list(sites)[:30]
-        drawn = list(names)[: len(SERIES) - 1]
-        counts = np.array([site["classes"] for site in shown], dtype=float).reshape(len(shown), -1)
-        if counts.shape[1] > len(SERIES):
-            counts = np.concatenate(
-                [counts[:, : len(drawn)], counts[:, len(drawn) :].sum(1, keepdims=True)], 1
-            )
-            drawn.append("other classes")
-        else:
-            drawn = list(names)
+        drawn = _drawn_classes(names)
         figure = _figure(2.7 + _legend_height(drawn))
-        ax = figure.add_subplot()
-        bottom = np.zeros(len(shown))
-        for c in range(counts.shape[1]):
-            ax.bar(
-                range(len(shown)),
-                counts[:, c],
-                bottom=bottom,
-                color=SERIES[c % len(SERIES)],
-                label=_short(drawn[c]),
-                width=0.75,
-            )
-            bottom += counts[:, c]
-        crowded = max((len(s["name"]) for s in shown), default=0) * len(shown) > 60
-        ax.set_xticks(
-            range(len(shown)), [_short(s["name"], 14) for s in shown], rotation=45 if crowded else 0,
-            ha="right" if crowded else "center",
-        )  # fmt: skip
-        ax.grid(axis="x", visible=False)
-        ax.set_xlabel("site")
-        ax.set_ylabel("vertices of known class")
+        _classes_on(figure.add_subplot(), sites, names)
         _legend(figure, drawn)
         return figure
 
     return _svg(draw, "classes of each site")
 
 
+def _drawn_classes(names: Sequence[str]) -> list[str]:
+    """The classes that have a colour of their own; the rest together."""
+    return list(names) if len(names) <= len(SERIES) else [*names[: len(SERIES) - 1], "other classes"]
+
+
+def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    shown, drawn = list(sites)[:30], _drawn_classes(names)
+    counts = np.array([site["classes"] for site in shown], dtype=float).reshape(len(shown), -1)
+    if counts.shape[1] > len(drawn):
+        rest = counts[:, len(drawn) - 1 :].sum(1, keepdims=True)
+        counts = np.concatenate([counts[:, : len(drawn) - 1], rest], 1)
+    bottom = np.zeros(len(shown))
+    for c in range(counts.shape[1]):
+        ax.bar(
+            range(len(shown)),
+            counts[:, c],
+            bottom=bottom,
+            color=SERIES[c % len(SERIES)],
+            label=_short(drawn[c]),
+            width=0.75,
+        )
+        bottom += counts[:, c]
+    crowded = max((len(s["name"]) for s in shown), default=0) * len(shown) > 60
+    ax.set_xticks(
+        range(len(shown)), [_short(s["name"], 14) for s in shown], rotation=45 if crowded else 0,
+        ha="right" if crowded else "center",
+    )  # fmt: skip
+    ax.grid(axis="x", visible=False)
+    ax.set_xlabel("site" if len(sites) <= len(shown) else f"site, the first {len(shown)} of {len(sites)}")
+    ax.set_ylabel("vertices of known class")
+
+
 def partition_drawing(drawing: Mapping[str, Any], names: Mapping[int, str]) -> str:
     """The sample of `overview`: sites as discs, edges inside them thin, edges between them in colour."""
 
     def draw() -> Any:
-        from matplotlib.collections import LineCollection
-        from matplotlib.lines import Line2D
-
         figure = _figure(4.4)
-        ax = figure.add_subplot()
-        ax.set_aspect("equal")
-        ax.axis("off")
-        at = np.asarray(drawing["positions"], dtype=float).reshape(-1, 2)
-        edges = np.asarray(drawing["edges"], dtype=int).reshape(-1, 3)
-        for crosses, colour, width, alpha in ((0, MUTED, 0.5, 0.5), (1, SERIES[1], 0.5, 0.55)):
-            chosen = edges[edges[:, 2] == crosses]
-            ax.add_collection(
-                LineCollection(at[chosen[:, :2]], colors=colour, linewidths=width, alpha=alpha, zorder=1)
-            )
-        sites = np.asarray(drawing["sites"], dtype=int)
-        for site in dict.fromkeys(sites.tolist()):
-            mine = at[sites == site]
-            ax.scatter(*mine.T, s=11, color=SERIES[0], linewidths=0.4, edgecolors=PAPER, zorder=2)
-            middle = mine.mean(0)
-            away = middle / max(np.linalg.norm(middle), 1e-9) if len(set(sites.tolist())) > 1 else np.zeros(2)
-            reach = np.linalg.norm(mine - middle, axis=1).max(initial=0) + 0.07
-            ax.text(
-                *(middle + away * reach), _short(names.get(site, str(site)), 18), fontsize=9,
-                ha="center" if abs(away[0]) < 0.35 else "left" if away[0] > 0 else "right", va="center",
-            )  # fmt: skip
-        ax.set_xlim(-1.32, 1.32)
-        ax.set_ylim(-1.12, 1.12)
-        handles = [
-            Line2D([], [], color=MUTED, linewidth=1.2, label="edge inside a site"),
-            Line2D([], [], color=SERIES[1], linewidth=1.2, label="edge between two sites"),
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=2)
+        _partition_on(figure.add_subplot(), drawing, names)
+        figure.legend(handles=_kinds_of_edges(), loc="outside lower center", ncols=2)
         return figure
 
     return _svg(draw, "the graph and its sites")
+
+
+def _kinds_of_edges() -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], color=MUTED, linewidth=1.2, label="edge inside a site"),
+        Line2D([], [], color=SERIES[1], linewidth=1.2, label="edge between two sites"),
+    ]
+
+
+def _partition_on(ax: Any, drawing: Mapping[str, Any], names: Mapping[int, str]) -> None:
+    from matplotlib.collections import LineCollection
+
+    ax.set_aspect("equal")
+    ax.axis("off")
+    at = np.asarray(drawing["positions"], dtype=float).reshape(-1, 2)
+    edges = np.asarray(drawing["edges"], dtype=int).reshape(-1, 3)
+    for crosses, colour, width, alpha in ((0, MUTED, 0.5, 0.5), (1, SERIES[1], 0.5, 0.55)):
+        chosen = edges[edges[:, 2] == crosses]
+        ax.add_collection(
+            LineCollection(at[chosen[:, :2]], colors=colour, linewidths=width, alpha=alpha, zorder=1)
+        )
+    sites = np.asarray(drawing["sites"], dtype=int)
+    several = len(set(sites.tolist())) > 1
+    for site in dict.fromkeys(sites.tolist()):
+        mine = at[sites == site]
+        ax.scatter(*mine.T, s=11, color=SERIES[0], linewidths=0.4, edgecolors=PAPER, zorder=2)
+        if not several:
+            continue
+        middle = mine.mean(0)
+        away = middle / max(np.linalg.norm(middle), 1e-9)
+        reach = np.linalg.norm(mine - middle, axis=1).max(initial=0) + 0.07
+        ax.text(
+            *(middle + away * reach), _short(names.get(site, str(site)), 18), fontsize=9,
+            ha="center" if abs(away[0]) < 0.35 else "left" if away[0] > 0 else "right", va="center",
+        )  # fmt: skip
+    ax.set_xlim(-1.32, 1.32)
+    ax.set_ylim(-1.12, 1.12)
+
+
+def degrees(histogram: Sequence[Sequence[int]]) -> str:
+    """How many vertices have how many neighbours: a bar for each row of `overview`'s histogram."""
+
+    def draw() -> Any:
+        figure = _figure(2.5)
+        _degrees_on(figure.add_subplot(), histogram)
+        return figure
+
+    return _svg(draw, "neighbours of a vertex")
+
+
+def _degrees_on(ax: Any, histogram: Sequence[Sequence[int]]) -> None:
+    ax.bar(range(len(histogram)), [count for *_, count in histogram], color=SERIES[0], width=0.75)
+    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high, _ in histogram]
+    crowded = sum(map(len, labels)) > 48
+    ax.set_xticks(
+        range(len(labels)), labels, rotation=45 if crowded else 0, ha="right" if crowded else "center"
+    )
+    most = max((count for *_, count in histogram), default=1)
+    if most > 100:
+        ax.set_yscale("log")
+        ax.set_ylim(0.7, 2 * most)
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        ax.minorticks_off()
+    ax.grid(axis="x", visible=False)
+    ax.set_xlabel("neighbours of a vertex")
+    ax.set_ylabel("vertices")
+
+
+def _parts_on(ax: Any, classes: Sequence[Mapping[str, Any]]) -> None:
+    """Of each class the vertices in each part of the split."""
+    shown = list(classes)[:30]
+    left = np.zeros(len(shown))
+    rest = [{**row, "in no part": row["vertices"] - row["train"] - row["val"] - row["test"]} for row in shown]
+    for i, part in enumerate(("train", "val", "test", "in no part")):
+        amount = np.array([row[part] for row in rest], dtype=float)
+        colour = GRID if part == "in no part" else SERIES[i]
+        ax.barh(range(len(shown)), amount, left=left, color=colour, label=part, height=0.7)
+        left += amount
+    ax.set_yticks(range(len(shown)), [_short(str(row["name"]), 20) for row in shown])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    more = "" if len(classes) <= len(shown) else f", the first {len(shown)} of {len(classes)} classes"
+    ax.set_xlabel(f"vertices of a class{more}")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+
+
+def picture(told: Mapping[str, Any], form: str) -> bytes:
+    """An `overview` in one picture, "svg" or "png": the graph and its sites, degrees, classes by site and by
+    part of the split."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({**_style(), "savefig.facecolor": "white"}):
+        figure = _figure(9.4, 11.5)
+        sketch, histogram, parts, sites = figure.subplots(2, 2).flat
+        several = told["num_sites"] > 1
+        _partition_on(sketch, told["drawing"], {row["site"]: row["name"] for row in told["sites"]})
+        sketch.legend(
+            handles=_kinds_of_edges()[: 2 if several else 1], loc="lower center",
+            bbox_to_anchor=(0.5, -0.06), ncols=2,
+        )  # fmt: skip
+        sampled = ", a sample" if told["drawing"]["sampled"] else ""
+        sketch.set_title(f"the graph{' and its sites' * several}{sampled}", loc="left", fontsize=11)
+        _degrees_on(histogram, told["degrees"]["histogram"])
+        _parts_on(parts, told["classes"])
+        names = [str(row["name"]) for row in told["classes"]]
+        _classes_on(sites, told["sites"], names)
+        drawn = len(_drawn_classes(names))
+        sites.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, max(1, drawn)))
+        figure.suptitle(f"{_short(told['name'], 60)}: {told['vertices']:,} vertices, {told['edges']:,} edges")
+        file = io.BytesIO()
+        figure.savefig(file, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
+    return file.getvalue()

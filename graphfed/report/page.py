@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed import __version__
+from graphfed.data.overview import graph_facts, site_facts
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.progress import human_bytes, human_seconds
 from graphfed.experiment.train import MESSAGES
@@ -260,23 +261,8 @@ def _data(run: Run) -> dict[str, Any] | None:
     told = run.overview
     if told is None:
         return None
-    skew, homophily = told["label_skew"], told["homophily"]
-    facts = [
-        ("vertices", f"{told['vertices']:,}"),
-        ("edges", f"{told['edges']:,}"),
-        ("features", f"{told['features']:,}"),
-        ("classes", f"{len(told['classes']):,}"),
-        ("vertices without a label", f"{told['unlabelled']:,}"),
-        ("connected components", f"{told['components']['count']:,}"),
-        ("vertices without an edge", f"{told['components']['isolated_vertices']:,}"),
-        ("neighbours of a vertex", "{min} to {max}, mean {mean:.1f}".format(**told["degrees"])),
-        ("edges within a class (homophily)", "-" if homophily is None else f"{100 * homophily:.0f} %"),
-        ("sites", f"{told['num_sites']:,}"),
-        ("edges between sites", f"{told['cut_edges']['count']:,} ({100 * told['cut_edges']['share']:.0f} %)"),
-        ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
-    ]
     return {
-        "facts": facts,
+        "facts": [*graph_facts(told), *site_facts(told)],
         "sites": told["sites"],
         "num_sites": told["num_sites"],
         "drawing": told["drawing"],
@@ -379,6 +365,8 @@ def _charts(subject: Subject) -> dict[str, str]:
         drawn["partition"] = charts.partition_drawing(told["drawing"], named)
     if told is not None and any(sum(row["classes"]) for row in told["sites"]):
         drawn["classes"] = charts.site_classes(told["sites"], [c["name"] for c in told["classes"]])
+    if told is not None and told["vertices"]:
+        drawn["degrees"] = charts.degrees(told["degrees"]["histogram"])
     return drawn
 
 

@@ -41,6 +41,11 @@ def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clien
     assert told["components"]["isolated_vertices"] == nx.number_of_isolates(slow)
     degrees = [d for _, d in slow.degree()]
     assert (told["degrees"]["min"], told["degrees"]["max"]) == (min(degrees), max(degrees))
+    for low, high, count in told["degrees"]["histogram"]:
+        assert count == sum(low <= d <= high for d in degrees)
+    assert sum(count for *_, count in told["degrees"]["histogram"]) == n
+    assert told["missing"]["labels"] == int((graph.y < 0).sum())
+    assert told["missing"]["split"] == sum(not (split.train | split.val | split.test)[v] for v in range(n))
     cut = sum(site[u] != site[v] for u, v in slow.edges)
     assert told["cut_edges"]["count"] == cut
     assert sum(row["edges"] for row in told["sites"]) == graph.num_edges - cut

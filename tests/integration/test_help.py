@@ -67,6 +67,18 @@ def test_a_page_has_usage_options_examples_and_exit_codes(
 
 
 @pytest.mark.parametrize("path", PAGES, ids=" ".join)
+def test_an_argument_has_a_name_of_its_own_and_no_type(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """METHOD, not <str>: a reader of the page is no programmer of it."""
+    text = page(path, capsys)
+    usage = next(line for line in text.splitlines() if line.startswith(" Usage:"))
+    argument = r"\[?[A-Z]+(\.\.\.)?\]?(\.\.\.)?"
+    assert re.fullmatch(rf" Usage: graphfed [a-z ]*\[OPTIONS\]( {argument})*", usage.rstrip())
+    assert not re.search(r"<\w+(\[\w+\])?>", text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=" ".join)
 def test_every_example_is_a_command_line_that_graphfed_takes(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,7 +68,8 @@ def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None
     titles = [a["aria-label"] for tag, a in page.tags if tag == "svg"]
     assert titles == [
         "accuracy by round", "test accuracy against bytes", "confusion matrix", "accuracy of each site",
-        "the graph and its sites", "classes of each site", "bytes by link",
+        "the graph and its sites", "classes of each site",
+        "neighbours of a vertex", "bytes by link",
     ]  # fmt: skip
     content = json.loads((compared / "comparison.json").read_text())
     for row in content["rows"]:

@@ -1,0 +1,191 @@
+"""What a graph is like before training: its numbers, its sites, and which methods can use it."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.datasets import DATASETS, load
+from graphfed.data.graph import Graph, Sensors, Split
+from graphfed.data.overview import overview
+from graphfed.data.partition import Partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.run import (
+    Inputs,
+    check_graph,
+    check_inputs,
+    check_split,
+    deal,
+    load_graph,
+    pooled_partition,
+)
+from graphfed.experiment.source import DataSource, data_source
+from graphfed.methods.registry import METHODS, get_method
+
+__all__ = ["Inspection", "SensorInspection", "inspect"]
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A graph, looked at.
+
+    overview: what `graphfed.data.overview.overview` tells; partition: None where the data names no sites and
+    none were asked for; split_problem: why there is no usable split, None where there is; methods: every
+    method, with the reason why a run of it would be refused on this, None where it would not."""
+
+    graph: Graph
+    partition: Partition | None
+    overview: dict[str, Any]
+    split: str
+    split_problem: str | None
+    methods: dict[str, str | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": self.graph.hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            "partition": None
+            if self.partition is None
+            else {
+                "name": self.partition.name,
+                "options": self.partition.options,
+                "seed": self.partition.seed,
+                "hash": self.partition.hash,
+            },
+            "methods": self.methods,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class SensorInspection:
+    """Readings of sensors, looked at. sensors: plain numbers; methods: as of `Inspection`."""
+
+    sensors: dict[str, Any]
+    methods: dict[str, str | None]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.sensors, "methods": self.methods}
+
+
+def inspect(
+    data: Any = "digits",
+    *,
+    clients: int | None = None,
+    partition: str | Path | None = None,
+    split: str = "default",
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Inspection | SensorInspection:
+    """Load a graph and look at it; nothing is trained or written.
+
+    The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
+    clients and partition the sites are those that the data names, or there are none.
+
+    Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
+    the graph is part of what is told."""
+    source = data_source(data)
+    if isinstance(source.value, str) and DATASETS[source.value].task == "forecasting":
+        return _inspect_sensors(source.value, clients, partition, settings)
+    options: dict[str, Any] = {
+        "data": source, "clients": clients, "partition": partition, "split": split, "seed": seed,
+        "data_dir": data_dir, "settings": settings,
+    }  # fmt: skip
+    # Any method would do: what is asked of it are the data's own choices.
+    config = make_config("isolated", **options)
+    graph, graph_problem = _graph(source, config)
+    chosen, split_problem = _split(graph, config.split, config.split_seed)
+    asked = clients is not None or partition is not None or source.default_partition == "column"
+    dealt = deal(config, graph) if asked else None
+    inputs = Inputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
+    return Inspection(
+        graph=graph,
+        partition=dealt,
+        overview=overview(graph, chosen, inputs.partition),
+        split=chosen.name,
+        split_problem=split_problem,
+        methods={name: _problem(name, inputs, graph_problem, split_problem, options) for name in METHODS},
+    )
+
+
+def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
+    """The graph, and what nothing can be trained without: then the structure alone."""
+    try:
+        return load_graph(config), None
+    except InputError as error:
+        if not isinstance(source.value, str) or DATASETS[source.value].built_in:
+            raise
+        with contextlib.suppress(InputError):
+            graph = load(source.value, config.data_dir, structure_only=True)
+            assert isinstance(graph, Graph)
+            return graph, str(error)
+        raise
+
+
+def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
+    """The split, and why it cannot be used: then one without vertices."""
+    try:
+        split = make_split(graph, name, seed)
+        check_split(graph, split)
+    except InputError as error:
+        none = np.zeros(graph.num_nodes, dtype=bool)
+        return Split("none", none, none, none), str(error)
+    return split, None
+
+
+def _problem(
+    name: str,
+    inputs: Inputs,
+    graph_problem: str | None,
+    split_problem: str | None,
+    options: Mapping[str, Any],
+) -> str | None:
+    """Why a run of a method would be refused: found by what refuses it, in the same order."""
+    try:
+        config = make_config(name, **options)
+        if graph_problem is not None:
+            return graph_problem
+        check_graph(config, inputs.graph)
+        if split_problem is not None:
+            return split_problem
+        check_inputs(config, inputs)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _inspect_sensors(
+    name: str, clients: int | None, partition: str | Path | None, settings: Mapping[str, Any] | None
+) -> SensorInspection:
+    if clients is not None or partition is not None:
+        raise InputError(f"{name!r} holds readings of sensors, which partitions of graphs do not deal")
+    asked = {key.removeprefix("data."): value for key, value in (settings or {}).items()}
+    sensors = load(name, **asked)
+    assert isinstance(sensors, Sensors)
+    missing = sensors.speed == 0
+    neighbours = np.diff(sensors.adjacency.indptr)
+    facts = {
+        "name": sensors.name,
+        "sensors": sensors.num_sensors,
+        "readings": len(sensors.speed),
+        "step_minutes": sensors.step_minutes,
+        "start": sensors.start,
+        "missing_share": float(missing.mean()),
+        "worst_sensor_missing_share": float(missing.mean(0).max(initial=0)),
+        "adjacency_entries": int(sensors.adjacency.nnz),
+        "sensors_without_neighbour": int((neighbours - (sensors.adjacency.diagonal() != 0) == 0).sum()),
+        "hash": sensors.hash,
+    }
+    tasks = {method: get_method(method).task for method in METHODS}
+    return SensorInspection(
+        facts,
+        {m: None if task == "forecasting" else f"{m} is for {task}" for m, task in tasks.items()},
+    )

@@ -1,0 +1,232 @@
+"""`graphfed data`: what is told of a graph is true, and what is written is whole."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.data.datasets import DATASETS, load
+from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.overview import overview
+from graphfed.data.partition import Partition, partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.experiment.inspection import Inspection, SensorInspection, inspect
+from graphfed.methods.registry import METHODS
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def graph(**changes: Any) -> Graph:
+    rng = np.random.default_rng(0)
+    n = 60
+    part = np.arange(n) % 3
+    y = rng.integers(0, 2, n)
+    edges = rng.integers(0, n, (2, 120))
+    made = make_graph("toy", rng.normal(size=(n, 3)), y, edges, num_classes=2)
+    split = Split("own", part == 0, part == 1, part == 2)
+    return dataclasses.replace(made, **{"split": split, **changes})
+
+
+SITES = {"sites": np.arange(60) % 3, "site_names": ("a [bold]", "b", "c")}
+WORLDS: dict[str, tuple[Graph, dict[str, Any]]] = {
+    "plain": (graph(), {"clients": 3}),
+    "sites of its own": (graph(**SITES), {}),
+    "overlapping": (graph(), {"clients": 3, "partition": "overlapping"}),
+    "copies of vertices": (graph(), {"clients": 3, "partition": "edges_uniform"}),
+    "weights": (graph(edge_weight=np.linspace(0.5, 2, graph().num_edges, dtype=np.float32)), {"clients": 2}),
+    "no labels": (graph(y=np.full(60, -1)), {"clients": 2, "partition": "random"}),
+    "no features": (graph(x=None), {"clients": 2}),
+    "nothing to test on": (
+        graph(split=Split("own", *(np.arange(60) % 2 == part for part in (0, 1, 2)))), {"clients": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_method_can_use_a_graph_exactly_if_a_run_is_not_refused_and_for_that_reason(world: str) -> None:
+    data, options = WORLDS[world]
+    found = inspect(data, **options)
+    assert isinstance(found, Inspection)
+    assert list(found.methods) == list(METHODS)
+    for method, problem in found.methods.items():
+        if problem is None:
+            graphfed.run(method, data=data, rounds=1, threads=1, out=False, **options)
+        else:
+            with pytest.raises(InputError) as refused:
+                graphfed.run(method, data=data, rounds=1, threads=1, out=False, **options)
+            assert str(refused.value) == problem
+    some = {"overlapping", "plain", "sites of its own", "copies of vertices", "weights"}
+    assert any(problem is None for problem in found.methods.values()) is (world in some)
+
+
+def test_what_is_inspected_is_what_a_run_trains_on() -> None:
+    data, options = WORLDS["plain"]
+    found = inspect(data, settings={"partition.beta": 1.0, "partition_seed": 3}, **options)
+    assert isinstance(found, Inspection)
+    ran = graphfed.run(
+        "fedavg", data=data, rounds=1, threads=1, out="run",
+        settings={"partition.beta": 1.0, "partition_seed": 3}, **options,
+    )  # fmt: skip
+    told = found.to_json()
+    assert (told["hash"], told["partition"]["hash"]) == (ran.hashes["data"], ran.hashes["partition"])
+    kept = json.loads(Path("run/overview.json").read_text())
+    assert {key: json.loads(json.dumps(told[key])) for key in kept} == kept
+
+
+def test_without_sites_of_its_own_a_graph_is_not_dealt_unless_asked() -> None:
+    alone, dealt = inspect("digits"), inspect("digits", clients=3)
+    assert isinstance(alone, Inspection)
+    assert isinstance(dealt, Inspection)
+    assert alone.partition is None
+    assert dealt.partition is not None
+    assert dealt.partition.num_sites == 3
+    own = inspect(WORLDS["sites of its own"][0])
+    assert isinstance(own, Inspection)
+    assert own.partition is not None
+    assert [row["name"] for row in own.overview["sites"]] == ["a [bold]", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["digits", "--clients", "30", "--partition", "label_dirichlet", "--set", "partition.beta=0.5"],
+        ["social", "--set", "data.num_nodes=500", "--partition", "ego"],
+        ["roads"],
+        ["long.yaml"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a very long name of a site, or of a class, as people write it in tables [red]x[/red] " * 2
+    rows = "".join(f'v{i},"{name}{i % 3}",{i},"{name}{i % 2}"\n' for i in range(30))
+    Path("nodes.csv").write_text("id,site,f,label\n" + rows)
+    Path("edges.csv").write_text("source,target\nv1,v2\n")
+    Path("long.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
+    assert main(["data", "inspect", *arguments]) == 0
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
+    assert main(["data", "inspect", *arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    for key in ("vertices", "edges", "num_sites") if "vertices" in told else ("sensors", "readings"):
+        assert f"{told[key]:,}" in page
+    if arguments == ["long.yaml"]:
+        assert "[red]x[/red]" in page, "names are not markup"
+
+
+def test_a_set_whose_features_are_incomplete_is_looked_at_without_them(real_data: Path) -> None:
+    found = inspect("lastfm")
+    assert isinstance(found, Inspection)
+    assert found.overview["vertices"] == 7624
+    assert found.overview["features"] == 0
+    assert all("lacks the features" in str(problem) for problem in found.methods.values())
+
+
+def test_sensors_are_counted() -> None:
+    found = inspect(
+        "roads", settings={"data.sensors": 12} if "sensors" in DATASETS["roads"].options else None
+    )
+    assert isinstance(found, SensorInspection)
+    assert 0 < found.sensors["missing_share"] < 0.1
+    assert all(problem is not None for problem in found.methods.values())
+    with pytest.raises(InputError, match="which partitions of graphs do not deal"):
+        inspect("roads", clients=3)
+
+
+# ---- pictures and partitions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["data", "inspect", "digits", "--clients", "4", "--out", f"d.{ending}"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.endswith(f"picture: d.{ending}\n")
+    drawn = Path(f"d.{ending}").read_bytes()
+    if ending == "png":
+        assert drawn.startswith(b"\x89PNG")
+    else:
+        for text in ("digits: 1,797 vertices", "neighbours of a vertex", "edge between two sites", "site"):
+            assert text in drawn.decode()
+    assert main(command) == 2
+    assert Path(f"d.{ending}").read_bytes() == drawn
+
+
+@pytest.mark.parametrize("file", ["d.jpg", "d", "away/d.png"])
+@pytest.mark.parametrize("command", ["inspect --out", "partition --out s.safetensors --picture"])
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_loaded(
+    file: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("graphfed.experiment.inspection.inspect", None)
+    name, *options = command.split()
+    assert main(["data", name, "digits", *options, file]) == 2
+    assert file in capsys.readouterr().err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["data", "partition", "digits", "--clients", "4", "--set", "partition.beta=1", "--seed", "5"]
+    assert main([*command, "--out", "s.safetensors", "--picture", "s.svg"]) == 0
+    page = capsys.readouterr().out
+    digits = load("digits")
+    assert isinstance(digits, Graph)
+    made = partition(digits, "label_dirichlet", 4, 5, beta=1.0)
+    saved = Partition.load("s.safetensors")
+    assert (saved.hash, saved.name, saved.seed, saved.options) == (made.hash, made.name, 5, made.options)
+    told = overview(digits, make_split(digits, "default", 5), made)
+    for row in told["sites"]:
+        assert f"{row['vertices']}" in page
+    assert "--partition s.safetensors" in page
+    assert Path("s.svg").exists()
+    ran = graphfed.run("fedavg", partition="s.safetensors", rounds=1, threads=1, out=False)
+    assert ran.hashes["partition"] == made.hash
+    before = Path("s.safetensors").read_bytes()
+    assert main([*command, "--out", "s.safetensors"]) == 2
+    assert "s.safetensors is there already" in capsys.readouterr().err
+    assert Path("s.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["digits", "--out", "s.npz"], "s.npz must end in .safetensors"),
+        (
+            ["digits", "--out", "no/s.safetensors"],
+            "no/s.safetensors cannot be written: there is no folder no",
+        ),
+        (["roads", "--out", "s.safetensors"], "which partitions of graphs do not deal"),
+        (["digits", "--clients", "0", "--out", "s.safetensors"], "clients=0 cannot be used"),
+        (["digits", "--partition", "colunm", "--out", "s.safetensors"], "did you mean 'column'"),
+        (["digits", "--partition", "column", "--out", "s.safetensors"], "needs a column of sites"),
+        (["digits"], "Missing option '--out'"),
+        (["nowhere.yaml", "--out", "s.safetensors"], "nowhere.yaml cannot be read"),
+    ],
+)
+def test_a_partition_that_cannot_be_made_leaves_nothing(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "partition", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    assert told in error
+    assert list(Path().iterdir()) == []
+
+
+def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list", "--data-dir", "."]) == 0
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
+    for name, spec in DATASETS.items():
+        assert f" {name} " in page
+        assert spec.title.split(":")[0][:12] in page
