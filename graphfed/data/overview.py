@@ -221,21 +221,20 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
     """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
 
-    positions in [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where the ends are owned by two
-    sites."""
+    Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where the ends are owned by two sites."""
     owner = np.full(graph.num_nodes, -1)
     owned = np.flatnonzero(partition.held_owner)[::-1]
     owner[partition.held_vertex[owned]] = partition.held_site[owned]
     size = np.bincount(owner[owner >= 0], minlength=partition.num_sites)
     sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
     sites = sites[size[sites] > 0]
-    each = max(1, DRAWN_VERTICES // max(1, len(sites)))
+    taken = _neighbourhood(graph, owner, sites, degree)
     chosen: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     for place, site in enumerate(sites):
-        mine = np.flatnonzero(owner == site)
-        # Of a large site those with many neighbours: at random hardly any edge would be seen.
-        mine = mine[np.argsort(-degree[mine], kind="stable")][:each]
+        mine = np.flatnonzero(taken & (owner == site))
+        mine = mine[np.argsort(-degree[mine], kind="stable")]
         angle = 2 * np.pi * place / max(1, len(sites))
         middle = (0.0, 0.0) if len(sites) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
         radius = 0.9 if len(sites) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(sites)))
@@ -260,3 +259,22 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
         "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
+
+
+def _neighbourhood(graph: Graph, owner: np.ndarray, sites: np.ndarray, degree: np.ndarray) -> np.ndarray:
+    """At most DRAWN_VERTICES vertices of the sites, as many of each, bool [N]: the one of highest degree of
+    each site, and those with most edges to the taken ones, four times as many in every pass."""
+    u, v = graph.edges
+    n, each = graph.num_nodes, max(1, DRAWN_VERTICES // max(1, len(sites)))
+    taken = np.zeros(n, dtype=bool)
+    quota = 1
+    while True:
+        links = np.bincount(v[taken[u]], minlength=n) + np.bincount(u[taken[v]], minlength=n)
+        for site in sites:
+            left = np.flatnonzero((owner == site) & ~taken)
+            order = np.lexsort((left, -degree[left], -links[left]))
+            missing = quota - int((taken & (owner == site)).sum())
+            taken[left[order[:missing]]] = True
+        if quota == each:
+            return taken
+        quota = min(4 * quota, each)

@@ -198,6 +198,11 @@ def _locator(count: int) -> Any:
     return MaxNLocator(count)
 
 
+def _grouped(value: float, _: Any) -> str:
+    """A number of an axis: 10,000; none between whole numbers."""
+    return f"{value:,.0f}" if value == int(value) else ""
+
+
 def _short(label: str, limit: int = 28) -> str:
     return label if len(label) <= limit else label[: limit - 1] + "…"
 
@@ -314,6 +319,7 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("site" if len(sites) <= len(shown) else f"site, the first {len(shown)} of {len(sites)}")
     ax.set_ylabel("vertices of known class")
+    ax.yaxis.set_major_formatter(_grouped)
 
 
 def partition_drawing(drawing: Mapping[str, Any], names: Mapping[int, str]) -> str:
@@ -381,7 +387,7 @@ def degrees(histogram: Sequence[Sequence[int]]) -> str:
 def _degrees_on(ax: Any, histogram: Sequence[Sequence[int]]) -> None:
     ax.bar(range(len(histogram)), [count for *_, count in histogram], color=SERIES[0], width=0.75)
     labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high, _ in histogram]
-    crowded = sum(map(len, labels)) > 48
+    crowded = sum(map(len, labels)) > 32
     ax.set_xticks(
         range(len(labels)), labels, rotation=45 if crowded else 0, ha="right" if crowded else "center"
     )
@@ -389,8 +395,8 @@ def _degrees_on(ax: Any, histogram: Sequence[Sequence[int]]) -> None:
     if most > 100:
         ax.set_yscale("log")
         ax.set_ylim(0.7, 2 * most)
-        ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         ax.minorticks_off()
+    ax.yaxis.set_major_formatter(_grouped)
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("neighbours of a vertex")
     ax.set_ylabel("vertices")
@@ -410,7 +416,9 @@ def _parts_on(ax: Any, classes: Sequence[Mapping[str, Any]]) -> None:
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     more = "" if len(classes) <= len(shown) else f", the first {len(shown)} of {len(classes)} classes"
-    ax.set_xlabel(f"vertices of a class{more}")
+    ax.set_xlabel(f"vertices{more}")
+    ax.set_ylabel("class")
+    ax.xaxis.set_major_formatter(_grouped)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
 
 
