@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench docs clean
 
 help:
 	@echo "make demo   train on the digits graph and compare: isolated, fedavg, fedgcn, central; three seeds each"
 	@echo "make test   lint, types and tests (set GRAPHFED_DATA to include the tests on real data)"
 	@echo "make lint   ruff and mypy only"
+	@echo "make docs   build the documentation: build/docs/index.html"
 	@echo "make bench  the benchmarks, as ratios: about ten minutes (FULL=1: every size)"
 	@echo "make clean  remove the virtual environment and every cache (runs/ stays)"
 
@@ -28,8 +29,12 @@ lint: $(READY)
 bench: $(READY)
 	@$(BIN)/python benchmarks/run_all.py $(if $(FULL),--full)
 
+docs: $(READY)
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
+
 clean:
-	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) *.egg-info build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis docs/_tutorial docs/sg_execution_times.rst
 	find graphfed tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is made last, so an installation that was cut short starts again.

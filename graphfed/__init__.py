@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import compare
+    from graphfed.experiment.inspect import inspect
     from graphfed.experiment.predict import predict
     from graphfed.experiment.reproduce import reproduce
     from graphfed.experiment.resume import resume
     from graphfed.experiment.run import run
     from graphfed.experiment.sweep import sweep
 
-__all__ = ["__version__", "compare", "predict", "reproduce", "resume", "run", "sweep"]
+__all__ = ["__version__", "compare", "inspect", "predict", "reproduce", "resume", "run", "sweep"]
 
 __version__ = "0.1.0"
 
 
 #: The functions of the package, each in the module of graphfed.experiment that has its name.
-_FUNCTIONS = ("compare", "predict", "reproduce", "resume", "run", "sweep")
+_FUNCTIONS = ("compare", "inspect", "predict", "reproduce", "resume", "run", "sweep")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import GraphfedError, InputError
 
 if TYPE_CHECKING:
-    from graphfed.experiment.inspection import Inspection, SensorInspection
+    from graphfed.experiment.inspect import Inspection, SensorInspection
 
 __all__ = ["app"]
 
@@ -111,7 +111,7 @@ def data_inspect(
         graphfed data partition, graphfed methods; docs/data.md
     """
     from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.inspection import Inspection, inspect
+    from graphfed.experiment.inspect import Inspection, inspect
 
     if out is not None:
         _check_new(out, PICTURES)
@@ -161,7 +161,7 @@ def data_partition(
         graphfed data inspect, graphfed run; docs/data.md
     """
     from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.inspection import Inspection, inspect
+    from graphfed.experiment.inspect import Inspection, inspect
     from graphfed.experiment.source import data_source
 
     _check_new(out, (".safetensors",))

@@ -41,9 +41,8 @@ class Partition:
     held_site, held_id, held_vertex: int64 [M], held_owner: bool [M]; sorted by (site, id).
     edge_site, edge_u, edge_v: int64 [E], u < v are ids held by the site; sorted by (site, u, v).
     cut_site, cut_id, cut_remote_site, cut_remote_id: int64 [C]; the site's own id and the id at the other
-    end,
-        which the remote site owns; sorted. Without copies every edge between sites has a row in each
-        direction.
+    end, which the remote site owns; sorted. Without copies every edge between sites has a row in each
+    direction.
     """
 
     held_site: np.ndarray

@@ -121,6 +121,16 @@ class Comparison:
             table.add_row(escape(row["label"]) + ("*" if self._own_recipe(row) else ""), *cells)
         return table
 
+    def __str__(self) -> str:
+        """The table as text, 80 columns wide."""
+        import io
+
+        from rich.console import Console
+
+        page = io.StringIO()
+        Console(file=page, width=80).print(self.table())
+        return page.getvalue().rstrip()
+
     def _shared_recipe(self) -> dict[str, Any]:
         """What differs from the default recipe in every row alike."""
         first = self.rows[0]["recipe"]
@@ -174,8 +184,8 @@ def compare(
     each run, and comparison.json at last. A run that has ended stays, whatever happens to those after it, and
     `resume` goes on with the others.
 
-    Raises InputError, with nothing left written, for a bad value or rows on different data, splits or
-    partitions: all of that is checked before the first run."""
+    Raises InputError, with nothing left written, for a bad value, and for rows on different data,
+    splits or partitions; all of that is checked before the first run."""
     seeds = chosen_seeds(seeds)
     options, settings = _divided(options, settings)
     rows, added = _plan(methods, seeds, settings, options)

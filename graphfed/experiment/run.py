@@ -145,7 +145,7 @@ def run(
     out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
     checkpoint_every: seconds between checkpoints, 0 for one before every round. `resume` goes on from them.
     progress: show it on stderr. command: what to write down as the command.
-    settings and **more: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
+    settings, and by name: what `--set` takes: ``lr=0.1``, ``settings={"partition.beta": 1.0}``.
 
     Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
     GraphfedError when the disk refuses the files; Interrupted (a KeyboardInterrupt), after saving, when

@@ -229,8 +229,10 @@ def _difference(row: Mapping[str, Any], reference: Mapping[str, Any] | None) -> 
     mine, theirs = row["test"]["accuracy"]["values"], reference["test"]["accuracy"]["values"]
     if None in mine or None in theirs:
         return "-"
-    difference = 100 * sum(a - b for a, b in zip(mine, theirs, strict=True)) / len(mine)
-    if len(mine) < 2 or len({a - b for a, b in zip(mine, theirs, strict=True)}) == 1:
+    differences = [a - b for a, b in zip(mine, theirs, strict=True)]
+    difference = 100 * sum(differences) / len(mine)
+    # Equal up to rounding: no spread to test against.
+    if len(mine) < 2 or max(differences) - min(differences) < 1e-9:
         return f"{difference:+.1f}"
     from scipy.stats import ttest_rel
 

@@ -16,7 +16,7 @@ from graphfed.data.overview import overview
 from graphfed.data.partition import Partition, partition
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
-from graphfed.experiment.inspection import Inspection, SensorInspection, inspect
+from graphfed.experiment.inspect import Inspection, SensorInspection, inspect
 from graphfed.methods.registry import METHODS
 
 
@@ -167,7 +167,7 @@ def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureF
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_loaded(
     file: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("graphfed.experiment.inspection.inspect", None)
+    monkeypatch.setattr("graphfed.experiment.inspect.inspect", None)
     name, *options = command.split()
     assert main(["data", name, "digits", *options, file]) == 2
     assert file in capsys.readouterr().err

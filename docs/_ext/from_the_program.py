@@ -1,0 +1,84 @@
+"""What the pages take from the program itself, so that it cannot go stale.
+
+The directive `help-pages`: the help of every command, as the terminal shows it, in a section each; the
+directive `methods-table`: what every registered method needs, shows and protects."""
+
+import contextlib
+import io
+import os
+import re
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from typer.main import get_command
+
+from graphfed.cli import app, main
+from graphfed.methods.registry import METHODS, get_method
+
+
+class HelpPages(Directive):
+    """One section for each command of graphfed, groups first."""
+
+    def run(self) -> list[nodes.Node]:
+        return [_section(path) for path in _paths(get_command(app), ())]
+
+
+def _paths(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    found = [path]
+    for name, child in getattr(command, "commands", {}).items():
+        found += _paths(child, (*path, name))
+    return found
+
+
+def _section(path: tuple[str, ...]) -> nodes.section:
+    name = " ".join(("graphfed", *path))
+    section = nodes.section(ids=["-".join(("command", *path))])
+    section += nodes.title(text=name)
+    section += nodes.literal_block(text=_help(path), language="text")
+    return section
+
+
+def _help(path: tuple[str, ...]) -> str:
+    """What `graphfed ... --help` prints in 80 columns."""
+    os.environ["COLUMNS"] = "80"
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = main([*path, "--help"])
+    assert code == 0, path
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines())
+
+
+class MethodsTable(Directive):
+    """One row for each registered method."""
+
+    def run(self) -> list[nodes.Node]:
+        methods = [get_method(name) for name in METHODS]
+        rows = [("method", "what it does", "needs", "what crosses", "protection")]
+        rows += [(m.name, m.summary, "; ".join(m.requirements()), m.crosses, m.protection) for m in methods]
+        group = nodes.tgroup(cols=len(rows[0]))
+        group += [nodes.colspec(colwidth=1) for _ in rows[0]]
+        head, body = nodes.thead(), nodes.tbody()
+        for i, row in enumerate(rows):
+            line = nodes.row()
+            line += [nodes.entry("", nodes.paragraph(text=cell)) for cell in row]
+            (body if i else head).append(line)
+        group += [head, body]
+        return [nodes.table("", group)]
+
+
+def arguments_apart(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """A line of a docstring that explains an argument (``data: ...``) begins a paragraph of its own."""
+    apart: list[str] = []
+    for line in lines:
+        if re.match(r"[a-z_]\w*(, [a-z_]\w*)*: ", line) and apart and apart[-1]:
+            apart.append("")
+        apart.append(line)
+    lines[:] = apart
+
+
+def setup(app: Any) -> dict[str, Any]:
+    app.add_directive("help-pages", HelpPages)
+    app.add_directive("methods-table", MethodsTable)
+    app.connect("autodoc-process-docstring", arguments_apart)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,46 @@
+"""How Sphinx builds the pages (`make docs`): nothing is fetched from the network, a warning is an error."""
+
+import sys
+from pathlib import Path
+
+from graphfed import __version__
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "graphfed"
+author = "The graphfed developers"
+project_copyright = author
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "from_the_program"]
+exclude_patterns = [
+    "_build",
+    "tutorial",
+    "_tutorial/index.rst",
+    "_tutorial/sg_execution_times.rst",
+    "sg_execution_times.rst",
+]
+html_theme = "furo"
+html_title = f"graphfed {version}"
+html_show_copyright = False
+
+# Every heading can be linked to; a link to a file of the repository that is no page stays a plain link.
+myst_heading_anchors = 3
+suppress_warnings = ["config.cache"]
+
+autodoc_typehints = "none"  # the docstrings give types and shapes
+autodoc_member_order = "bysource"
+default_role = "code"
+
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorial",
+    "gallery_dirs": "_tutorial",
+    "filename_pattern": r"\.py$",
+    # The script may be as it was while graphfed is not.
+    "run_stale_examples": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "min_reported_time": 1e9,
+    "abort_on_example_error": True,
+    "default_thumb_file": None,
+}
