@@ -76,6 +76,7 @@ def write_card(folder: str | Path) -> Path:
             summary=_answer(Subject({run.result.method: [run]}, None)).rstrip("."),
             scores=_scores(run),
             left=_left(run.result.method, run),
+            audits=_audits(Subject({run.result.method: [run]}, None)),
             epsilon=_epsilon([run]),
             folder=run.folder.name,
         )
@@ -123,6 +124,7 @@ def render(subject: Subject) -> str:
         charts=_charts(subject),
         data=_data(first),
         left=[_left(label, runs[0]) for label, runs in subject.rows.items()],
+        audits=_audits(subject),
         how=[_how(label, runs) for label, runs in subject.rows.items()],
         manifest=first.manifest,
         seeds=sorted({run.result.seed for runs in subject.rows.values() for run in runs}),
@@ -311,6 +313,19 @@ def _left(label: str, run: Run) -> dict[str, Any]:
         "in": [line for line in told if line["link"].startswith("server")],
         "sentence": _sentence(run, out),
     }
+
+
+def _audits(subject: Subject) -> list[dict[str, Any]]:
+    """What `graphfed audit` found, for each row that has an audited run; the transfers in clear are listed
+    above it."""
+    found = []
+    for label, runs in subject.rows.items():
+        for run in runs:
+            if run.audit is not None:
+                checks = [check for check in run.audit["checks"] if check["check"] != "clear_transfers"]
+                found.append({"label": label, "seed": run.result.seed, "checks": checks})
+                break
+    return found
 
 
 def _words(method: str) -> Mapping[str, str]:

@@ -18,8 +18,8 @@ __all__ = ["Run", "Subject", "read_subject"]
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. site_accuracy: site -> (test accuracy, test vertices); overview: None in a folder
-    that has none."""
+    """One finished run. site_accuracy: site -> (test accuracy, test vertices); overview, audit: None in a
+    folder that has none."""
 
     folder: Path
     result: Result
@@ -28,6 +28,7 @@ class Run:
     entries: Sequence[Mapping[str, Any]]
     site_accuracy: Mapping[str, tuple[float, int]]
     overview: Mapping[str, Any] | None
+    audit: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,28 @@ def _read_run(folder: Path) -> Run:
         entries,
         _site_accuracy(folder),
         overview,
+        _audit(folder),
     )
+
+
+#: What audit.json says of every check.
+AUDITED = ("check", "tests", "attacker_sees", "result", "baseline", "verdict", "leaks")
+
+
+def _audit(folder: Path) -> Mapping[str, Any] | None:
+    path = folder / "audit.json"
+    if not path.exists():
+        return None
+    content: Any = read_json(path)
+    checks = content.get("checks") if isinstance(content, dict) else None
+    whole = isinstance(checks, list) and all(
+        isinstance(check, dict) and all(key in check for key in AUDITED) for check in checks
+    )
+    if not whole:
+        raise InputError(
+            f"{path} is not what 'graphfed audit' writes; make it again: graphfed audit {folder}"
+        )
+    return dict(content)
 
 
 def _site_accuracy(folder: Path) -> dict[str, tuple[float, int]]:

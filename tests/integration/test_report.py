@@ -15,7 +15,7 @@ from graphfed.data.datasets import load
 from graphfed.errors import InputError
 from graphfed.report import write_report
 
-SECTIONS = ("result", "data", "cost", "left", "how")
+SECTIONS = ("result", "data", "cost", "left", "audit", "how")
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
@@ -103,6 +103,27 @@ def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(comp
 def test_isolated_training_is_said_to_send_scores_and_central_to_presume_everything(compared: Path) -> None:
     assert "Together the 3 sites sent 3 kinds of values" in page_of(compared / "isolated-seed0")[1].text
     assert "presumes that everything has left the sites" in page_of(compared / "central-seed0")[1].text
+
+
+def test_an_audit_is_added_to_the_page_and_the_card_of_the_run(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(compared / "fedgcn-seed0", run)
+    assert "No attack was tried." in page_of(run)[1].text
+    assert main(["audit", str(run)]) == 0
+    capsys.readouterr()
+    page, card = Page((run / "report.html").read_text()), (run / "model_card.md").read_text()
+    found = json.loads((run / "audit.json").read_text())["checks"]
+    assert {check["check"] for check in found} >= {"membership", "fedgcn_features"}
+    for check in found:
+        if check["check"] != "clear_transfers":
+            for text in (check["tests"], check["result"], check["verdict"]):
+                assert text in page.text
+                assert text in card
+    (run / "audit.json").write_text('{"checks": [{"check": "membership"}]}')
+    with pytest.raises(InputError, match=r"audit\.json is not what 'graphfed audit' writes"):
+        write_report([run])
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(compared: Path) -> None:
