@@ -71,7 +71,7 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("edges", f"{told['edges']:,}"),
         ("features", f"{told['features']:,}"),
         ("classes", f"{len(told['classes']):,}"),
-        ("connected components", f"{parts['count']:,}, the largest with {share:.4g} % of the vertices"),
+        ("connected components", f"{parts['count']:,}, the largest with {share:.1f} % of the vertices"),
         ("vertices without an edge", f"{parts['isolated_vertices']:,}"),
         (
             "neighbours of a vertex",
@@ -86,7 +86,7 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     if constant["count"]:
         named = ", ".join(name[:30] for name in constant["names"][:5])
         more = ", ..." if constant["count"] > 5 else ""
-        facts.append(("features equal at every vertex", f"{constant['count']:,}: {named}{more}"))
+        facts.append(("features equal at every vertex", f"{constant['count']:,} ({named}{more})"))
     if weights is not None:
         facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
     return facts
