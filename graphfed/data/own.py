@@ -63,6 +63,8 @@ KEYS = ("nodes", "edges", *_NODE_COLUMNS, "features", *_EDGE_COLUMNS, "repeated"
 _OPTIONAL = ("site", "label", "split", "source_site", "target_site", "weight")
 #: More values of a label than this are no classes but numbers or names.
 MAX_CLASSES = 1000
+#: So few may have less than two vertices each.
+FEW_CLASSES = 20
 #: Between a site and an id in one key; a character that no file of text should have.
 _BETWEEN = "\x1f"
 _PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 3, "": 3}
@@ -491,9 +493,10 @@ def _classes(name: str, labels: Any) -> tuple[tuple[str, ...], np.ndarray]:
         empty = names.index("")
         names = tuple(label for label in names if label)
         y = np.where(y == empty, -1, y - (y > empty))
-    if len(names) > MAX_CLASSES:
+    labelled = int((y >= 0).sum())
+    if len(names) > MAX_CLASSES or (len(names) > FEW_CLASSES and 2 * len(names) > labelled):
         raise InputError(
-            f"graph {name!r}: {len(names)} different labels are no classes (at most {MAX_CLASSES}); name "
+            f"graph {name!r}: {len(names)} different labels of {labelled} vertices are no classes; name "
             "another column as 'label', or put these values into a few groups"
         )
     return names, y

@@ -4,7 +4,7 @@ import numpy as np
 
 from graphfed.data.graph import Graph, Split
 from graphfed.data.seeding import generator
-from graphfed.errors import InputError, did_you_mean
+from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["make_split"]
 
@@ -61,7 +61,8 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
         if min(size[c], num_val, num_test):
             smaller = f"'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
         raise InputError(
-            f"class {c} of {graph.name!r} has {size[c]} vertices, fewer than the {per_class} a class "
+            f"class {shown(graph.class_names[c]) if graph.class_names else c} of {graph.name!r} has "
+            f"{size[c]} labelled vertices, fewer than the {per_class} a class "
             f"to train on; use {smaller}'random:0.5,0.25,0.25'"
         )
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])

@@ -3,10 +3,13 @@
 Drawn by matplotlib, in fixed colours that are replaced by the page's CSS variables; text stays text.
 """
 
+import contextlib
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,8 @@ VARIABLES = {
 MARKERS = "osD^vPX*"
 #: Inches. The page shows charts up to half again as large, and its narrowest column as small as nine tenths.
 WIDTH = 5.4
+#: Sites whose classes are drawn.
+DRAWN_SITES = 30
 
 
 def _figure(height: float, width: float = WIDTH, **options: Any) -> Any:
@@ -43,7 +48,7 @@ def _figure(height: float, width: float = WIDTH, **options: Any) -> Any:
 
 def _columns(labels: Iterable[str]) -> int:
     """How many columns of a legend fit."""
-    longest = max((len(_short(label)) for label in labels), default=0)
+    longest = max((_wide(_short(label)) for label in labels), default=0)
     return max(1, min(5, int(60 // (longest + 7))))
 
 
@@ -76,7 +81,7 @@ def _svg(draw: Any, title: str) -> str:
 
     import matplotlib as mpl
 
-    with mpl.rc_context(_style()):
+    with mpl.rc_context(_style()), _any_script():
         figure = draw()
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
@@ -95,6 +100,14 @@ def _svg(draw: Any, title: str) -> str:
     text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
     text = re.sub(r'href="#([^"]+)"', rf'href="#{salt}-\1"', text)
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", text)
+
+
+@contextlib.contextmanager
+def _any_script() -> Iterator[None]:
+    """Text stays text in SVG, and the reader's fonts show it: what matplotlib's lacks is no news."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
 def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> str:
@@ -118,6 +131,7 @@ def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> st
                 spread = values.std(0, ddof=1)
                 ax.fill_between(shared, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
         ax.set_xlabel("communication round")
+        ax.xaxis.set_major_locator(_locator(8, integer=True))
         ax.set_ylabel(f"{metric}, validation vertices")
         ax.margins(x=0.01)
         _legend(figure, list(rows))
@@ -192,10 +206,10 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str, title: str)
     return _svg(draw, title)
 
 
-def _locator(count: int) -> Any:
+def _locator(count: int, *, integer: bool = False) -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(count)
+    return MaxNLocator(count, integer=integer)
 
 
 def _grouped(value: float, _: Any) -> str:
@@ -203,8 +217,17 @@ def _grouped(value: float, _: Any) -> str:
     return f"{value:,.0f}" if value == int(value) else ""
 
 
+def _wide(label: str) -> int:
+    """Columns of a label: letters of East Asian scripts take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
+
+
 def _short(label: str, limit: int = 28) -> str:
-    return label if len(label) <= limit else label[: limit - 1] + "…"
+    if _wide(label) <= limit:
+        return label
+    while label and _wide(label) > limit - 1:
+        label = label[:-1]
+    return label + "…"
 
 
 def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
@@ -281,7 +304,8 @@ def site_classes(sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
 
     def draw() -> Any:
         drawn = _drawn_classes(names)
-        figure = _figure(2.7 + _legend_height(drawn))
+        turned = 0.06 * max(_wide(label) for label in _site_labels(sites)) if _crowded(sites) else 0
+        figure = _figure(2.7 + _legend_height(drawn) + turned)
         _classes_on(figure.add_subplot(), sites, names)
         _legend(figure, drawn)
         return figure
@@ -294,8 +318,17 @@ def _drawn_classes(names: Sequence[str]) -> list[str]:
     return list(names) if len(names) <= len(SERIES) else [*names[: len(SERIES) - 1], "other classes"]
 
 
+def _site_labels(sites: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [_short(str(site["name"]), 14) for site in sites[:DRAWN_SITES]]
+
+
+def _crowded(sites: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether labels of sites have to be turned."""
+    return sum(_wide(label) + 2 for label in _site_labels(sites)) > 64
+
+
 def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    shown, drawn = list(sites)[:30], _drawn_classes(names)
+    shown, drawn = list(sites)[:DRAWN_SITES], _drawn_classes(names)
     counts = np.array([site["classes"] for site in shown], dtype=float).reshape(len(shown), -1)
     if counts.shape[1] > len(drawn):
         rest = counts[:, len(drawn) - 1 :].sum(1, keepdims=True)
@@ -311,9 +344,9 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
             width=0.75,
         )
         bottom += counts[:, c]
-    crowded = max((len(s["name"]) for s in shown), default=0) * len(shown) > 60
+    crowded = _crowded(sites)
     ax.set_xticks(
-        range(len(shown)), [_short(s["name"], 14) for s in shown], rotation=45 if crowded else 0,
+        range(len(shown)), _site_labels(sites), rotation=45 if crowded else 0,
         ha="right" if crowded else "center",
     )  # fmt: skip
     ax.grid(axis="x", visible=False)
@@ -427,7 +460,7 @@ def picture(told: Mapping[str, Any], form: str) -> bytes:
     part of the split."""
     import matplotlib as mpl
 
-    with mpl.rc_context({**_style(), "savefig.facecolor": "white"}):
+    with mpl.rc_context({**_style(), "savefig.facecolor": "white"}), _any_script():
         figure = _figure(9.4, 11.5)
         sketch, histogram, parts, sites = figure.subplots(2, 2).flat
         several = told["num_sites"] > 1

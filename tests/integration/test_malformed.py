@@ -125,7 +125,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "as many labels as vertices": (
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i}\n" for i in range(1200)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
-        "1200 different labels are no classes"),
+        "1200 different labels of 1200 vertices are no classes"),
+    "labels that are measurements": (
+        lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i // 2 + 0.5}\n" for i in range(49)))(),
+                 content("edges.csv", "source,target\n0,1\n")()),
+        "25 different labels of 49 vertices are no classes"),
     "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels to train on"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (

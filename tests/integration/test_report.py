@@ -168,7 +168,7 @@ def test_text_of_the_files_stays_text(tmp_path: Path) -> None:
     """The name of the data, of a class and of a site, a label and the command: none becomes markup."""
     import dataclasses
 
-    evil = "<script>alert(1)</script>\"'&$x_1$"
+    evil = "東京<script>alert(1)</script>\"'&$x_1$"
     graph = load("digits")
     names = tuple(f"{evil}{c}" for c in range(graph.num_classes))
     graph = dataclasses.replace(
