@@ -18,6 +18,8 @@ __all__ = ["MAX_SITES", "graph_facts", "overview", "site_facts", "site_names"]
 #: Sites that are listed one by one, and vertices and edges that are drawn.
 MAX_SITES = 200
 DRAWN_VERTICES, DRAWN_EDGES, DRAWN_SITES = 240, 700, 12
+#: Sites with no more vertices than this are devices; so many of them are drawn.
+DEVICE, DRAWN_DEVICES = 2, 60
 
 
 def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
@@ -227,9 +229,14 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     owned = np.flatnonzero(partition.held_owner)[::-1]
     owner[partition.held_vertex[owned]] = partition.held_site[owned]
     size = np.bincount(owner[owner >= 0], minlength=partition.num_sites)
-    sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
-    sites = sites[size[sites] > 0]
-    taken = _neighbourhood(graph, owner, sites, degree)
+    if size.max(initial=0) > DEVICE:
+        sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
+        sites = sites[size[sites] > 0]
+        taken = _neighbourhood(graph, owner, sites, degree, DRAWN_VERTICES)
+    else:  # devices: those that hold some neighbourhood, for the largest of them say nothing
+        nobody = np.where(owner >= 0, 0, -1)
+        taken = _neighbourhood(graph, nobody, np.zeros(1, dtype=np.int64), degree, DRAWN_DEVICES)
+        sites = np.unique(owner[taken])
     chosen: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     for place, site in enumerate(sites):
@@ -261,11 +268,13 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     }
 
 
-def _neighbourhood(graph: Graph, owner: np.ndarray, sites: np.ndarray, degree: np.ndarray) -> np.ndarray:
-    """At most DRAWN_VERTICES vertices of the sites, as many of each, bool [N]: the one of highest degree of
-    each site, and those with most edges to the taken ones, four times as many in every pass."""
+def _neighbourhood(
+    graph: Graph, owner: np.ndarray, sites: np.ndarray, degree: np.ndarray, most: int
+) -> np.ndarray:
+    """At most `most` vertices of the sites, as many of each, bool [N]: the one of highest degree of each
+    site, and those with most edges to the taken ones, four times as many in every pass."""
     u, v = graph.edges
-    n, each = graph.num_nodes, max(1, DRAWN_VERTICES // max(1, len(sites)))
+    n, each = graph.num_nodes, max(1, most // max(1, len(sites)))
     taken = np.zeros(n, dtype=bool)
     quota = 1
     while True:

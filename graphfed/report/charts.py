@@ -38,6 +38,8 @@ MARKERS = "osD^vPX*"
 WIDTH = 5.4
 #: Sites whose classes are drawn.
 DRAWN_SITES = 30
+#: More sites in a circle are not named.
+NAMED_SITES = 12
 
 
 def _figure(height: float, width: float = WIDTH, **options: Any) -> Any:
@@ -324,7 +326,8 @@ def _site_labels(sites: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _crowded(sites: Sequence[Mapping[str, Any]]) -> bool:
     """Whether labels of sites have to be turned."""
-    return sum(_wide(label) + 2 for label in _site_labels(sites)) > 64
+    labels = _site_labels(sites)
+    return max(map(_wide, labels), default=0) * len(labels) > 64
 
 
 def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -347,10 +350,10 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
     crowded = _crowded(sites)
     ax.set_xticks(
         range(len(shown)), _site_labels(sites), rotation=45 if crowded else 0,
-        ha="right" if crowded else "center",
+        ha="right" if crowded else "center", fontsize=8 if len(shown) > 15 else None,
     )  # fmt: skip
     ax.grid(axis="x", visible=False)
-    ax.set_xlabel("site" if len(sites) <= len(shown) else f"site, the first {len(shown)} of {len(sites)}")
+    ax.set_xlabel("site" if len(sites) <= len(shown) else f"site, the first {len(shown)}")
     ax.set_ylabel("vertices of known class")
     ax.yaxis.set_major_formatter(_grouped)
 
@@ -389,11 +392,11 @@ def _partition_on(ax: Any, drawing: Mapping[str, Any], names: Mapping[int, str])
             LineCollection(at[chosen[:, :2]], colors=colour, linewidths=width, alpha=alpha, zorder=1)
         )
     sites = np.asarray(drawing["sites"], dtype=int)
-    several = len(set(sites.tolist())) > 1
+    named = 1 < len(set(sites.tolist())) <= NAMED_SITES
     for site in dict.fromkeys(sites.tolist()):
         mine = at[sites == site]
         ax.scatter(*mine.T, s=11, color=SERIES[0], linewidths=0.4, edgecolors=PAPER, zorder=2)
-        if not several:
+        if not named:
             continue
         middle = mine.mean(0)
         away = middle / max(np.linalg.norm(middle), 1e-9)

@@ -390,8 +390,8 @@ def _charts(subject: Subject) -> dict[str, str]:
 def _result_charts(subject: Subject) -> dict[str, str]:
     drawn: dict[str, str] = {}
     lines = {label: [_curve(run) for run in runs] for label, runs in subject.rows.items()}
-    # A row is drawn over the rounds in which every seed was evaluated.
-    lines = {label: runs for label, runs in lines.items() if set.intersection(*(set(r) for r in runs))}
+    # A row is drawn over the rounds in which every seed was evaluated, if it is more than a point.
+    lines = {k: runs for k, runs in lines.items() if len(set.intersection(*(set(r) for r in runs))) > 1}
     if lines:
         drawn["curves"] = charts.curves(lines, "accuracy")
     if subject.comparison is not None:

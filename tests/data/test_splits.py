@@ -83,7 +83,10 @@ def test_public_is_the_data_sets_own_and_default_prefers_it():
         ("per_class:20", "three counts"),
         ("per_class:a,b,c", "three counts"),
         ("per_class:0,5,5", "at least 1 vertex a class"),
-        ("per_class:31,5,5", "class 2 of 'g' has 30 vertices, fewer than the 31 a class.*N at most 30"),
+        (
+            "per_class:31,5,5",
+            "class 2 of 'g' has 30 labelled vertices, fewer than the 31 a class.*N at most 30",
+        ),
         ("per_class:20,50,50", "70 vertices left .* fewer than the 50 [+] 50"),
         ("random:0.5,0.5", "three fractions"),
         ("random:0.6,0.3,0.2", "sum at most 1"),
