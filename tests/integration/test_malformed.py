@@ -256,6 +256,58 @@ def test_a_pickle_in_a_file_of_torch_is_refused_and_does_not_run(capsys: pytest.
     assert not Path("ran").exists()
 
 
+def npz(cut: int | None) -> None:
+    """A public set's file, cut short."""
+    arrays = {"edges": np.array([[0, 1], [1, 2]]), "labels": np.array([0, 1, 1])}
+    arrays |= {"feat_indptr": np.arange(4), "feat_indices": np.arange(3)}
+    Path("sets/dblp").mkdir(parents=True)
+    np.savez(Path("sets/dblp/dblp.npz"), **arrays, num_features=3)
+    whole = Path("sets/dblp/dblp.npz").read_bytes()
+    Path("sets/dblp/dblp.npz").write_bytes(whole[:cut])
+
+
+@pytest.mark.parametrize("cut", [0, 10, 300, -40, -1])
+def test_a_public_set_that_is_cut_short_is_refused(cut: int, capsys: pytest.CaptureFixture[str]) -> None:
+    npz(cut)
+    refused(["--data", "dblp", "--data-dir", "sets"], capsys, "dblp.npz")
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "told"),
+    [
+        ("missing", "the data folder missing does not exist"),
+        ("nodes.csv", "nodes.csv"),
+        ("empty", "dblp.npz"),
+    ],
+)
+def test_a_data_folder_that_is_none_is_refused(
+    data_dir: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRAPHFED_DATA", raising=False)
+    Path("empty").mkdir()
+    refused(["--data", "dblp", "--data-dir", data_dir], capsys, told)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "manifest.json", "result.json"])
+@pytest.mark.parametrize("left", [0, 0.5, 0.98])
+def test_a_run_whose_files_are_cut_short_predicts_nothing(
+    file: str, left: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "--data", "d.yaml", "--out", "run"]) == 0
+    path = Path("run") / file
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(left * len(whole))])
+    capsys.readouterr()
+    command = ["audit", "run"] if file == "result.json" else ["predict", "run", "--out", "p.csv"]
+    assert main(command) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    assert str(path) in error
+    assert not Path("p.csv").exists()
+    assert not Path("run/audit.json").exists()
+
+
 def test_weights_are_refused_where_the_method_has_no_use_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     Path("edges.csv").write_text("source,target,weight\na,b,1.5\nb,c,2\n")
     told = "backbone 'gat' has no use for edge weights, and 'nodes' has them; choose gcn or sage"
