@@ -111,10 +111,11 @@ def data_inspect(
         graphfed data partition, graphfed methods; docs/data.md
     """
     from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.folder import check_new_file
     from graphfed.experiment.inspect import Inspection, inspect
 
     if out is not None:
-        _check_new(out, PICTURES)
+        check_new_file(out, PICTURES)
     found = inspect(
         data, clients=clients, partition=partition, split=split or "default", seed=seed or 0,
         data_dir=data_dir, settings=parse_settings(settings or ()),
@@ -161,12 +162,13 @@ def data_partition(
         graphfed data inspect, graphfed run; docs/data.md
     """
     from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.folder import check_new_file
     from graphfed.experiment.inspect import Inspection, inspect
     from graphfed.experiment.source import data_source
 
-    _check_new(out, (".safetensors",))
+    check_new_file(out, (".safetensors",))
     if picture is not None:
-        _check_new(picture, PICTURES)
+        check_new_file(picture, PICTURES)
     source = data_source(data)
     found = inspect(
         source, clients=clients, partition=partition or source.default_partition, seed=seed or 0,
@@ -190,16 +192,6 @@ def data_partition(
 # ---- files -------------------------------------------------------------------------------------------------
 
 PICTURES = (".svg", ".png")
-
-
-def _check_new(path: Path, endings: tuple[str, ...]) -> None:
-    """InputError unless a file can be written to `path`: known before anything is loaded."""
-    if path.suffix not in endings:
-        raise InputError(f"{path} must end in {' or '.join(endings)}")
-    if path.exists():
-        raise InputError(f"{path} is there already; remove it, or name another file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
 
 
 def _draw(found: "Inspection", path: Path) -> None:

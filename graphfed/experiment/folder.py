@@ -41,6 +41,7 @@ __all__ = [
     "Predictions",
     "cannot_be_written",
     "check_free",
+    "check_new_file",
     "check_space",
     "chosen_folder",
     "default_folder",
@@ -107,6 +108,17 @@ def default_folder(label: str) -> Path:
 
 #: Characters of a label in a folder's name: with four bytes each they fit, time and number included.
 MAX_LABEL = 50
+
+
+def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
+    """InputError unless a new file can be written to `path`: its ending fits, its folder is there, it is
+    not."""
+    if path.suffix not in endings:
+        raise InputError(f"{path} must end in {' or '.join(endings)}")
+    if path.exists():
+        raise InputError(f"{path} is there already; remove it, or name another file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
 
 
 def check_free(folder: Path) -> None:

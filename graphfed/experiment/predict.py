@@ -12,7 +12,7 @@ import numpy as np
 from graphfed.data.graph import Graph, Split
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
-from graphfed.experiment.folder import Predictions, predictions_table
+from graphfed.experiment.folder import Predictions, check_new_file, predictions_table
 from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
 from graphfed.experiment.run import Inputs, cohort_predictions, load_graph, pooled_partition
 from graphfed.files import read_tensors, write_bytes
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from graphfed.federation import Federation
     from graphfed.methods.base import State
 
-__all__ = ["check_table_name", "predict", "read_nodes", "write_table"]
+__all__ = ["TABLES", "predict", "read_nodes", "write_table"]
+
+#: Endings of files that predictions can be written to.
+TABLES = (".csv", ".parquet")
 
 
 def predict(
@@ -75,6 +78,13 @@ def _other_inputs(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> 
                 f"the model was trained on feature {there!r} where {graph.name!r} has {here!r}; name the "
                 f"features in the same order: [{', '.join(trained)[:300]}]"
             )
+    trained_with, has = bool(known.get("edge_weights")), graph.edge_weight is not None
+    if trained_with != has:
+        raise InputError(
+            f"the model was trained {'with' if trained_with else 'without'} edge weights, and {graph.name!r} "
+            f"has {'them' if has else 'none, or all are 1'}; "
+            + ("leave them out (in a description: 'weight:' with nothing after it)" if has else "add them")
+        )
     if config.method.personal:
         raise InputError(
             f"{config.method.name} has a model for every client, and {graph.name!r} is of none of them; use "
@@ -201,12 +211,12 @@ def read_nodes(path: Path) -> list[str]:
 def write_table(path: Path, table: Any) -> None:
     """Write a table as CSV or Parquet, by the ending, atomically.
 
-    InputError for another ending; GraphfedError when the disk refuses."""
+    InputError for another ending and a file that is there; GraphfedError when the disk refuses."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow import csv
 
-    check_table_name(path)
+    check_new_file(path, TABLES)
     sink = pa.BufferOutputStream()
     if path.suffix == ".csv":
         csv.write_csv(pa.table({name: _plain(table[name]) for name in table.column_names}), sink)
@@ -216,14 +226,6 @@ def write_table(path: Path, table: Any) -> None:
         write_bytes(path, sink.getvalue().to_pybytes())
     except OSError as error:
         raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
-
-
-def check_table_name(path: Path) -> None:
-    """InputError unless a table can be written to `path`: its ending, and nothing there yet."""
-    if path.suffix not in (".csv", ".parquet"):
-        raise InputError(f"predictions go to a .csv or a .parquet file, not to {path}")
-    if path.exists():
-        raise InputError(f"{path} is there already; remove it, or name another file")
 
 
 def _plain(column: Any) -> Any:

@@ -359,6 +359,7 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
             "classes": inputs.graph.num_classes,
             "class_names": inputs.graph.class_names,
             "feature_names": inputs.graph.feature_names,
+            "edge_weights": inputs.graph.edge_weight is not None,
             "split": inputs.split.name,
         },
         "partition": {

@@ -131,6 +131,22 @@ def _unfinished(folder: Path, run: Path) -> Path:
     return folder / "begun"
 
 
+def test_a_model_is_used_with_edge_weights_exactly_if_it_was_trained_with_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y, edges = rng.normal(size=(60, 3)), np.arange(60) % 2, rng.integers(0, 60, (2, 150))
+    plain = make_graph("plain", x, y, edges)
+    heavy = make_graph("heavy", x, y, edges, edge_weight=rng.uniform(1, 9, 150))
+    for graph, other, told in (
+        (plain, heavy, "trained without edge weights, and 'heavy' has them; leave them out"),
+        (heavy, plain, "trained with edge weights, and 'plain' has none, or all are 1; add them"),
+    ):
+        folder = tmp_path / graph.name
+        graphfed.run("fedavg", data=graph, split="random", out=folder, clients=2, rounds=3)
+        graphfed.predict(folder, data=graph)
+        with pytest.raises(InputError, match=told):
+            graphfed.predict(folder, data=other)
+
+
 @pytest.mark.parametrize("out", ["p.txt", "there.csv"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     out: str, bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
