@@ -399,15 +399,19 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def check_there(folder: Path) -> None:
-    """InputError where there is no such folder, or it is a file: what else is said of it would mislead."""
+    """InputError where there is no such folder, or it is a file, or holds runs but is none: what else is said
+    of it would mislead."""
     try:
         is_folder = stat.S_ISDIR(folder.stat().st_mode)
+        runs = [] if (folder / "manifest.json").exists() else sorted(folder.glob("*/manifest.json"))
     except FileNotFoundError:
         raise InputError(f"there is no folder {folder}; name the folder of a run, as in runs/...") from None
     except (OSError, ValueError):
         return  # said by what reads from it
     if not is_folder:
         raise InputError(f"{folder} is not a folder; name the folder of a run")
+    if runs and not any((folder / name).exists() for name in _LAST):
+        raise InputError(f"{folder} holds runs and is none; name one of them, as in {runs[-1].parent}")
 
 
 def read_json(path: Path) -> Any:

@@ -83,6 +83,11 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
             f"data {shown(str(path))} is one table, and a graph needs two; name them in a YAML file, as in "
             "'nodes: nodes.csv' and 'edges: edges.csv', and give that file"
         )
+    if os.path.isdir(path):  # pathlib raises where a folder above may not be looked into
+        raise InputError(
+            f"data {shown(str(path))} is a folder; name a file in it ({', '.join(FILES)}), or a data set: "
+            f"{did_you_mean(path.name, DATASETS)}"
+        )
     if path.suffix or len(path.parts) > 1:
         raise InputError(
             f"data {shown(str(path))} is no file that can be read ({', '.join(FILES)}) and no data set; "

@@ -30,6 +30,10 @@ def get_method(name: str) -> "Method":
     small = name if name in METHODS else name.lower()
     canonical = ALIASES.get(small, small)
     if canonical not in METHODS:
+        if small.endswith((".yaml", ".yml")):
+            raise InputError(
+                f"{_brief(name)} is a file and no method; give it as --config FILE or --data FILE"
+            )
         raise InputError(f"unknown method {_brief(name)}; {did_you_mean(small[:60], [*METHODS, *ALIASES])}")
     method: Method = importlib.import_module(METHODS[canonical]).METHOD
     return method

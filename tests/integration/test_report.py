@@ -229,6 +229,11 @@ def test_what_is_no_finished_run_is_refused(
     (tmp_path / "file").touch()
     assert main(["report", str(tmp_path / "file")]) == 2
     assert "file is not a folder" in capsys.readouterr().err
+    Path("runs/one").mkdir(parents=True)
+    Path("runs/one/manifest.json").write_text("{}")
+    for command in ("report", "resume", "predict", "audit"):
+        assert main([command, "runs"]) == 2
+        assert "runs holds runs and is none; name one of them, as in runs/one" in capsys.readouterr().err
     Path("begun").mkdir()
     Path("begun/manifest.json").write_text("{}")
     assert main(["report", "begun"]) == 2
