@@ -224,7 +224,7 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
 
     Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
-    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where the ends are owned by two sites."""
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
     owner = np.full(graph.num_nodes, -1)
     owned = np.flatnonzero(partition.held_owner)[::-1]
     owner[partition.held_vertex[owned]] = partition.held_site[owned]
@@ -257,7 +257,7 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     ends = ends[:, (ends >= 0).all(0)]
     if ends.shape[1] > DRAWN_EDGES:
         ends = ends[:, np.sort(generator(0, "overview").choice(ends.shape[1], DRAWN_EDGES, replace=False))]
-    across = owner[vertices[ends[0]]] != owner[vertices[ends[1]]]
+    across = ~_inside(partition, place_of, ends)
     points = np.concatenate([*positions, np.zeros((0, 2))])
     return {
         "vertices": vertices.tolist(),
@@ -266,6 +266,19 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
         "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
+
+
+def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which of the drawn edges [2, m] (positions among the drawn vertices) some site has, [m] bool."""
+    p = partition
+    vertex_of = np.zeros(int(p.held_id.max(initial=0)) + 1, dtype=np.int64)
+    vertex_of[p.held_id] = p.held_vertex
+    theirs = np.stack((place_of[vertex_of[p.edge_u]], place_of[vertex_of[p.edge_v]]))
+    theirs = theirs[:, (theirs >= 0).all(0)]
+    width = int(ends.max(initial=0)) + 1 + int(theirs.max(initial=0))
+    keys = [np.minimum(*pair) * width + np.maximum(*pair) for pair in (ends, theirs)]
+    found: np.ndarray = np.isin(keys[0], keys[1])
+    return found
 
 
 def _neighbourhood(

@@ -269,11 +269,12 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
     from graphfed.nn.backbones import BACKBONES
 
     backbone = config.training.backbone
-    if inputs.graph.edge_weight is not None and not BACKBONES[backbone].weighted:
-        others = " or ".join(name for name in BACKBONES if BACKBONES[name].weighted)
+    weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
+    if inputs.graph.edge_weight is not None and backbone not in weighted:
         raise InputError(
             f"backbone {backbone!r} has no use for edge weights, and {inputs.graph.name!r} has them; choose "
-            f"{others}, or leave the weights out (in a description: 'weight:' with nothing after it)"
+            f"{' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with nothing "
+            "after it)"
         )
 
 
