@@ -2,6 +2,7 @@
 
     manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
     overview.json        the graph, its sites and a drawing of both (`graphfed.data.overview`)
+    partition.safetensors  where --partition named a file: a copy of it, which the run can go on with
     checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINTS",
+    "PARTITION",
     "Predictions",
     "cannot_be_written",
     "check_free",
@@ -199,9 +201,12 @@ def open_folder(
         _remove_empty(made)
 
 
+#: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
+#: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
+PARTITION = "partition.safetensors"
 #: The files of a run and of a comparison.
 _OURS = (
-    "manifest.json", "overview.json", "metrics.jsonl", "ledger.json", "model.safetensors",
+    "manifest.json", "overview.json", PARTITION, "metrics.jsonl", "ledger.json", "model.safetensors",
     "predictions.parquet", "result.json", "report.html", "model_card.md",
 )  # fmt: skip
 #: The file that is written last: by a run, a comparison, a sweep, a reproduction.
