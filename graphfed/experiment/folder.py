@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import write_bytes, write_json, write_tensors
 from graphfed.runtime.interrupts import Interrupted
 
@@ -113,14 +113,23 @@ MAX_LABEL = 50
 
 
 def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
-    """InputError unless a new file can be written to `path`: its ending fits, its folder is there, it is
-    not."""
+    """InputError unless a new file can be written to `path`: its ending fits, its folder is there and can be
+    written into, it is not there."""
     if path.suffix not in endings:
         raise InputError(f"{path} must end in {' or '.join(endings)}")
-    if path.exists():
+    try:
+        path.lstat()  # a link to nowhere is there, too
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "the name cannot be used"
+        raise InputError(f"{shown(str(path))} cannot be written ({reason}); name another file") from None
+    else:
         raise InputError(f"{path} is there already; remove it, or name another file")
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{path} cannot be written: {path.parent} is not a folder you may write to")
 
 
 def check_free(folder: Path) -> None:

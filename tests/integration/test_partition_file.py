@@ -1,6 +1,7 @@
 """A partition that was saved is a partition like any other: runs on it are those on the one it was made from,
 and a file that does not fit is refused."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +144,13 @@ LOST: dict[str, tuple[Callable[[Graph], Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_file_that_may_not_be_read_is_refused(saved: Partition) -> None:
+    HERE.chmod(0)
+    with pytest.raises(InputError, match=r"sites.safetensors cannot be read: Permission denied"):
+        graphfed.run("fedavg", partition=HERE, out=False)
+
+
 @pytest.mark.parametrize("case", LOST)
 def test_without_the_file_a_copy_that_is_not_the_runs_partition_is_refused(
     case: str, saved: Partition, digits: Graph
@@ -183,10 +191,18 @@ REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
     "a seed": (None, ["--set", "partition_seed=3"], "partition_seed has no use here"),
     "no file": (HERE.unlink, [], "the partition file sites.safetensors is not there; write one with"),
     "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file sites.safetensors is a folder"),
+    "a pipe": (lambda: (HERE.unlink(), os.mkfifo(HERE)), [], "file sites.safetensors is no regular file"),
+    "a name that is too long": (None, ["--partition", "s" * 300 + ".s"], "cannot be read (File name too long)"),
+    "a file in a file": (
+        None, ["--partition", f"{HERE}/s.safetensors"], f"partition file {HERE}/s.safetensors is not there"),
+    "a path without ending": (None, ["--partition", "./sites"], "the partition file sites is not there"),
     "an empty file": (lambda: HERE.write_bytes(b""), [], "sites.safetensors is not a partition file"),
     "text": (lambda: HERE.write_text("site,vertex\n0,1\n"), [], "sites.safetensors is not a partition file"),
-    "half a file": (
+    "a file cut short": (
         lambda: HERE.write_bytes(HERE.read_bytes()[:-1000]), [], "sites.safetensors is not a partition file"),
+    "half a header": (lambda: HERE.write_bytes(HERE.read_bytes()[:60]), [], "is not a partition file"),
+    "a header of 10^18 bytes": (
+        lambda: HERE.write_bytes((10**18).to_bytes(8, "little") + b"{}"), [], "is not a partition file"),
     "a bit that flipped": (
         lambda: HERE.write_bytes(HERE.read_bytes()[:-1] + bytes([HERE.read_bytes()[-1] ^ 1])),
         [], "sites.safetensors is damaged"),
