@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from graphfed.data.graph import Graph, Split
+from graphfed.data.graph import Graph, Split, sorted_unique
 from graphfed.data.partition import Partition
 from graphfed.data.seeding import generator
 
@@ -28,6 +28,8 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
     degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
     missing: what methods do without: vertices without label, in no part of the split, or with nothing but
     zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
+    cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
+    that one site lacks may lie inside another.
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
     label_skew: mean over sites, by owned vertices, of the total variation distance between a site's classes
     and all vertices' (0: every site is like the whole; 1: no class in common)."""
@@ -99,7 +101,7 @@ def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     cut, skew = told["cut_edges"], told["label_skew"]
     return [
         ("sites", f"{told['num_sites']:,}"),
-        ("edges between sites", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("edges inside no site (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
         ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
     ]
 
@@ -209,15 +211,23 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
         }
         for s in sorted(listed.tolist())
     ]
-    # An edge that leaves its site is in the table of both ends.
-    cut = len(p.cut_site) // 2
-    inside = len(p.edge_site)
+    cut = graph.num_edges - _edges_inside(graph, p)
     return {
         "num_sites": k,
         "sites": rows,
-        "cut_edges": {"count": cut, "share": cut / (cut + inside) if cut + inside else 0.0},
+        "cut_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
         "label_skew": skew,
     }
+
+
+def _edges_inside(graph: Graph, partition: Partition) -> int:
+    """How many of the graph's edges lie inside a site; one that lies inside several counts once."""
+    p = partition
+    if np.bincount(p.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
+        return len(p.edge_site)
+    ids, first = np.unique(p.held_id, return_index=True)
+    ends = np.stack([p.held_vertex[first][np.searchsorted(ids, end)] for end in (p.edge_u, p.edge_v)])
+    return len(sorted_unique(ends.min(0) * graph.num_nodes + ends.max(0)))
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:

@@ -39,6 +39,7 @@ __all__ = [
     "execute",
     "finish",
     "has_checkpoint",
+    "keep_partition",
     "load_graph",
     "load_inputs",
     "now",
@@ -285,12 +286,16 @@ def execute(
     folder: Path | None,
     command: str,
     on_event: "Callable[[Event], None] | None" = None,
+    own_partition: bool = True,
 ) -> Result:
     """Train and score on loaded inputs, and write what is found into `folder` (None: write nothing), which is
-    open."""
+    open. own_partition: keep a copy there of a partition that was read from a file."""
     if folder is not None:
-        files.check_space(folder, _bytes_needed(config, inputs))
+        kept = _partition_bytes(config, inputs) if own_partition else 0
+        files.check_space(folder, _bytes_needed(config, inputs) + kept)
         write_manifest(folder, _manifest(config, inputs, command))
+        if own_partition:
+            keep_partition(folder, config, inputs)
         _write(folder, "overview.json", overview(inputs.graph, inputs.split, inputs.partition))
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
@@ -378,6 +383,23 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
         "threads": _threads_of(config, inputs) if config.runtime == "local" else config.site_threads,
         "placement": config.placement if config.runtime == "local" else None,
     }
+
+
+def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
+    """Copy into `folder` the partition that was read from a file, so that what is in the folder can be used
+    when that file is gone. GraphfedError when the disk refuses."""
+    if config.partition_file is None:
+        return
+    try:
+        inputs.partition.save(folder / files.PARTITION)
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
+
+
+def _partition_bytes(config: RunConfig, inputs: Inputs) -> int:
+    if config.partition_file is None:
+        return 0
+    return sum(column.nbytes for column in inputs.partition.tables.values())
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
