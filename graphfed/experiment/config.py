@@ -475,11 +475,13 @@ def _dealing(partition: Any, clients: Any) -> _Dealing:
 
 
 def partition_file(partition: Any) -> Path | None:
-    """The file that is meant, None where it is a name: a path has an ending, or a folder."""
-    if not isinstance(partition, str | os.PathLike):
+    """The file that is meant, None where it is a name: a path has an ending, or a folder (./sites)."""
+    if isinstance(partition, os.PathLike):
+        return Path(partition)
+    if not isinstance(partition, str):
         return None
     path = Path(partition)
-    return path if path.suffix or len(path.parts) > 1 else None
+    return path if path.suffix or os.sep in partition else None
 
 
 def _check_task(data: str | Graph | Description, method: Method) -> None:
