@@ -222,12 +222,18 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
 
 def _edges_inside(graph: Graph, partition: Partition) -> int:
     """How many of the graph's edges lie inside a site; one that lies inside several counts once."""
-    p = partition
-    if np.bincount(p.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
-        return len(p.edge_site)
-    ids, first = np.unique(p.held_id, return_index=True)
-    ends = np.stack([p.held_vertex[first][np.searchsorted(ids, end)] for end in (p.edge_u, p.edge_v)])
+    if np.bincount(partition.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
+        return len(partition.edge_site)
+    ends = _ends(partition)
     return len(sorted_unique(ends.min(0) * graph.num_nodes + ends.max(0)))
+
+
+def _ends(partition: Partition) -> np.ndarray:
+    """The vertices at both ends of the edges inside sites, [2, E]."""
+    vertex_of = np.zeros(int(partition.held_id.max(initial=0)) + 1, dtype=np.int64)
+    vertex_of[partition.held_id] = partition.held_vertex
+    ends: np.ndarray = vertex_of[np.stack((partition.edge_u, partition.edge_v))]
+    return ends
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
@@ -280,14 +286,11 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
 
 def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Which of the drawn edges [2, m] (positions among the drawn vertices) some site has, [m] bool."""
-    p = partition
-    vertex_of = np.zeros(int(p.held_id.max(initial=0)) + 1, dtype=np.int64)
-    vertex_of[p.held_id] = p.held_vertex
-    theirs = np.stack((place_of[vertex_of[p.edge_u]], place_of[vertex_of[p.edge_v]]))
+    theirs = place_of[_ends(partition)]
     theirs = theirs[:, (theirs >= 0).all(0)]
-    width = int(ends.max(initial=0)) + 1 + int(theirs.max(initial=0))
-    keys = [np.minimum(*pair) * width + np.maximum(*pair) for pair in (ends, theirs)]
-    found: np.ndarray = np.isin(keys[0], keys[1])
+    width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
+    mine, known = (pair.min(0) * width + pair.max(0) for pair in (ends, theirs))
+    found: np.ndarray = np.isin(mine, known)
     return found
 
 
