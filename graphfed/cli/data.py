@@ -102,7 +102,8 @@ def data_inspect(
     """Look at a graph before training: its numbers, its sites, and which methods can use it.
 
     The sites are those that the data names, or those that --partition and --clients ask for. Nothing is
-    trained, and nothing is written but the picture.
+    trained, and nothing is written but the picture. A table with an empty cell among its features is refused
+    while it is read, as it is by a run.
 
     Examples:
         graphfed data inspect bank.yaml
