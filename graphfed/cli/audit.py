@@ -8,12 +8,16 @@ import typer
 
 from graphfed.cli.options import DataDir, Json
 from graphfed.cli.output import say, show
+from graphfed.cli.values import run_folders
 
 __all__ = ["audit"]
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", autocompletion=run_folders, help="Folder of a finished run."),
+    ],
     *,
     data_dir: DataDir = None,
     as_json: Json = False,

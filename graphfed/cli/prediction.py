@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import DataDir
-from graphfed.cli.values import DATA_SETS, choices
+from graphfed.cli.values import DATA_SETS, choices, run_folders
 
 __all__ = ["predict"]
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished run.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", autocompletion=run_folders, help="Folder of a finished run."),
+    ],
     *,
     data: Annotated[
         str | None,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from graphfed.cli.values import run_folders
+
 __all__ = ["report"]
 
 
@@ -12,7 +14,9 @@ def report(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER...", help="The folder of a run or a comparison, or those of several runs."
+            metavar="FOLDER...",
+            autocompletion=run_folders,
+            help="The folder of a run or a comparison, or those of several runs.",
         ),
     ],
     *,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.values import choices
+from graphfed.cli.values import choices, run_folders
 
 __all__ = ["track"]
 
@@ -13,7 +13,11 @@ __all__ = ["track"]
 def track(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER...", help="Folders of runs, comparisons, sweeps or reproductions."),
+        typer.Argument(
+            metavar="FOLDER...",
+            autocompletion=run_folders,
+            help="Folders of runs, comparisons, sweeps or reproductions.",
+        ),
     ],
     *,
     to: Annotated[

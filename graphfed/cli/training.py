@@ -31,7 +31,7 @@ from graphfed.cli.options import (
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
 from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
-from graphfed.cli.values import method_names
+from graphfed.cli.values import method_names, run_folders
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -258,7 +258,11 @@ def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> 
 def resume(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="FOLDER", help="Folder of a run, comparison or sweep that has not ended."),
+        typer.Argument(
+            metavar="FOLDER",
+            autocompletion=run_folders,
+            help="Folder of a run, comparison or sweep that has not ended.",
+        ),
     ],
     *,
     data_dir: DataDir = None,

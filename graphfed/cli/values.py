@@ -5,6 +5,7 @@ torch first. tests/integration/test_completion.py keeps this copy equal to them.
 """
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 __all__ = [
     "DATA_SETS",
@@ -17,6 +18,7 @@ __all__ = [
     "choices",
     "data_setting_keys",
     "method_names",
+    "run_folders",
     "setting_keys",
 ]
 
@@ -35,7 +37,7 @@ DEVICES = ("cpu", "cuda")
 SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "dropout", "backbone", "heads", "local_steps", "fraction",
     "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
-    "mu", "server_lr", "beta1", "beta2", "tau", "hops",
+    "mu", "server_lr", "beta1", "beta2", "tau", "hops", "maps", "update", "pooling", "norm", "predictor",
     "partition.beta", "partition.kind", "partition.alpha", "partition.vertices", "partition.overlap",
     "partition.mean", "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
 )  # fmt: skip
@@ -56,6 +58,33 @@ def method_names(incomplete: str) -> list[str]:
     from graphfed.methods.registry import ALIASES, METHODS
 
     return [name for name in (*METHODS, *ALIASES) if name.startswith(incomplete)]
+
+
+def run_folders(incomplete: str) -> list[str]:
+    """Completes the folder of a run, a comparison or a sweep: here, or one folder deeper, as in runs/."""
+    head, slash, start = incomplete.rpartition("/")
+    folders: list[str] = []
+    for folder in _folders_in(Path(head + slash or ".")):
+        if folder.name.startswith(start):
+            inner = [folder] if _is_run(folder) else [f for f in _folders_in(folder) if _is_run(f)]
+            path = head + slash + folder.name
+            folders += [path if found is folder else f"{path}/{found.name}" for found in inner]
+    # Shells take the words of a completion apart at these; files are offered where nothing of ours is.
+    return [] if any(set(name) & set(" \t\n:'\"\\$`") for name in folders) else folders
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != ".")
+    except OSError:
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / "manifest.json").is_file()
+    except OSError:
+        return False
 
 
 def data_setting_keys(incomplete: str) -> list[str]:

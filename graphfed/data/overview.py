@@ -223,19 +223,25 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
 
 def _edges_inside(graph: Graph, partition: Partition) -> int:
     """How many of the graph's edges lie inside a site; one that lies inside several counts once."""
-    p = partition
-    if np.bincount(p.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
-        return len(p.edge_site)
-    ids, first = np.unique(p.held_id, return_index=True)
-    ends = np.stack([p.held_vertex[first][np.searchsorted(ids, end)] for end in (p.edge_u, p.edge_v)])
+    if np.bincount(partition.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
+        return len(partition.edge_site)
+    ends = _ends(partition)
     return len(sorted_unique(ends.min(0) * graph.num_nodes + ends.max(0)))
+
+
+def _ends(partition: Partition) -> np.ndarray:
+    """The vertices at both ends of the edges inside sites, [2, E]."""
+    vertex_of = np.zeros(int(partition.held_id.max(initial=0)) + 1, dtype=np.int64)
+    vertex_of[partition.held_id] = partition.held_vertex
+    ends: np.ndarray = vertex_of[np.stack((partition.edge_u, partition.edge_v))]
+    return ends
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
     """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
 
     Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
-    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where the ends are owned by two sites."""
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
     owner = np.full(graph.num_nodes, -1)
     owned = np.flatnonzero(partition.held_owner)[::-1]
     owner[partition.held_vertex[owned]] = partition.held_site[owned]
@@ -268,7 +274,7 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     ends = ends[:, (ends >= 0).all(0)]
     if ends.shape[1] > DRAWN_EDGES:
         ends = ends[:, np.sort(generator(0, "overview").choice(ends.shape[1], DRAWN_EDGES, replace=False))]
-    across = owner[vertices[ends[0]]] != owner[vertices[ends[1]]]
+    across = ~_inside(partition, place_of, ends)
     points = np.concatenate([*positions, np.zeros((0, 2))])
     return {
         "vertices": vertices.tolist(),
@@ -277,6 +283,16 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
         "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
+
+
+def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which of the drawn edges [2, m] (positions among the drawn vertices) some site has, [m] bool."""
+    theirs = place_of[_ends(partition)]
+    theirs = theirs[:, (theirs >= 0).all(0)]
+    width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
+    mine, known = (pair.min(0) * width + pair.max(0) for pair in (ends, theirs))
+    found: np.ndarray = np.isin(mine, known)
+    return found
 
 
 def _neighbourhood(

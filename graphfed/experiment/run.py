@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from graphfed.experiment.train import Event, Outcome
     from graphfed.federation import Ledger
     from graphfed.federation.cohort import Cohort
+    from graphfed.methods.base import Method
 
 __all__ = [
     "Inputs",
@@ -269,11 +270,12 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
     from graphfed.nn.backbones import BACKBONES
 
     backbone = config.training.backbone
-    if inputs.graph.edge_weight is not None and not BACKBONES[backbone].weighted:
-        others = " or ".join(name for name in BACKBONES if BACKBONES[name].weighted)
+    weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
+    if inputs.graph.edge_weight is not None and backbone not in weighted:
         raise InputError(
             f"backbone {backbone!r} has no use for edge weights, and {inputs.graph.name!r} has them; choose "
-            f"{others}, or leave the weights out (in a description: 'weight:' with nothing after it)"
+            f"{' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with nothing "
+            "after it)"
         )
 
 
@@ -457,7 +459,6 @@ def _train(
     from graphfed.experiment.checkpoint import Checkpoints
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
-    from graphfed.federation.payload import part_of
     from graphfed.methods.base import Task
 
     method = config.method
@@ -497,15 +498,29 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
-    weights = outcome.weights.parts
-    if method.pooled:
-        weights = tuple(part_of(w, 0) for w in weights)  # the only client's are the model
     return _Trained(
         outcome,
         ledger,
-        files.weight_arrays(weights),
+        _model_arrays(method, outcome),
         cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
     )
+
+
+def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
+    """The arrays of model.safetensors (see `weight_arrays`). Of a model in several values the names begin
+    with the value's."""
+    from graphfed.federation.payload import part_of
+
+    arrays: dict[str, np.ndarray] = {}
+    for name in method.model:
+        parts = outcome.state.values[name].parts
+        if name in method.replicated:
+            parts = parts[:1]
+        elif method.pooled:
+            parts = tuple(part_of(w, 0) for w in parts)  # the only client's are the model
+        prefix = f"{name}." if len(method.model) > 1 else ""
+        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
+    return arrays
 
 
 def pooled_partition(graph: Graph) -> Partition:
@@ -521,7 +536,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
 
     if not config.method.shared_model:
         return None
-    (weights,) = outcome.weights.parts
+    (weights,) = outcome.state.weights.parts
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
 
 

@@ -101,6 +101,18 @@ def test_sites_of_one_class_each_are_as_skewed_as_can_be() -> None:
     assert overview(graph, split, from_assignment(graph, y))["label_skew"] == pytest.approx(2 / 3)
 
 
+def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_site_has_it() -> None:
+    """Where sites share vertices, the ends of an edge that a site has may be owned by others."""
+    graph, split, _ = world(60, 80, 1, 0)
+    shared = overview(graph, split, partition(graph, "edges_uniform", 3, 0))
+    assert shared["cut_edges"]["count"] == 0
+    assert len({*shared["drawing"]["sites"]}) == 3
+    assert shared["drawing"]["edges"]
+    assert not any(cut for *_, cut in shared["drawing"]["edges"])
+    copies = overview(graph, split, partition(graph, "overlapping", 3, 0, mean=0.5, variance=0.0))
+    assert {cut for *_, cut in copies["drawing"]["edges"]} == {0, 1}
+
+
 def test_a_million_devices_are_summed_up(float32_default: None) -> None:
     """One site for each vertex: the largest are listed, nothing grows with the number of sites but counts."""
     graph, split, _ = world(5000, 10_000, 1, 0)

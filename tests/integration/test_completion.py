@@ -122,9 +122,31 @@ def test_tab_offers_commands_methods_data_sets_partitions_and_the_other_values(
     assert {"partition.beta=", "partition.kind="} <= tab.offered("graphfed run --set partition.")
     assert tab.completed("graphfed methods fedg", "fedgcn")
     assert tab.completed("graphfed run --checkp", "--checkpoint-every")
+    assert {"partition.beta=", "partition.kind="} <= tab.offered("graphfed sweep fedavg --grid partition.")
+    assert tab.completed("graphfed sweep fedavg --range weight_d", "weight_decay=")
+    for name in ("runs/first", "runs/second", "third"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "manifest.json").touch()
+    (tmp_path / "other").mkdir()
+    offered = tab.offered("graphfed report ")
+    assert {"runs/first", "runs/second", "third"} <= offered
+    assert "other" not in offered
+    assert tab.completed("graphfed resume runs/fi", "runs/first")
     # Where nothing of ours fits, files do.
     (tmp_path / "experiment.yaml").touch()
     assert tab.completed("graphfed run --config exp", "experiment.yaml")
+
+
+def test_a_run_whose_name_a_shell_would_take_apart_is_left_to_the_completion_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "with space"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    assert values.run_folders("p") == ["plain"]
+    assert values.run_folders("") == []
+    assert values.run_folders("nowhere/") == []
 
 
 def test_completion_loads_neither_torch_nor_numpy() -> None:
@@ -134,7 +156,7 @@ def test_completion_loads_neither_torch_nor_numpy() -> None:
         "except SystemExit: pass\n"
         "print(*sorted({'torch', 'numpy', 'scipy'} & set(sys.modules)))"
     )
-    words = ("run ", "run --data ", "run --partition ", "compare fedavg ", "run --set ")
+    words = ("run ", "run --data ", "run --partition ", "compare fedavg ", "run --set ", "sweep --grid ")
     for line in words:
         done = subprocess.run(
             [sys.executable, "-c", code],

@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
     "no file": (HERE.unlink, [], "the partition file sites.safetensors is not there; write one with"),
     "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file sites.safetensors is a folder"),
     "a pipe": (lambda: (HERE.unlink(), os.mkfifo(HERE)), [], "file sites.safetensors is no regular file"),
-    "a name that is too long": (None, ["--partition", "s" * 300 + ".s"], "cannot be read (File name too"),
+    "a name that is too long": (None, ["--partition", "s" * 300 + ".s"], "(File name too long)"),
     "a file in a file": (
         None, ["--partition", f"{HERE}/s.safetensors"], f"partition file {HERE}/s.safetensors is not there"),
     "a path without ending": (None, ["--partition", "./sites"], "the partition file sites is not there"),
