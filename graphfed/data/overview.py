@@ -85,8 +85,9 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("edges within a class (homophily)", _percent(told["homophily"])),
         ("vertices without a label", f"{missing['labels']:,}"),
         ("vertices in no part of the split", f"{missing['split']:,}"),
-        ("vertices whose features are all zero", f"{missing['features']:,}"),
     ]
+    if told["features"]:
+        facts.append(("vertices whose features are all zero", f"{missing['features']:,}"))
     if constant["count"]:
         named = ", ".join(name[:30] for name in constant["names"][:5])
         more = ", ..." if constant["count"] > 5 else ""

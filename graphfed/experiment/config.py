@@ -30,6 +30,7 @@ __all__ = [
     "EVERY",
     "OPTIONS",
     "RunConfig",
+    "data_setting_names",
     "default_threads",
     "make_config",
     "parse_settings",
@@ -222,6 +223,13 @@ def make_config(
         threads=None if threads is None else _integer("threads", threads, 1, MAX_THREADS),
         checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
     )
+
+
+def data_setting_names(data: Any, partition: str | Path) -> list[str]:
+    """Every key of `--set` that is about the data (of a name: its options), its split or its partition (a
+    name or a file)."""
+    options = DATASETS[data].options if isinstance(data, str) else {}
+    return _other_names("" if partition_file(partition) else str(partition), options)
 
 
 def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
