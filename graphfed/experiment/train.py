@@ -231,9 +231,10 @@ def train(
         # As if training had begun so long ago.
         began = time.perf_counter() - run.seconds
         ready = began + run.setup_seconds
-    tell("setup", run.number - 1, None)
 
     with nullcontext() if checkpoints is None else checkpoints.listen():
+        # Told once signals are heard: who stops a run that says it has begun finds it saved.
+        tell("setup", run.number - 1, None)
         while True:
             due = NOTHING_DUE if checkpoints is None else checkpoints.due()
             run, decision = _open_round(fed, method, config, run, due)
