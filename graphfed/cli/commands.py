@@ -109,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Empty where help was printed because nothing was asked.
         message = _meant(error) or one_line(error.format_message())
         if message:
-            say(f"error: {message} (see graphfed --help)")
+            page = getattr(error, "ctx", None)
+            say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
 
@@ -118,16 +119,21 @@ def _meant(error: Any) -> str:
     """What to say of an unknown option that is a setting of ours, or another program's word; else empty."""
     given = str(getattr(error, "option_name", ""))
     name = given.lstrip("-").replace("-", "_")
-    if not name:
+    if not name or error.ctx is None:
         return ""
+    takes = {option for parameter in error.ctx.command.params for option in parameter.opts}
+    if name in ("seed", "seeds"):
+        other = "--seed" if name == "seeds" else "--seeds"
+        many = "one seed: --seed 0" if name == "seeds" else "several seeds: --seeds 0,1,2"
+        return f"there is no option {given}; {error.ctx.info_name} takes {many}" if other in takes else ""
     from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS
 
     setting = name if name in SETTINGS else SYNONYMS.get(name)
     # Rounds are both.
     option = "rounds" if setting == "rounds" else OPTION_WORDS.get(name)
-    if option is not None:
+    if option is not None and f"--{option.replace('_', '-')}" in takes:
         return f"there is no option {given}; it is called --{option.replace('_', '-')} here"
-    if setting is not None:
+    if setting is not None and "--set" in takes:
         return f"there is no option {given}; {setting} is a setting: give --set {setting}=VALUE"
     return ""
 

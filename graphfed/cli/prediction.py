@@ -50,11 +50,12 @@ def predict(
     See also:
         docs/runs.md
     """
-    from graphfed.experiment.folder import check_new_file
+    from graphfed.experiment.folder import check_new_file, check_there
     from graphfed.experiment.predict import TABLES, read_nodes, write_table
     from graphfed.experiment.predict import predict as predict_with
 
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
+    check_there(folder)
     check_new_file(path, TABLES)
     wanted = None if nodes is None else read_nodes(nodes)
     table = predict_with(folder, data=data, nodes=wanted, data_dir=data_dir)

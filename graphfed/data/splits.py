@@ -62,8 +62,8 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
             smaller = f"'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
         raise InputError(
             f"class {shown(graph.class_names[c]) if graph.class_names else c} of {graph.name!r} has "
-            f"{size[c]} labelled vertices, fewer than the {per_class} a class "
-            f"to train on; use {smaller}'random:0.5,0.25,0.25'"
+            f"{size[c]} labelled {'vertex' if size[c] == 1 else 'vertices'}, fewer than the {per_class} a "
+            f"class to train on; use {smaller}'random:0.5,0.25,0.25' as the split (--split)"
         )
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
     if len(rest) < num_val + num_test:
@@ -72,7 +72,7 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
         raise InputError(
             f"{graph.name!r} has {len(rest)} vertices left after {per_class} a class for training, "
             f"fewer than the {num_val} + {num_test} for validation and test; "
-            f"use {possible}'random:0.5,0.25,0.25'"
+            f"use {possible}'random:0.5,0.25,0.25' as the split (--split)"
         )
     name = f"per_class:{per_class},{num_val},{num_test}"
     return _split(graph, name, train, rest[:num_val], rest[num_val : num_val + num_test])

@@ -379,7 +379,10 @@ def _plan(
         merged = {**shared[row["method"]], **row["settings"]}
         configs = {seed: make_config(**{**options, **own}, seed=seed, settings=merged) for seed in seeds}
         if row["label"] in (r.label for r in rows):
-            raise InputError(f"two rows are called {row['label']!r}; give one of them another label")
+            raise InputError(
+                f"two rows are called {row['label']!r}; name each method once, or give one another label "
+                "(label: in its config file)"
+            )
         rows.append(Row(row["label"], configs))
     return rows, added
 

@@ -22,6 +22,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ __all__ = [
     "check_free",
     "check_new_file",
     "check_space",
+    "check_there",
     "chosen_folder",
     "default_folder",
     "open_folder",
@@ -410,8 +412,21 @@ def _array(tensor: Any) -> np.ndarray:
     return array
 
 
+def check_there(folder: Path) -> None:
+    """InputError where there is no such folder, or it is a file: what else is said of it would mislead."""
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except FileNotFoundError:
+        raise InputError(f"there is no folder {folder}; name the folder of a run, as in runs/...") from None
+    except (OSError, ValueError):
+        return  # said by what reads from it
+    if not is_folder:
+        raise InputError(f"{folder} is not a folder; name the folder of a run")
+
+
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; InputError when it is not there or not JSON."""
+    """The content of a JSON file in a run's folder; InputError when it is not there or not JSON."""
+    check_there(path.parent)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

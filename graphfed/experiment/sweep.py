@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
+from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
 from graphfed.experiment.plan import (
@@ -36,6 +36,7 @@ from graphfed.experiment.plan import (
 from graphfed.experiment.progress import human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json, read_manifest
 from graphfed.experiment.run import Inputs, Result, execute, keep_partition, now, write_manifest
+from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
 
@@ -275,7 +276,8 @@ def _range(key: str, value: Any) -> Range:
     if not isinstance(parts, list | tuple) or list(parts[2:]) not in ([], ["log"], [True], [False]):
         raise InputError(f"range {key}={shown(value)} cannot be read; give low:high or low:high:log")
     if len(parts) < 2:
-        raise InputError(f"range {key}={shown(value)} has one end; give low:high or low:high:log")
+        only = ":".join(str(part)[:60] for part in parts)
+        raise InputError(f"range {key}={only} needs two ends; give low:high or low:high:log")
     drawn = Range(parts[0], parts[1], bool(parts[2:] and parts[2]))
     ends = (drawn.low, drawn.high)
     if (
@@ -328,7 +330,8 @@ def _check_settings(plan: _Plan, given: set[str]) -> None:
                 "start one sweep for each value"
             )
         if key not in names:
-            raise InputError(f"{config.method.name} has no setting {shown(key)}; {did_you_mean(key, names)}")
+            hint = unknown_setting(key, names)
+            raise InputError(f"{config.method.name} has no setting {shown(key)}; {hint}")
         if key in given:
             raise InputError(f"{key} is fixed and varied at once; give it once")
     for key, drawn in plan.ranges.items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphfed.errors import InputError
 from graphfed.experiment.compare import Comparison, comparison_in, comparison_of
-from graphfed.experiment.folder import read_json
+from graphfed.experiment.folder import check_there, read_json
 from graphfed.experiment.run import Result
 
 __all__ = ["Run", "Subject", "read_subject"]
@@ -55,6 +55,7 @@ def read_subject(folders: Sequence[str | Path]) -> Subject:
     if len(paths) > 1:
         return _of_runs(paths)
     (folder,) = paths
+    check_there(folder)
     if (folder / "result.json").exists():
         run = _read_run(folder)
         return Subject({run.result.method: [run]}, None)
@@ -86,7 +87,9 @@ def _read_run(folder: Path) -> Run:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         history = [json.loads(line) for line in lines]
         entries = ledger["entries"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise InputError(f"{folder / 'metrics.jsonl'} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"the files in {folder} are damaged ({type(error).__name__}: {error})") from None
     return Run(
         folder,

@@ -87,7 +87,7 @@ def test_public_is_the_data_sets_own_and_default_prefers_it():
             "per_class:31,5,5",
             "class 2 of 'g' has 30 labelled vertices, fewer than the 31 a class.*N at most 30",
         ),
-        ("per_class:20,50,50", "70 vertices left .* fewer than the 50 [+] 50"),
+        ("per_class:20,50,50", "70 vertices left .* fewer than the 50 [+] 50 .*--split"),
         ("random:0.5,0.5", "three fractions"),
         ("random:0.6,0.3,0.2", "sum at most 1"),
         ("random:0,0.5,0.5", "more than 0 for training"),

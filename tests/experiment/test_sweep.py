@@ -156,7 +156,7 @@ def test_a_trial_that_diverges_is_a_failed_row_and_all_of_them_are_an_error(own_
         ({"grid": {"lr": [0.1]}, "ranges": {"lr": (0.1, 1)}, "trials": 2}, "in the grid and has a range"),
         ({"ranges": {"lr": (1, 0.1)}, "trials": 2}, "below the upper one"),
         ({"ranges": {"lr": (0, 1, "log")}, "trials": 2}, "above 0"),
-        ({"ranges": {"lr": (0.1,)}, "trials": 2}, "one end"),
+        ({"ranges": {"lr": (0.1,)}, "trials": 2}, "range lr=0.1 needs two ends"),
         ({"ranges": {"lr": 3}, "trials": 2}, "cannot be read"),
         ({"ranges": {"lr": (0.1, 1)}, "trials": 0}, "trials=0"),
     ],

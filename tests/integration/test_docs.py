@@ -175,9 +175,13 @@ def test_the_page_on_runs_lists_the_files_that_a_run_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    dealt = ["--partition", "dealt.safetensors"]
+    assert main(["data", "partition", "digits", "--clients", "2", "--out", dealt[1]]) == 0
+    assert main(["run", "fedavg", *dealt, "--rounds", "1", "--out", "on_a_file"]) == 0
     assert main(["run", "fedavg", "--clients", "2", "--rounds", "1", "--out", "run"]) == 0
     files = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/runs.md").read_text(), re.MULTILINE))
-    assert files == {f.name for f in Path("run").iterdir()}
+    assert files == {f.name for f in Path("on_a_file").iterdir()}
+    assert files - {"partition.safetensors"} == {f.name for f in Path("run").iterdir()}
 
 
 def test_the_audit_page_lists_every_check_and_no_other() -> None:

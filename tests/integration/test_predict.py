@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.csv as pa_csv
@@ -123,6 +124,22 @@ def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
     (tmp_path / "own/model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(InputError, match="cannot be read"):
         graphfed.predict(tmp_path / "own")
+
+
+def test_weights_that_may_not_be_read_are_not_called_missing(
+    bank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        # For root, whom tests often run as, nothing is unreadable.
+        if path.name == "model.safetensors":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match="may not be read by you"):
+        graphfed.predict(bank / "run")
 
 
 def _unfinished(folder: Path, run: Path) -> Path:

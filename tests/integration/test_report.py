@@ -216,6 +216,11 @@ def test_what_is_no_finished_run_is_refused(
     Path("empty").mkdir()
     assert main(["report", "empty"]) == 2
     assert "empty is not the folder of a run or a comparison" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "empty" / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["report", str(tmp_path / "file")]) == 2
+    assert "file is not a folder" in capsys.readouterr().err
     Path("begun").mkdir()
     Path("begun/manifest.json").write_text("{}")
     assert main(["report", "begun"]) == 2
