@@ -44,6 +44,7 @@ class Partition:
     cut_site, cut_id, cut_remote_site, cut_remote_id: int64 [C]; the site's own id and the id at the other
     end, which the remote site owns; sorted. Without copies every edge between sites has a row in each
     direction.
+    name, options, seed: what it was made with; printable text of at most 200 characters and finite numbers.
     """
 
     held_site: np.ndarray
@@ -92,7 +93,7 @@ class Partition:
         check_against_graph(self.tables, graph, where)
 
     def save(self, path: str | Path) -> None:
-        """Write one portable safetensors file, atomically."""
+        """Write one portable safetensors file, atomically. `load` checks what is in it."""
         recipe = {
             "format": FORMAT,
             "name": self.name,

@@ -1,6 +1,8 @@
 """A partition that was saved is a partition like any other: runs on it are those on the one it was made from,
 and a file that does not fit is refused."""
 
+import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from graphfed.experiment.compare import Comparison
 from graphfed.experiment.reopen import read_manifest, reopen
 from graphfed.experiment.run import Result
 from graphfed.experiment.sweep import Sweep
+from graphfed.files import read_tensors, write_tensors
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +232,37 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
     assert error.count("\n") == 1
     assert told in error
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("options", {"beta": math.inf}),
+        ("options", {"beta": math.nan}),
+        ("options", {"kind": "\x1b[2J"}),
+        ("options", {"k" * 300: 1}),
+        ("name", "louvain\nerror: no"),
+        ("name", ""),
+        ("name", "l" * 300),
+        ("seed", 2**63),
+        ("num_sites", True),
+        ("graph_hash", 5),
+    ],
+)
+@pytest.mark.parametrize("command", ["data inspect digits --json", "run fedavg --rounds 1 --out new"])
+def test_a_recipe_that_cannot_be_shown_or_written_as_json_is_refused(
+    key: str, value: Any, command: str, saved: Partition, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, beside = read_tensors(HERE)
+    recipe = json.loads(beside["partition"])
+    write_tensors(HERE, tables, {"partition": json.dumps({**recipe, key: value})})
+    assert main([*command.split(), "--partition", str(HERE)]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("error: ")
+    assert key in error
+    assert error.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == [HERE.name]
 
 
 def test_a_name_that_is_neither_file_nor_partition_is_answered_with_the_nearest(saved: Partition) -> None:
