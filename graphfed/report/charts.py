@@ -233,11 +233,13 @@ def _short(label: str, limit: int = 28) -> str:
 
 
 def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
-    """Share of each true class (rows) that was predicted as each class (columns), in percent."""
+    """Share of each true class (rows) that was predicted as each class (columns), in percent; dashes where
+    there is no vertex of the class."""
 
     def draw() -> Any:
         table = np.asarray(counts, dtype=float)[:, : len(names)]
-        share = table / np.maximum(np.asarray(counts, dtype=float).sum(1, keepdims=True), 1)
+        known = np.asarray(counts, dtype=float).sum(1)
+        share = table / np.maximum(known[:, None], 1)
         side = min(WIDTH, 2.2 + 0.42 * len(names))
         figure = _figure(side * 0.86)
         ax = figure.add_subplot()
@@ -249,7 +251,8 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
                 ax.add_patch(_cell(j, i, share[i, j]))
                 if size <= 12:
                     ax.text(
-                        j, i, f"{100 * share[i, j]:.0f}", ha="center", va="center", fontsize=9,
+                        j, i, f"{100 * share[i, j]:.0f}" if known[i] else "\N{EN DASH}",
+                        ha="center", va="center", fontsize=9,
                         color=PAPER if share[i, j] > 0.55 else INK,
                     )  # fmt: skip
         ax.set_xlim(-0.5, size - 0.5)
@@ -261,7 +264,10 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
             rotation=45 if crowded else 0,
             ha="right" if crowded else "center",
         )
-        ax.set_yticks(range(size), [_short(n, 20) for n in names])
+        ax.set_yticks(
+            range(size),
+            [_short(n, 20) + ("" if k else " (none)") for n, k in zip(names, known, strict=True)],
+        )
         ax.set_xlabel("predicted class")
         ax.set_ylabel("true class")
         return figure
@@ -306,7 +312,8 @@ def site_classes(sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
 
     def draw() -> Any:
         drawn = _drawn_classes(names)
-        turned = 0.06 * max(_wide(label) for label in _site_labels(sites)) if _crowded(sites) else 0
+        longest = max(map(_wide, _site_labels(sites)), default=0)
+        turned = {0: 0, 45: 0.06, 90: 0.085}[_turn(sites)] * longest
         figure = _figure(2.7 + _legend_height(drawn) + turned)
         _classes_on(figure.add_subplot(), sites, names)
         _legend(figure, drawn)
@@ -324,10 +331,12 @@ def _site_labels(sites: Sequence[Mapping[str, Any]]) -> list[str]:
     return [_short(str(site["name"]), 14) for site in sites[:DRAWN_SITES]]
 
 
-def _crowded(sites: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether labels of sites have to be turned."""
+def _turn(sites: Sequence[Mapping[str, Any]]) -> int:
+    """By how many degrees labels of sites have to be turned: upright where slanted ones would touch."""
     labels = _site_labels(sites)
-    return max(map(_wide, labels), default=0) * len(labels) > 64
+    if max(map(_wide, labels), default=0) * len(labels) <= 64:
+        return 0
+    return 45 if len(labels) <= 15 else 90
 
 
 def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -348,10 +357,10 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
         )
         bottom += counts[:, c]
     ax.set_ylim(0, 1.05 * max(1, bottom.max(initial=0)))  # the highest bar ends below the frame
-    crowded = _crowded(sites)
+    turn = _turn(sites)
     ax.set_xticks(
-        range(len(shown)), _site_labels(sites), rotation=45 if crowded else 0,
-        ha="right" if crowded else "center", fontsize=8 if len(shown) > 15 else None,
+        range(len(shown)), _site_labels(sites), rotation=turn,
+        ha="right" if turn == 45 else "center", fontsize=8 if len(shown) > 15 else None,
     )  # fmt: skip
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("site" if len(sites) <= len(shown) else f"site, the first {len(shown)}")

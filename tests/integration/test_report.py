@@ -13,7 +13,7 @@ import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.errors import InputError
-from graphfed.report import write_report
+from graphfed.report import charts, write_report
 
 SECTIONS = ("result", "data", "cost", "left", "audit", "how")
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -207,6 +207,14 @@ def test_a_folder_without_an_overview_says_so(compared: Path, tmp_path: Path) ->
     folder = Path(shutil.copytree(compared / "fedavg-seed0", tmp_path / "run"))
     (folder / "overview.json").unlink()
     assert "This folder has no overview.json" in page_of(folder)[1].text
+
+
+def test_a_class_without_test_vertices_has_dashes_and_not_zero_percent() -> None:
+    drawn = charts.confusion([[3, 1, 0], [0, 0, 0]], ["known", "absent"])
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert "absent (none)" in texts
+    assert "known" in texts
+    assert [text for text in texts if text in ("75", "25", "0", "\u2013")] == ["75", "25", "\u2013", "\u2013"]
 
 
 def test_what_is_no_finished_run_is_refused(

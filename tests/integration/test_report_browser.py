@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,11 +81,8 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 375])
-def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
-    width: int, dark: bool, report: Path
-) -> None:
+def measured(report: Path, width: int, dark: bool) -> dict[str, Any]:
+    """What the probe finds in a page on a screen of `width`, which writes nothing to the console."""
     inner = report.with_name(f"inner-{width}-{dark}.html")
     inner.write_text(report.read_text().replace("</body>", f"{PROBE}</body>"))
     outer = report.with_name(f"outer-{width}-{dark}.html")
@@ -93,8 +91,18 @@ def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
     done = browse(outer, "--window-size=1400,1000", scheme, "--virtual-time-budget=5000", "--dump-dom")
     found = re.search(r"MEASURED(.*?)END", done.stdout)
     assert found, done.stderr[-2000:]
-    told = json.loads(html.unescape(found.group(1)))
+    assert "CONSOLE" not in done.stderr
+    told: dict[str, Any] = json.loads(html.unescape(found.group(1)))
     assert told["width"] == width
+    return told
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 375])
+def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
+    width: int, dark: bool, report: Path
+) -> None:
+    told = measured(report, width, dark)
     assert told["charts"] == 8
     assert told["overflow"] <= 0
     assert told["empty"] == []
@@ -102,7 +110,20 @@ def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
     assert (sum(map(int, re.findall(r"\d+", told["paper"])[:3])) < 120) == dark
     assert contrast(told["ink"], told["paper"]) >= 7
     assert min(contrast(colour, told["paper"]) for colour in told["notes"]) >= 4.5
-    assert "CONSOLE" not in done.stderr
+
+
+def test_the_names_of_many_sites_stay_apart(tmp_path: Path) -> None:
+    rows = [f"{i},branch {i % 40} <b>,{'ab'[i // 40 % 2]},{i % 7}" for i in range(240)]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,site,label,x", *rows]))
+    (tmp_path / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{i + 1}" for i in range(239))]))
+    data = {"nodes": "nodes.csv", "edges": "edges.csv", "id": "id", "site": "site", "label": "label"}
+    (tmp_path / "graph.yaml").write_text(json.dumps(data))
+    folder = tmp_path / "run"
+    graphfed.run("fedavg", data=tmp_path / "graph.yaml", rounds=2, split="random:0.5,0.25,0.25", out=folder)
+    told = measured(write_report([folder]), 375, False)
+    assert told["overflow"] <= 0
+    assert told["empty"] == []
+    assert told["overlaps"] == []
 
 
 def test_the_page_can_be_printed(report: Path, tmp_path: Path) -> None:
