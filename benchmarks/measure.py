@@ -139,8 +139,8 @@ def float64() -> Iterator[None]:
 
 def weights_of(outcome: Outcome, clients: Sequence[int] = ()) -> dict[str, torch.Tensor]:
     """The run's weights by name: shared ones as they are, per-client ones of the given clients, in full."""
-    parts = outcome.weights.parts
-    if outcome.weights.place != CLIENTS:
+    parts = outcome.state.weights.parts
+    if outcome.state.weights.place != CLIENTS:
         return dict(parts[0])
     if len(parts) == 1:
         return {f"{k}/{name}": _part(w, k) for k in clients for name, w in parts[0].items()}

@@ -31,6 +31,7 @@ suppress_warnings = ["config.cache"]
 autodoc_typehints = "none"  # the docstrings give types and shapes
 autodoc_member_order = "bysource"
 default_role = "code"
+smartquotes = False
 
 sphinx_gallery_conf = {
     "examples_dirs": "tutorial",

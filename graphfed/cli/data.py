@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,7 +102,8 @@ def data_inspect(
     """Look at a graph before training: its numbers, its sites, and which methods can use it.
 
     The sites are those that the data names, or those that --partition and --clients ask for. Nothing is
-    trained, and nothing is written but the picture.
+    trained, and nothing is written but the picture. A table with an empty cell among its features is refused
+    while it is read, as it is by a run.
 
     Examples:
         graphfed data inspect bank.yaml
@@ -113,6 +115,7 @@ def data_inspect(
     from graphfed.experiment.config import parse_settings
     from graphfed.experiment.folder import check_new_file
     from graphfed.experiment.inspect import Inspection, inspect
+    from graphfed.files import write_bytes
 
     if out is not None:
         check_new_file(out, PICTURES)
@@ -123,15 +126,15 @@ def data_inspect(
     if out is not None:
         if not isinstance(found, Inspection):
             raise InputError(f"readings of sensors, as {data!r}, have no picture yet; leave out --out")
-        _draw(found, out)
+        _write(out, lambda: write_bytes(out, _drawn(found, out)))
     if as_json:
         print(json.dumps(found.to_json(), allow_nan=False))
     elif isinstance(found, Inspection):
         _print(found)
     else:
         _print_sensors(found)
-    if out is not None and not as_json:
-        print(f"\npicture: {out}")
+    if isinstance(found, Inspection) and not as_json:
+        print(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
 
 
 @app.command("partition")
@@ -165,6 +168,7 @@ def data_partition(
     from graphfed.experiment.folder import check_new_file
     from graphfed.experiment.inspect import Inspection, inspect
     from graphfed.experiment.source import data_source
+    from graphfed.files import write_bytes
 
     check_new_file(out, (".safetensors",))
     if picture is not None:
@@ -176,13 +180,16 @@ def data_partition(
     )  # fmt: skip
     if not isinstance(found, Inspection):
         raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
-    assert found.partition is not None
-    if picture is not None:
-        _draw(found, picture)
-    try:
-        found.partition.save(out)
-    except OSError as error:
-        raise GraphfedError(f"{out} could not be written: {error.strerror or error}") from error
+    dealt = found.partition
+    assert dealt is not None
+    drawn = None if picture is None else _drawn(found, picture)
+    _write(out, lambda: dealt.save(out))
+    if picture is not None and drawn is not None:
+        try:
+            _write(picture, lambda: write_bytes(picture, drawn))
+        except GraphfedError:
+            out.unlink(missing_ok=True)  # both or none
+            raise
     _print_sites(found)
     print(f"\npartition: {out}\nuse it with: --partition {out}")
     if picture is not None:
@@ -194,12 +201,16 @@ def data_partition(
 PICTURES = (".svg", ".png")
 
 
-def _draw(found: "Inspection", path: Path) -> None:
-    from graphfed.files import write_bytes
+def _drawn(found: "Inspection", path: Path) -> bytes:
     from graphfed.report.charts import picture
 
+    return picture(found.overview, path.suffix.removeprefix("."))
+
+
+def _write(path: Path, write: Callable[[], None]) -> None:
+    """Write a file; GraphfedError where the disk refuses."""
     try:
-        write_bytes(path, picture(found.overview, path.suffix.removeprefix(".")))
+        write()
     except OSError as error:
         raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from graphfed.data.graph import Graph, Split
+from graphfed.data.graph import Graph, Split, sorted_unique
 from graphfed.data.partition import Partition
 from graphfed.data.seeding import generator
 
@@ -28,6 +28,8 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
     degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
     missing: what methods do without: vertices without label, in no part of the split, or with nothing but
     zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
+    cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
+    that one site lacks may lie inside another.
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
     label_skew: mean over sites, by owned vertices, of the total variation distance between a site's classes
     and all vertices' (0: every site is like the whole; 1: no class in common)."""
@@ -83,8 +85,9 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("edges within a class (homophily)", _percent(told["homophily"])),
         ("vertices without a label", f"{missing['labels']:,}"),
         ("vertices in no part of the split", f"{missing['split']:,}"),
-        ("vertices whose features are all zero", f"{missing['features']:,}"),
     ]
+    if told["features"]:
+        facts.append(("vertices whose features are all zero", f"{missing['features']:,}"))
     if constant["count"]:
         named = ", ".join(name[:30] for name in constant["names"][:5])
         more = ", ..." if constant["count"] > 5 else ""
@@ -99,7 +102,7 @@ def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     cut, skew = told["cut_edges"], told["label_skew"]
     return [
         ("sites", f"{told['num_sites']:,}"),
-        ("edges between sites", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("edges inside no site (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
         ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
     ]
 
@@ -209,22 +212,36 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
         }
         for s in sorted(listed.tolist())
     ]
-    # An edge that leaves its site is in the table of both ends.
-    cut = len(p.cut_site) // 2
-    inside = len(p.edge_site)
+    cut = graph.num_edges - _edges_inside(graph, p)
     return {
         "num_sites": k,
         "sites": rows,
-        "cut_edges": {"count": cut, "share": cut / (cut + inside) if cut + inside else 0.0},
+        "cut_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
         "label_skew": skew,
     }
+
+
+def _edges_inside(graph: Graph, partition: Partition) -> int:
+    """How many of the graph's edges lie inside a site; one that lies inside several counts once."""
+    if np.bincount(partition.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
+        return len(partition.edge_site)
+    ends = _ends(partition)
+    return len(sorted_unique(ends.min(0) * graph.num_nodes + ends.max(0)))
+
+
+def _ends(partition: Partition) -> np.ndarray:
+    """The vertices at both ends of the edges inside sites, [2, E]."""
+    vertex_of = np.zeros(int(partition.held_id.max(initial=0)) + 1, dtype=np.int64)
+    vertex_of[partition.held_id] = partition.held_vertex
+    ends: np.ndarray = vertex_of[np.stack((partition.edge_u, partition.edge_v))]
+    return ends
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
     """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
 
     Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
-    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where the ends are owned by two sites."""
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
     owner = np.full(graph.num_nodes, -1)
     owned = np.flatnonzero(partition.held_owner)[::-1]
     owner[partition.held_vertex[owned]] = partition.held_site[owned]
@@ -257,7 +274,7 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
     ends = ends[:, (ends >= 0).all(0)]
     if ends.shape[1] > DRAWN_EDGES:
         ends = ends[:, np.sort(generator(0, "overview").choice(ends.shape[1], DRAWN_EDGES, replace=False))]
-    across = owner[vertices[ends[0]]] != owner[vertices[ends[1]]]
+    across = ~_inside(partition, place_of, ends)
     points = np.concatenate([*positions, np.zeros((0, 2))])
     return {
         "vertices": vertices.tolist(),
@@ -266,6 +283,16 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
         "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
+
+
+def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which of the drawn edges [2, m] (positions among the drawn vertices) some site has, [m] bool."""
+    theirs = place_of[_ends(partition)]
+    theirs = theirs[:, (theirs >= 0).all(0)]
+    width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
+    mine, known = (pair.min(0) * width + pair.max(0) for pair in (ends, theirs))
+    found: np.ndarray = np.isin(mine, known)
+    return found
 
 
 def _neighbourhood(

@@ -3,6 +3,7 @@
 Every check looks at whole columns; the message names the table and the first row that fails it.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,23 +24,35 @@ COLUMNS = {
 ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cut": COLUMNS["cut"]}
 LIMIT = 2**31  # of sites, ids and vertices: the product of two must not leave 64 bits
 SPARE_SITES = 10**6  # a site may hold nothing, but not nearly all of them
+NAME = 200  # characters
 FORMAT = "the docstring of Partition has the format"
 
 
 def check_recipe(recipe: Mapping[str, Any], where: str) -> None:
-    """Raises InputError, which starts with `where`, unless the text beside the tables has the right types."""
+    """Raises InputError, which starts with `where`, unless what stands beside the tables can be shown and
+    written as JSON: names printable and short, numbers finite."""
     options = recipe.get("options", {})
     fits = {
         "num_sites": type(recipe.get("num_sites")) is int,
         "graph_hash": isinstance(recipe.get("graph_hash"), str),
-        "name": isinstance(recipe.get("name", ""), str),
-        "seed": type(recipe.get("seed", 0)) is int,
+        "name": _is_name(recipe.get("name", "assignment")),
+        "seed": type(recipe.get("seed", 0)) is int and abs(recipe.get("seed", 0)) < 2**63,
         "options": isinstance(options, dict)
-        and all(isinstance(value, int | float | str) for value in options.values()),
+        and all(_is_name(key) and _is_option(value) for key, value in options.items()),
     }
     for key, fit in fits.items():
         if not fit:
-            raise InputError(f"{where}: {key} of the partition has the wrong type; {FORMAT}")
+            raise InputError(f"{where}: {key} of the partition cannot be used; {FORMAT}")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= NAME
+
+
+def _is_option(value: Any) -> bool:
+    if isinstance(value, str):
+        return value == "" or _is_name(value)
+    return isinstance(value, int | float) and abs(value) < math.inf
 
 
 def check_tables(tables: Tables, num_sites: int, where: str) -> None:

@@ -12,6 +12,7 @@ Shapes: N vertices, M held rows, E rows of edges, C rows of cut, K sites.
 """
 
 import json
+import stat
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ from graphfed.data.content import content_hash
 from graphfed.data.graph import Graph
 from graphfed.data.messages import brief
 from graphfed.data.table_checks import check_against_graph, check_recipe, check_tables
-from graphfed.errors import InputError
+from graphfed.errors import InputError, shown
 from graphfed.files import read_metadata, read_tensors, write_tensors
 
 __all__ = ["Option", "Partition", "cut_rows", "from_assignment", "order_by_site"]
@@ -43,6 +44,7 @@ class Partition:
     cut_site, cut_id, cut_remote_site, cut_remote_id: int64 [C]; the site's own id and the id at the other
     end, which the remote site owns; sorted. Without copies every edge between sites has a row in each
     direction.
+    name, options, seed: what it was made with; printable text of at most 200 characters and finite numbers.
     """
 
     held_site: np.ndarray
@@ -91,7 +93,7 @@ class Partition:
         check_against_graph(self.tables, graph, where)
 
     def save(self, path: str | Path) -> None:
-        """Write one portable safetensors file, atomically."""
+        """Write one portable safetensors file, atomically. `load` checks what is in it."""
         recipe = {
             "format": FORMAT,
             "name": self.name,
@@ -108,10 +110,18 @@ class Partition:
         """name, options, seed, num_sites, graph_hash and hash of the partition that `save` wrote, without
         reading its tables. Raises InputError for a missing or foreign file."""
         path = Path(path)
-        if not path.is_file():
-            what = "is a folder" if path.is_dir() else "is not there"
+        try:
+            mode = path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            raise InputError(f"the partition file {path} is not there; {WRITE_ONE}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "the name cannot be used"
+            raise InputError(f"the partition file {shown(str(path))} cannot be read ({reason})") from None
+        if not stat.S_ISREG(mode):  # a pipe would be waited for
+            what = "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
             raise InputError(f"the partition file {path} {what}; {WRITE_ONE}")
         try:
+            path.open("rb").close()  # safetensors calls a file that may not be read absent
             recipe = json.loads(read_metadata(path)["partition"])
             known = recipe.pop("format") == FORMAT and isinstance(recipe["hash"], str)
         except OSError as error:

@@ -25,7 +25,7 @@ from graphfed.experiment.plan import (
 )
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json
-from graphfed.experiment.run import Inputs, Result, now, write_manifest
+from graphfed.experiment.run import Inputs, Result, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
@@ -194,6 +194,8 @@ def compare(
         inputs = _load(rows)
         if folder is not None:
             write_manifest(folder, _manifest(rows, inputs, added, command))
+            first = next(iter(rows[0].configs))
+            keep_partition(folder, rows[0].configs[first], inputs[rows[0].label, first])
         results = _run_all(rows, inputs, folder, command, progress)
         return _finished(results, added, folder)
 

@@ -30,6 +30,7 @@ __all__ = [
     "EVERY",
     "OPTIONS",
     "RunConfig",
+    "data_setting_names",
     "default_threads",
     "make_config",
     "parse_settings",
@@ -222,6 +223,13 @@ def make_config(
         threads=None if threads is None else _integer("threads", threads, 1, MAX_THREADS),
         checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
     )
+
+
+def data_setting_names(data: Any, partition: str | Path) -> list[str]:
+    """Every key of `--set` that is about the data (of a name: its options), its split or its partition (a
+    name or a file)."""
+    options = DATASETS[data].options if isinstance(data, str) else {}
+    return _other_names("" if partition_file(partition) else str(partition), options)
 
 
 def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
@@ -475,11 +483,13 @@ def _dealing(partition: Any, clients: Any) -> _Dealing:
 
 
 def partition_file(partition: Any) -> Path | None:
-    """The file that is meant, None where it is a name: a path has an ending, or a folder."""
-    if not isinstance(partition, str | os.PathLike):
+    """The file that is meant, None where it is a name: a path has an ending, or a folder (./sites)."""
+    if isinstance(partition, os.PathLike):
+        return Path(partition)
+    if not isinstance(partition, str):
         return None
     path = Path(partition)
-    return path if path.suffix or len(path.parts) > 1 else None
+    return path if path.suffix or os.sep in partition else None
 
 
 def _check_task(data: str | Graph | Description, method: Method) -> None:

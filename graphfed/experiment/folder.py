@@ -2,6 +2,7 @@
 
     manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
     overview.json        the graph, its sites and a drawing of both (`graphfed.data.overview`)
+    partition.safetensors  where --partition named a file: a copy of it, which the run can go on with
     checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import write_bytes, write_json, write_tensors
 from graphfed.runtime.interrupts import Interrupted
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINTS",
+    "PARTITION",
     "Predictions",
     "cannot_be_written",
     "check_free",
@@ -113,14 +115,23 @@ MAX_LABEL = 50
 
 
 def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
-    """InputError unless a new file can be written to `path`: its ending fits, its folder is there, it is
-    not."""
+    """InputError unless a new file can be written to `path`: its ending fits, its folder is there and can be
+    written into, it is not there."""
     if path.suffix not in endings:
         raise InputError(f"{path} must end in {' or '.join(endings)}")
-    if path.exists():
+    try:
+        path.lstat()  # a link to nowhere is there, too
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "the name cannot be used"
+        raise InputError(f"{shown(str(path))} cannot be written ({reason}); name another file") from None
+    else:
         raise InputError(f"{path} is there already; remove it, or name another file")
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{path} cannot be written: {path.parent} is not a folder you may write to")
 
 
 def check_free(folder: Path) -> None:
@@ -201,9 +212,12 @@ def open_folder(
         _remove_empty(made)
 
 
+#: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
+#: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
+PARTITION = "partition.safetensors"
 #: The files of a run and of a comparison.
 _OURS = (
-    "manifest.json", "overview.json", "metrics.jsonl", "ledger.json", "model.safetensors",
+    "manifest.json", "overview.json", PARTITION, "metrics.jsonl", "ledger.json", "model.safetensors",
     "predictions.parquet", "result.json", "report.html", "model_card.md",
 )  # fmt: skip
 #: The file that is written last: by a run, a comparison, a sweep, a reproduction.

@@ -13,8 +13,8 @@ from graphfed.data.graph import Graph, Sensors, Split
 from graphfed.data.overview import overview
 from graphfed.data.partition import Partition
 from graphfed.data.splits import make_split
-from graphfed.errors import InputError
-from graphfed.experiment.config import RunConfig, make_config
+from graphfed.errors import InputError, shown
+from graphfed.experiment.config import RunConfig, data_setting_names, make_config, setting_names
 from graphfed.experiment.run import (
     Inputs,
     check_graph,
@@ -24,6 +24,7 @@ from graphfed.experiment.run import (
     load_graph,
     pooled_partition,
 )
+from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import DataSource, data_source
 from graphfed.methods.registry import METHODS, get_method
 
@@ -88,10 +89,12 @@ def inspect(
     """Load a graph and look at it; nothing is trained or written.
 
     The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
-    clients and partition the sites are those that the data names, or there are none.
+    clients, partition and settings of one the sites are those that the data names, or there are none.
 
     Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
     the graph is part of what is told."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     source = data_source(data)
     if isinstance(source.value, str) and DATASETS[source.value].task == "forecasting":
         return _inspect_sensors(source.value, clients, partition, settings)
@@ -100,10 +103,14 @@ def inspect(
         "data_dir": data_dir, "settings": settings,
     }  # fmt: skip
     # Any method would do: what is asked of it are the data's own choices.
+    make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
+    known = data_setting_names(source.value, partition or source.default_partition)
+    _check_settings(settings or {}, known)
     config = make_config("isolated", **options)
     graph, graph_problem = _graph(source, config)
     chosen, split_problem = _split(graph, config.split, config.split_seed)
     asked = clients is not None or partition is not None or source.default_partition == "column"
+    asked = asked or any(str(key).startswith("partition") for key in settings or {})
     dealt = deal(config, graph) if asked else None
     inputs = Inputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
     return Inspection(
@@ -114,6 +121,16 @@ def inspect(
         split_problem=split_problem,
         methods={name: _problem(name, inputs, graph_problem, split_problem, options) for name in METHODS},
     )
+
+
+def _check_settings(settings: Mapping[str, Any], known: list[str]) -> None:
+    """InputError for a setting that says nothing about the data: it would change nothing here."""
+    for key in settings:
+        if key in known:
+            continue
+        if any(key in setting_names(method) for method in METHODS):
+            raise InputError(f"{key} is a setting of training, and nothing is trained here; leave it out")
+        raise InputError(f"there is no setting {shown(key)} of the data; {unknown_setting(key, known)}")
 
 
 def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:

@@ -71,7 +71,8 @@ def has_runs(folder: Path) -> bool:
 def run_or_read(
     config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: Any
 ) -> Result:
-    """One run in `folder` (None: nothing is written): read where it has ended, else gone on with."""
+    """One run in `folder` (None: nothing is written): read where it has ended, else gone on with. A saved
+    partition is kept by the folder above."""
     if folder is None:
         return execute(config, inputs, folder=None, command=command, on_event=on_event)
     if (folder / "result.json").exists():
@@ -79,7 +80,7 @@ def run_or_read(
     if (folder / "manifest.json").exists():
         return go_on(config, inputs, folder, on_event)
     with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
 
 
 def load_rows(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:

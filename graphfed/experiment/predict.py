@@ -4,6 +4,7 @@ Every method predicts as in training: with only what its protocol lets it see at
 graph is one site's, which only a model that all clients share can serve."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from graphfed.files import read_tensors, write_bytes
 
 if TYPE_CHECKING:
     from graphfed.federation import Federation
-    from graphfed.methods.base import State
+    from graphfed.methods.base import Method, State
 
 __all__ = ["TABLES", "predict", "read_nodes", "write_table"]
 
@@ -130,7 +131,7 @@ def _predict(
     with fed.phase("setup", round=0):
         fresh = method.setup(fed, data, Task(known["features"], known["classes"]), config.training)
     with fed.phase("predict"):
-        logits = method.predict(fed, _with_weights(fed, fresh, arrays, method.pooled), config.training, "all")
+        logits = method.predict(fed, _with_weights(fed, fresh, arrays, method), config.training, "all")
         rows, values = fed.clients.run(owned_rows, data, logits).parts[0]
     return cohort_predictions(
         [(cohort, rows, values)], partition, inputs.partition if method.pooled else None
@@ -138,17 +139,28 @@ def _predict(
 
 
 def _with_weights(
-    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], pooled: bool
+    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
 ) -> "State":
     """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
-    have no client dimension) in the place of its own."""
+    have no client dimension, of several values the names begin with the value's) in the place of its own."""
+    values = dict(fresh.values)
+    for name in method.model:
+        prefix = f"{name}." if len(method.model) > 1 else ""
+        mine = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        (own,) = fed.local_parts(values[name])
+        loaded = _loaded(own, mine, prefix, fed.device, method.pooled)
+        values[name] = replace(values[name], parts=(loaded,))
+    return replace(fresh, values=values)
+
+
+def _loaded(
+    own: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str, device: Any, pooled: bool
+) -> dict[str, Any]:
+    """The weights in `arrays` in the form of `own`; prefix: of their names in the file."""
     import torch
 
-    from graphfed.federation import Located
-    from graphfed.methods.base import State
     from graphfed.nn.sparse import SparseWeights
 
-    (own,) = fed.local_parts(fresh.weights)
     loaded: dict[str, Any] = {}
     for name, weight in own.items():
         stored_apart = isinstance(weight, SparseWeights) and name not in arrays
@@ -157,23 +169,23 @@ def _with_weights(
                 stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
                 loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
             else:
-                full = torch.from_numpy(arrays[name]).to(fed.device)
+                full = torch.from_numpy(arrays[name]).to(device)
                 if pooled:
                     full = full[None]  # the only client's
                 # In full, [K, F, H]: from clients one at a time.
                 loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
         except KeyError as error:
-            raise InputError(f"model.safetensors lacks {error}; the run must be made again") from None
+            raise InputError(
+                f"model.safetensors lacks {prefix}{error.args[0]}; the run must be made again"
+            ) from None
         given = loaded[name].values if isinstance(weight, SparseWeights) else loaded[name]
         like = weight.values if isinstance(weight, SparseWeights) else weight
         if given.shape != like.shape:
             raise InputError(
-                f"model.safetensors has {name} of shape {tuple(given.shape)} where this model has "
+                f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
                 f"{tuple(like.shape)}; the run must be made again"
             )
-    value = fresh.weights
-    weights = Located(value.place, value.name, (loaded,), value.members)
-    return State({**fresh.values, "weights": weights}, fresh.prepared)
+    return loaded
 
 
 #: The arrays of first-layer weights that are stored by pair.

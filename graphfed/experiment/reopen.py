@@ -1,6 +1,7 @@
 """A run's folder -> what it was asked and what it trained on, so that it can go on, be used or be audited."""
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,9 @@ def reopen(
     data: needed where the run's data was an object in Python, which no file names. data_dir: where the data
     files are now (default: where they were).
 
+    A partition that was read from a file is read from it again, or, once the file is gone, from the copy in
+    the folder.
+
     Raises InputError for a folder without a usable manifest, and when graph, split or partition are not those
     of the run (their hashes differ)."""
     manifest = read_manifest(folder)
@@ -75,7 +79,8 @@ def check_hashes(folder: Path, inputs: Inputs, hashes: "Mapping[str, Any]") -> N
 def config_from_json(
     asked: "Mapping[str, Any]", folder: Path, *, data: Any = None, data_dir: str | Path | None = None
 ) -> RunConfig:
-    """The inverse of `RunConfig.to_json`, every value checked again. `folder` is for messages."""
+    """The inverse of `RunConfig.to_json`, every value checked again. `folder` is where it was written, for
+    messages and for what was kept beside it."""
     try:
         source = asked["data_source"] if data is None else data
         if source is None:
@@ -86,7 +91,7 @@ def config_from_json(
         settings = {key: value for key, value in asked["training"].items() if key != "seed"}
         settings |= {"split_seed": asked["split_seed"]}
         # What a saved partition was made with is in its file.
-        saved = asked.get("partition_file")
+        saved = _saved_partition(asked.get("partition_file"), folder)
         if saved is None:
             settings |= {"partition_seed": asked["partition_seed"]}
         for prefix in ("data",) if saved is not None else ("partition", "data"):
@@ -99,6 +104,17 @@ def config_from_json(
             f"its config lacks {error}"
         ) from None
     return make_config(data=source, data_dir=known, settings=settings, **options)
+
+
+def _saved_partition(named: str | None, folder: Path) -> str | None:
+    """The file of the partition: the one the run named while it is there, else the copy in the run's folder,
+    or in that of the comparison or sweep which the run is part of."""
+    if named is None or os.path.exists(named):  # a Path's `exists` raises where a folder may not be read
+        return named
+    for above in (folder, folder.parent):
+        if (above / "manifest.json").is_file() and (above / files.PARTITION).is_file():
+            return str(above / files.PARTITION)
+    return named
 
 
 def go_on(

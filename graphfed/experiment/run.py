@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from graphfed.experiment.train import Event, Outcome
     from graphfed.federation import Ledger
     from graphfed.federation.cohort import Cohort
+    from graphfed.methods.base import Method
 
 __all__ = [
     "Inputs",
@@ -38,6 +39,7 @@ __all__ = [
     "execute",
     "finish",
     "has_checkpoint",
+    "keep_partition",
     "load_graph",
     "load_inputs",
     "now",
@@ -268,11 +270,12 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
     from graphfed.nn.backbones import BACKBONES
 
     backbone = config.training.backbone
-    if inputs.graph.edge_weight is not None and not BACKBONES[backbone].weighted:
-        others = " or ".join(name for name in BACKBONES if BACKBONES[name].weighted)
+    weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
+    if inputs.graph.edge_weight is not None and backbone not in weighted:
         raise InputError(
             f"backbone {backbone!r} has no use for edge weights, and {inputs.graph.name!r} has them; choose "
-            f"{others}, or leave the weights out (in a description: 'weight:' with nothing after it)"
+            f"{' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with nothing "
+            "after it)"
         )
 
 
@@ -283,12 +286,16 @@ def execute(
     folder: Path | None,
     command: str,
     on_event: "Callable[[Event], None] | None" = None,
+    own_partition: bool = True,
 ) -> Result:
     """Train and score on loaded inputs, and write what is found into `folder` (None: write nothing), which is
-    open."""
+    open. own_partition: keep a copy there of a partition that was read from a file."""
     if folder is not None:
-        files.check_space(folder, _bytes_needed(config, inputs))
+        kept = _partition_bytes(config, inputs) if own_partition else 0
+        files.check_space(folder, _bytes_needed(config, inputs) + kept)
         write_manifest(folder, _manifest(config, inputs, command))
+        if own_partition:
+            keep_partition(folder, config, inputs)
         _write(folder, "overview.json", overview(inputs.graph, inputs.split, inputs.partition))
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
@@ -378,6 +385,23 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
     }
 
 
+def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
+    """Copy into `folder` the partition that was read from a file, so that what is in the folder can be used
+    when that file is gone. GraphfedError when the disk refuses."""
+    if config.partition_file is None:
+        return
+    try:
+        inputs.partition.save(folder / files.PARTITION)
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
+
+
+def _partition_bytes(config: RunConfig, inputs: Inputs) -> int:
+    if config.partition_file is None:
+        return 0
+    return sum(column.nbytes for column in inputs.partition.tables.values())
+
+
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write manifest.json; GraphfedError when the disk refuses."""
     _write(folder, "manifest.json", manifest)
@@ -435,7 +459,6 @@ def _train(
     from graphfed.experiment.checkpoint import Checkpoints
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
-    from graphfed.federation.payload import part_of
     from graphfed.methods.base import Task
 
     method = config.method
@@ -475,15 +498,29 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
-    weights = outcome.weights.parts
-    if method.pooled:
-        weights = tuple(part_of(w, 0) for w in weights)  # the only client's are the model
     return _Trained(
         outcome,
         ledger,
-        files.weight_arrays(weights),
+        _model_arrays(method, outcome),
         cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
     )
+
+
+def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
+    """The arrays of model.safetensors (see `weight_arrays`). Of a model in several values the names begin
+    with the value's."""
+    from graphfed.federation.payload import part_of
+
+    arrays: dict[str, np.ndarray] = {}
+    for name in method.model:
+        parts = outcome.state.values[name].parts
+        if name in method.replicated:
+            parts = parts[:1]
+        elif method.pooled:
+            parts = tuple(part_of(w, 0) for w in parts)  # the only client's are the model
+        prefix = f"{name}." if len(method.model) > 1 else ""
+        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
+    return arrays
 
 
 def pooled_partition(graph: Graph) -> Partition:
@@ -499,7 +536,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
 
     if not config.method.shared_model:
         return None
-    (weights,) = outcome.weights.parts
+    (weights,) = outcome.state.weights.parts
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
 
 

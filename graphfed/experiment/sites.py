@@ -69,11 +69,15 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
             )
     except Interrupted as stopped:
         return {"interrupted": str(stopped)}
-    weights = fed.local_parts(outcome.weights)
+    model = {name: outcome.state.values[name] for name in method.model}
     return {
         # As text: lists stay lists, and the ledger arrives as it was written.
         "outcome": json.dumps({name: getattr(outcome, name) for name in _PLAIN}) if here else None,
-        "weights": _whole(weights[0], fed, outcome.weights.place) if weights else None,
+        "model": {
+            name: _whole(value, fed, name in method.replicated)
+            for name, value in model.items()
+            if value.parts
+        },
         "predictions": fed.local_parts(outcome.predictions)[0] if cohorts else None,
         "ledger": json.dumps(fed.ledger.to_json()),
     }
@@ -90,9 +94,11 @@ def _read_once(path: Path) -> Cohort:
         path.unlink(missing_ok=True)
 
 
-def _whole(weights: Any, fed: Federation, place: str) -> Any:
-    """Weights as plain tensors: a host's clients' own ones in full, [K_h, ...]."""
-    if place == SERVER:
+def _whole(value: Located, fed: Federation, replicated: bool) -> Any:
+    """This process's part of a model's value, as plain tensors: a host's clients' own ones in full, [K_h,
+    ...]."""
+    (weights,) = fed.local_parts(value)
+    if value.place == SERVER or replicated:
         return weights
     return stack([part_of(weights, i) for i in range(len(fed.hosts[fed.here[0]]))])
 
@@ -151,13 +157,15 @@ def train_in_processes(
             raise Interrupted(result["interrupted"])
     at_server = results[SERVER_END]
     clients = [results[h] for h in range(len(hosts))]
-    if at_server["weights"] is not None:
-        weights = Located(SERVER, "weights", (at_server["weights"],))
-    else:
-        weights = Located(CLIENTS, "weights", tuple(r["weights"] for r in clients))
+    values = {
+        name: Located(SERVER, name, (at_server["model"][name],))
+        if name in at_server["model"]
+        else Located(CLIENTS, name, tuple(r["model"][name] for r in clients))
+        for name in method.model
+    }
     outcome = Outcome(
         **json.loads(at_server["outcome"]),
-        state=State({"weights": weights}),
+        state=State(values),
         predictions=Located(CLIENTS, "predictions", tuple(r["predictions"] for r in clients)),
     )
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.

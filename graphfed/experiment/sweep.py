@@ -35,7 +35,7 @@ from graphfed.experiment.plan import (
 )
 from graphfed.experiment.progress import human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json, read_manifest
-from graphfed.experiment.run import Inputs, Result, execute, now, write_manifest
+from graphfed.experiment.run import Inputs, Result, execute, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
@@ -186,6 +186,7 @@ def sweep(
             hashes = {str(seed): inputs["", seed].hashes for seed in configs}
             about = {"command": command, "started": now(), "hashes": hashes, "sweep": plan.to_json()}
             write_manifest(folder, about)
+            keep_partition(folder, first, inputs["", first.seed])
         return _finish(plan, inputs, folder, command, progress)
 
 

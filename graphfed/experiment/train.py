@@ -74,10 +74,6 @@ class Outcome:
     predictions: Located
     details: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def weights(self) -> Located:
-        return self.state.weights
-
 
 # ---- functions run at the clients --------------------------------------------------------------------------
 

@@ -70,8 +70,8 @@ class Task:
 
 @plain_dataclass(frozen=True)
 class State:
-    """What passes from round to round. `values`: located trees of tensors, under names that stay; "weights"
-    is the model."""
+    """What passes from round to round. `values`: located trees of tensors, under names that stay; which of
+    them are the model is `Method.model`."""
 
     values: Mapping[str, Located]
     prepared: Any = None
@@ -107,6 +107,10 @@ class Method:
     messages: Mapping[str, str] = field(default_factory=dict)
     #: The paper: authors, title, venue, and where it can be read.
     paper: str = ""
+    #: The values of a state that are the model, in the order of its file.
+    model: tuple[str, ...] = ("weights",)
+    #: Of these, the ones at the clients that are the same at all of them.
+    replicated: tuple[str, ...] = ()
     #: What it asks of data and settings beyond features and classes, and beyond what the flags above say.
     needs: tuple[str, ...] = ()
     #: What leaves a client, in a few words, for a table.

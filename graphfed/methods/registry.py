@@ -19,6 +19,7 @@ METHODS: dict[str, str] = {
     "fedadam": "graphfed.methods.fedadam",
     "fedgcn": "graphfed.methods.fedgcn",
     "distgat": "graphfed.methods.distgat",
+    "sapgnn": "graphfed.methods.sapgnn",
 }
 
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}

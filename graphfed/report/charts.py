@@ -356,6 +356,7 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
             width=0.75,
         )
         bottom += counts[:, c]
+    ax.set_ylim(0, 1.05 * max(1, bottom.max(initial=0)))  # the highest bar ends below the frame
     turn = _turn(sites)
     ax.set_xticks(
         range(len(shown)), _site_labels(sites), rotation=turn,

@@ -68,11 +68,49 @@ def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clien
     assert told == overview(graph, split, dealt)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(["overlapping", "edges_uniform"]),
+    clients=st.integers(1, 5),
+    m=st.integers(0, 80),
+    seed=st.integers(0, 2**31),
+)
+def test_where_sites_share_vertices_an_edge_is_cut_if_no_site_has_both_ends_of_it(
+    name: str, clients: int, m: int, seed: int
+) -> None:
+    graph, split, _ = world(20, m, 1, seed)
+    options = {"mean": 0.5} if name == "overlapping" else {"overlap": 0.5 if clients > 1 else 0.0}
+    dealt = partition(graph, name, clients, seed, **options)
+    vertex = dict(zip(dealt.held_id.tolist(), dealt.held_vertex.tolist(), strict=True))
+    inside = {
+        frozenset((vertex[u], vertex[v]))
+        for u, v in zip(dealt.edge_u.tolist(), dealt.edge_v.tolist(), strict=True)
+    }
+    cut = sum(frozenset(edge) not in inside for edge in graph.edges.T.tolist())
+    assert overview(graph, split, dealt)["cut_edges"] == {
+        "count": cut,
+        "share": cut / max(1, graph.num_edges),
+    }
+    assert name == "overlapping" or cut == 0
+
+
 def test_sites_of_one_class_each_are_as_skewed_as_can_be() -> None:
     graph, split, _ = world(60, 80, 1, 0)
     y = np.arange(60) % 3
     graph = make_graph("g", np.ones((60, 1)), y, graph.edges)
     assert overview(graph, split, from_assignment(graph, y))["label_skew"] == pytest.approx(2 / 3)
+
+
+def test_an_edge_between_owners_is_drawn_as_cut_only_where_no_site_has_it() -> None:
+    """Where sites share vertices, the ends of an edge that a site has may be owned by others."""
+    graph, split, _ = world(60, 80, 1, 0)
+    shared = overview(graph, split, partition(graph, "edges_uniform", 3, 0))
+    assert shared["cut_edges"]["count"] == 0
+    assert len({*shared["drawing"]["sites"]}) == 3
+    assert shared["drawing"]["edges"]
+    assert not any(cut for *_, cut in shared["drawing"]["edges"])
+    copies = overview(graph, split, partition(graph, "overlapping", 3, 0, mean=0.5, variance=0.0))
+    assert {cut for *_, cut in copies["drawing"]["edges"]} == {0, 1}
 
 
 def test_a_million_devices_are_summed_up(float32_default: None) -> None:

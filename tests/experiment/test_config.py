@@ -203,7 +203,11 @@ def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(metho
     own = set(default) - {field.name for field in dataclasses.fields(TrainingConfig)}
     assert own.isdisjoint(make_config(method).recipe())
     for key in own:
-        other = default[key] - 1 if isinstance(default[key], int) else default[key] / 2
+        if isinstance(default[key], str):
+            (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
+            other = next(name for name in setting.choices if name != default[key])
+        else:
+            other = default[key] - 1 if isinstance(default[key], int) else default[key] / 2
         assert make_config(method, settings={key: other}).recipe()[key] == other
 
 

@@ -143,7 +143,7 @@ def test_what_cannot_be_tracked_is_refused_in_one_line(
     for arguments, told in (
         ([str(finished.folder), "--to", "tensorbord"], "did you mean 'tensorboard'"),
         ([str(finished.folder), "--to", "mlflow"], "give --uri"),
-        (["nowhere", "--to", "tensorboard"], "cannot be read"),
+        (["nowhere", "--to", "tensorboard"], "there is no folder nowhere"),
     ):
         assert main(["track", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -188,7 +188,8 @@ def test_a_failure_of_the_program_or_the_machine_is_exit_1_and_its_message(
 
 
 def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
-    """The exit code of a command that gets a signal once it has told `after`, and what it tells then."""
+    """The exit code of a command that gets a signal once it has told `after`, and what it tells then. The
+    first accuracy comes after the first round; "round 0" comes before anything can be kept."""
     # Progress at once: the usual five seconds would only be waited for.
     code = (
         "import sys; from graphfed.experiment import progress; progress.LINE_EVERY = 0.1; "
@@ -221,7 +222,7 @@ def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     number: int, runtime: str, own_folder: Path
 ) -> None:
     arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", runtime]
-    code, told = stopped([*arguments, "--out", "deep/run"], number, "round")
+    code, told = stopped([*arguments, "--out", "deep/run"], number, "accuracy")
     assert code == 130
     assert [line for line in told.splitlines() if "round" not in line] == [
         "interrupted; go on with: graphfed resume deep/run"
@@ -229,7 +230,7 @@ def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     assert {p.name for p in Path("deep/run").iterdir()} == {"manifest.json", "overview.json", "checkpoint"}
     (saved,) = Path("deep/run/checkpoint").iterdir()
     # It goes on from there, and can be stopped again.
-    code, told = stopped(["resume", "deep/run"], number, "round")
+    code, told = stopped(["resume", "deep/run"], number, "accuracy")
     assert code == 130
     assert len({saved, *Path("deep/run/checkpoint").iterdir()}) == 2
 

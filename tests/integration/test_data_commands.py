@@ -1,7 +1,9 @@
 """`graphfed data`: what is told of a graph is true, and what is written is whole."""
 
 import dataclasses
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +164,7 @@ def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureF
     assert Path(f"d.{ending}").read_bytes() == drawn
 
 
-@pytest.mark.parametrize("file", ["d.jpg", "d", "away/d.png"])
+@pytest.mark.parametrize("file", ["d.jpg", "d", "away/d.png", f"{'d' * 60}/{'d' * 300}.png"])
 @pytest.mark.parametrize("command", ["inspect --out", "partition --out s.safetensors --picture"])
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_loaded(
     file: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -170,7 +172,9 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_loaded(
     monkeypatch.setattr("graphfed.experiment.inspect.inspect", None)
     name, *options = command.split()
     assert main(["data", name, "digits", *options, file]) == 2
-    assert file in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert file[:50] in error
+    assert error.count("\n") == 1
     assert list(Path().iterdir()) == []
 
 
@@ -209,6 +213,16 @@ def test_a_partition_is_written_for_any_number_of_runs(capsys: pytest.CaptureFix
         (["digits", "--partition", "colunm", "--out", "s.safetensors"], "did you mean 'column'"),
         (["digits", "--partition", "column", "--out", "s.safetensors"], "needs a column of sites"),
         (["digits"], "Missing option '--out'"),
+        (["digits", "--set", "lr=0.1", "--out", "s.safetensors"], "lr is a setting of training"),
+        (
+            ["digits", "--set", "partition.alpha=1", "--out", "s.safetensors"],
+            "there is no setting 'partition.alpha' of the data; it is a setting of the partition label_skew",
+        ),
+        (["digits", "--set", "partition.betta=1", "--out", "s.safetensors"], "mean 'partition.beta'"),
+        (
+            ["digits", "--partition", "luvain", "--set", "partition.beta=1", "--out", "s.safetensors"],
+            "unknown partition 'luvain'; did you mean 'louvain'",
+        ),
         (["nowhere.yaml", "--out", "s.safetensors"], "nowhere.yaml cannot be read"),
     ],
 )
@@ -221,6 +235,40 @@ def test_a_partition_that_cannot_be_made_leaves_nothing(
     assert error.count("\n") == 1
     assert told in error
     assert list(Path().iterdir()) == []
+
+
+def test_what_the_disk_refuses_leaves_neither_partition_nor_picture(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data", "partition", "digits", "--out", "s.safetensors", "--picture", "s.svg"]
+    replace = os.replace
+
+    def refuse(what: str) -> None:
+        def full(source: Any, target: Any) -> None:
+            if str(target).endswith(what):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", full)
+
+    for what in (".safetensors", ".svg"):
+        refuse(what)
+        assert main(command) == 1
+        assert f"s{what} could not be written: No space left" in capsys.readouterr().err
+        assert list(Path().iterdir()) == []
+
+
+def test_a_setting_of_the_partition_asks_for_sites_and_the_page_says_how_to_draw(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = inspect("digits", settings={"partition.beta": 1.0})
+    assert isinstance(found, Inspection)
+    assert found.partition is not None
+    assert found.partition.options["beta"] == 1.0
+    assert main(["data", "inspect", "digits"]) == 0
+    assert capsys.readouterr().out.endswith("draw it with: --out FILE.svg (or .png)\n")
+    assert main(["data", "inspect", "roads"]) == 0
+    assert "--out" not in capsys.readouterr().out
 
 
 def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,12 +19,16 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import graphfed
 from graphfed.cli import app, main
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS, get_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+TEXTS = [*(f"docs/{page}" for page in PAGES), "README.md", "CONTRIBUTING.md"]
+#: Blocks that are not code a reader could type: output, and what Sphinx fills in.
+OTHER_FENCES = {"text", "{eval-rst}", "{help-pages}", "{include}", "{methods-table}", "{toctree}"}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
 )
@@ -58,6 +63,14 @@ def test_every_block_says_whether_it_is_run(page: str) -> None:
     for block in blocks(page):
         assert MARK.fullmatch(block.mark), f"{page}: {block.text}"
         assert (block.language == "yaml") == block.mark.startswith("file: ")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_is_fenced_in_a_way_that_these_tests_do_not_see(page: str) -> None:
+    fences = re.findall(r"^.*(?:```|~~~).*$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    opened = [fence.removeprefix("```").split()[0] for fence in fences if fence != "```"]
+    assert len(opened) * 2 == len(fences)
+    assert [word for word in opened if word not in OTHER_FENCES] == [b.language for b in blocks(page)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])
@@ -96,36 +109,60 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in lines]
 
 
-@pytest.mark.parametrize("page", [*PAGES, "../README.md", "../CONTRIBUTING.md"])
-def test_every_command_in_the_text_has_the_options_it_is_shown_with(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    lines = re.findall(r"`(graphfed [a-z][^`\n]*)`", text) + re.findall(
-        r"^\$ (graphfed .*)$", text, re.MULTILINE
-    )
+@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py"])
+def test_every_command_line_in_the_text_is_one_that_graphfed_takes(name: str) -> None:
+    # A command in a comment of the tutorial may go on in its next line.
+    text = (ROOT / name).read_text().replace("\n# ", "\n")
+    lines = re.findall(r"(?<!`)``?(graphfed\s[^`]+)`", text)
+    lines += re.findall(r"^\$ (graphfed .*)$", text, re.MULTILINE)
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        command = typer.main.get_command(app)
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
-        known = {
-            name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
-        }
-        given = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert given <= known | {"--help", "--install-completion", "--show-completion"}, line
+        parse(["run" if word == "COMMAND" else word for word in words])
 
 
-@pytest.mark.parametrize("page", [*PAGES, "../README.md", "../CONTRIBUTING.md"])
-def test_every_link_and_every_file_that_is_named_leads_somewhere(page: str) -> None:
-    path = (ROOT / "docs" / page).resolve()
+def parse(words: list[str]) -> None:
+    """Raise unless the command exists and takes these options. Nothing is run; values are not looked at."""
+    command = typer.main.get_command(app)
+    while True:
+        _, rest = command.make_parser(command.context_class(command)).parse_args(words)[:2]
+        if not hasattr(command, "commands"):
+            assert not rest, f"{command.name} has no use for {rest}"
+            return
+        if not rest:
+            return
+        command, words = command.commands[rest[0]], rest[1:]
+
+
+@pytest.mark.parametrize("line", ["rum fedavg", "data resume first", "sweep fedavg -z 3", "doctor twice"])
+def test_a_command_line_that_graphfed_does_not_take_is_noticed(line: str) -> None:
+    with pytest.raises(Exception, match=r"rum|resume|No such option: -z|twice"):
+        parse(line.split())
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_link_and_every_file_that_is_named_leads_somewhere(name: str) -> None:
+    path = ROOT / name
     text = path.read_text()
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        assert target.startswith("http") or (path.parent / target).exists(), target
+    targets = re.findall(r"\]\(([^)\s]+)[^)]*\)", text)
+    targets += re.findall(r"^\[[^\]]+\]: (\S+)", text, re.MULTILINE)
+    for target in targets:
+        file, _, heading = target.partition("#")
+        if not target.startswith("http"):
+            linked = path.parent / file if file else path
+            assert linked.exists(), target
+            assert not heading or heading in anchors(linked), target
     written = {"model_card.md", "trials/0001-seed0.json", "chosen-seed0/"}  # into folders of runs and sweeps
     named = set(re.findall(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|md)|/))`", text))
     named |= set(re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:yaml|json))`", text))
     bases = (ROOT, ROOT / "graphfed", ROOT / "docs")
     missing = [n for n in named - written if not any((base / n).exists() for base in bases)]
     assert [n for n in missing if not list((ROOT / "graphfed").rglob(n.strip("/")))] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page can be linked by."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_page_on_choosing_names_every_method_and_no_other() -> None:
@@ -138,9 +175,13 @@ def test_the_page_on_runs_lists_the_files_that_a_run_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    dealt = ["--partition", "dealt.safetensors"]
+    assert main(["data", "partition", "digits", "--clients", "2", "--out", dealt[1]]) == 0
+    assert main(["run", "fedavg", *dealt, "--rounds", "1", "--out", "on_a_file"]) == 0
     assert main(["run", "fedavg", "--clients", "2", "--rounds", "1", "--out", "run"]) == 0
     files = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/runs.md").read_text(), re.MULTILINE))
-    assert files == {f.name for f in Path("run").iterdir()}
+    assert files == {f.name for f in Path("on_a_file").iterdir()}
+    assert files - {"partition.safetensors"} == {f.name for f in Path("run").iterdir()}
 
 
 def test_the_audit_page_lists_every_check_and_no_other() -> None:
@@ -172,12 +213,22 @@ def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe()
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built pages. `make docs` runs the same command; the tutorial is executed on the way."""
+    """The built pages. `make docs` runs the same command; the tutorial is executed on the way. Sphinx-Gallery
+    writes beside its sources, so that a copy of them is built."""
     pytest.importorskip("sphinx", reason="the extra 'docs' is not installed")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    places = ["-d", str(folder / "doctrees"), str(ROOT / "docs"), str(folder / "html")]
-    told = subprocess.run([*command, *places], capture_output=True, text=True, check=False)
+    made = shutil.ignore_patterns("_tutorial", "sg_execution_times.rst")
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=made)
+    shutil.copy(ROOT / "CONTRIBUTING.md", folder)
+    (folder / "temporary").mkdir()
+    told = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "html"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "temporary")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert told.returncode == 0, told.stderr[-3000:]
     return folder / "html"
 
@@ -193,9 +244,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         given = dict(attributes)
-        if tag in ("script", "img", "iframe") and given.get("src"):
+        if given.get("src"):
             self.fetched.append(str(given["src"]))
-        if tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+        if tag == "link" and given.get("rel") not in ("index", "search", "next", "prev"):
             self.fetched.append(str(given["href"]))
 
     def handle_data(self, data: str) -> None:
@@ -210,6 +261,8 @@ def test_the_site_has_every_page_and_needs_nothing_from_the_network(site: Path) 
         for target in Page(path).fetched:
             assert "//" not in target, f"{path.name} fetches {target}"
             assert (path.parent / target.partition("?")[0]).exists(), f"{path.name}: {target}"
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//|@import", path.read_text()), path.name
 
 
 def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path) -> None:
@@ -226,7 +279,10 @@ def test_the_pages_made_from_the_program_are_those_of_this_program(site: Path) -
     choosing = Page(site / "choosing.html").text
     for name in METHODS:
         if name not in ("skeleton", "exchange_toy"):
-            assert get_method(name).summary in choosing
+            method = get_method(name)
+            for cell in (method.summary, *method.requirements(), method.crosses, method.protection):
+                assert cell in choosing, f"{name}: {cell}"
     python = Page(site / "python.html").text
-    assert "graphfed.run(" in python
+    for name in graphfed.__all__:
+        assert name == "__version__" or f"graphfed.{name}(" in python
     assert "make_graph(" in python

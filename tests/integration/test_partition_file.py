@@ -1,6 +1,10 @@
 """A partition that was saved is a partition like any other: runs on it are those on the one it was made from,
 and a file that does not fit is refused."""
 
+import json
+import math
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +19,11 @@ from graphfed.data.datasets import load
 from graphfed.data.graph import Graph
 from graphfed.data.partition import Partition, partition
 from graphfed.errors import InputError
-from graphfed.experiment.reopen import read_manifest
+from graphfed.experiment.compare import Comparison
+from graphfed.experiment.reopen import read_manifest, reopen
+from graphfed.experiment.run import Result
+from graphfed.experiment.sweep import Sweep
+from graphfed.files import read_tensors, write_tensors
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +43,7 @@ def saved(digits: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Par
 
 
 OPTIONS: dict[str, Any] = {"rounds": 2, "threads": 1}
+HERE = Path("sites.safetensors")
 
 
 def test_a_run_on_the_file_is_the_run_on_the_recipe_it_was_made_by(saved: Partition) -> None:
@@ -72,10 +81,100 @@ def test_a_run_is_used_from_another_folder_as_long_as_the_file_is_the_same(
     assert main(["predict", str(here / "run"), "--out", "p.csv"]) == 0
     partition(digits, "random", 4, 0).save(here / "sites.safetensors")
     with pytest.raises(InputError, match="the partition is not the one the run in"):
-        graphfed.experiment.reopen.reopen(here / "run")
-    (here / "sites.safetensors").unlink()
-    with pytest.raises(InputError, match=r"the partition file .*sites.safetensors is not there"):
-        graphfed.experiment.reopen.reopen(here / "run")
+        reopen(here / "run")
+
+
+def test_a_run_is_used_and_gone_on_with_when_the_file_is_gone(saved: Partition) -> None:
+    whole = graphfed.run("fedavg", partition="sites.safetensors", out="whole", **OPTIONS)
+    stopped = {**OPTIONS, "rounds": 6, "checkpoint_every": 0}
+    graphfed.run("fedavg", partition="sites.safetensors", out="part", **stopped)
+    rest = graphfed.run("fedavg", partition="sites.safetensors", out=False, **stopped)
+    HERE.unlink()
+    config, inputs = reopen("whole")
+    assert (inputs.partition.hash, inputs.hashes) == (saved.hash, whole.hashes)
+    assert config.clients == 4
+    assert main(["predict", "whole", "--out", "p.csv"]) == 0
+    for name in ("result.json", "metrics.jsonl"):
+        (Path("part") / name).unlink()
+    shutil.rmtree("part/checkpoint/round-00000006")
+    again = graphfed.resume("part")
+    assert isinstance(again, Result)
+    assert (again.test, again.bytes, again.hashes) == (rest.test, rest.bytes, rest.hashes)
+    assert read_manifest("part")["partition"]["file"] == "sites.safetensors"
+
+
+def test_runs_of_a_comparison_share_one_copy_and_go_on_with_it(saved: Partition) -> None:
+    whole = graphfed.compare(["fedavg"], seeds=[0, 1], partition="sites.safetensors", out="c", **OPTIONS)
+    assert [str(path) for path in Path("c").rglob("partition.safetensors")] == ["c/partition.safetensors"]
+    HERE.unlink()
+    Path("c/comparison.json").unlink()
+    Path("c/fedavg-seed1/result.json").unlink()
+    shutil.rmtree("c/central-seed1")
+    again = graphfed.resume("c")
+    assert isinstance(again, Comparison)
+    assert [row["test"] for row in again.rows] == [row["test"] for row in whole.rows]
+    for run in ("fedavg-seed1", "central-seed1"):
+        assert reopen(f"c/{run}")[1].partition.hash == saved.hash
+
+
+def test_a_sweep_goes_on_when_the_file_is_gone(saved: Partition) -> None:
+    grid = {"lr": [0.1, 0.5]}
+    whole = graphfed.sweep("fedavg", grid=grid, seeds=[0], partition="sites.safetensors", out="s", **OPTIONS)
+    assert [str(path) for path in Path("s").rglob("partition.safetensors")] == ["s/partition.safetensors"]
+    HERE.unlink()
+    for name in ("sweep.json", "trials/0002-seed0.json", "chosen-seed0/result.json"):
+        (Path("s") / name).unlink()
+    again = graphfed.resume("s")
+    assert isinstance(again, Sweep)
+    assert (again.chosen["settings"], again.chosen["test"]) == (
+        whole.chosen["settings"],
+        whole.chosen["test"],
+    )
+    assert reopen("s/chosen-seed0")[1].partition.hash == saved.hash
+
+
+COPY = Path("run/partition.safetensors")
+LOST: dict[str, tuple[Callable[[Graph], Any], str]] = {
+    "no copy": (lambda _: COPY.unlink(), r"the partition file .*sites.safetensors is not there"),
+    "another partition": (
+        lambda g: partition(g, "random", 4, 0).save(COPY), "the partition is not the one the run in run had"),
+    "another number of sites": (
+        lambda g: partition(g, "random", 3, 0).save(COPY), "partition.safetensors has 3 clients, not 4"),
+    "a part of it": (
+        lambda _: COPY.write_bytes(COPY.read_bytes()[:-1000]), "run/partition.safetensors is not a part"),
+    "a folder": (
+        lambda _: (COPY.unlink(), COPY.mkdir()), r"the partition file .*sites.safetensors is not there"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_file_that_may_not_be_read_is_refused(saved: Partition) -> None:
+    HERE.chmod(0)
+    with pytest.raises(InputError, match=r"sites.safetensors cannot be read: Permission denied"):
+        graphfed.run("fedavg", partition=HERE, out=False)
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_without_the_file_a_copy_that_is_not_the_runs_partition_is_refused(
+    case: str, saved: Partition, digits: Graph
+) -> None:
+    graphfed.run("isolated", partition="sites.safetensors", out="run", **OPTIONS)
+    HERE.unlink()
+    change, told = LOST[case]
+    change(digits)
+    Path("run/result.json").unlink()
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    for use in (reopen, graphfed.resume):
+        with pytest.raises(InputError, match=told):
+            use("run")
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+def test_a_copy_is_kept_only_of_a_partition_from_a_file(saved: Partition) -> None:
+    graphfed.run("isolated", clients=4, out="made", **OPTIONS)
+    assert not Path("made/partition.safetensors").exists()
+    graphfed.run("isolated", partition="sites.safetensors", out="read", **OPTIONS)
+    assert Path("read/partition.safetensors").read_bytes() == HERE.read_bytes()
 
 
 def test_a_config_names_the_file_from_its_own_folder(
@@ -88,7 +187,6 @@ def test_a_config_names_the_file_from_its_own_folder(
     assert "4 clients, label_dirichlet" in capsys.readouterr().out
 
 
-HERE = Path("sites.safetensors")
 REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
     "another graph": (None, ["--data", "social"], "in sites.safetensors was made for another graph (hash"),
     "another number of clients": (None, ["--clients", "5"], "has 4 clients, not 5; leave the number of"),
@@ -96,10 +194,18 @@ REFUSED: dict[str, tuple[Callable[[], Any] | None, list[str], str]] = {
     "a seed": (None, ["--set", "partition_seed=3"], "partition_seed has no use here"),
     "no file": (HERE.unlink, [], "the partition file sites.safetensors is not there; write one with"),
     "a folder": (lambda: (HERE.unlink(), HERE.mkdir()), [], "file sites.safetensors is a folder"),
+    "a pipe": (lambda: (HERE.unlink(), os.mkfifo(HERE)), [], "file sites.safetensors is no regular file"),
+    "a name that is too long": (None, ["--partition", "s" * 300 + ".s"], "(File name too long)"),
+    "a file in a file": (
+        None, ["--partition", f"{HERE}/s.safetensors"], f"partition file {HERE}/s.safetensors is not there"),
+    "a path without ending": (None, ["--partition", "./sites"], "the partition file sites is not there"),
     "an empty file": (lambda: HERE.write_bytes(b""), [], "sites.safetensors is not a partition file"),
     "text": (lambda: HERE.write_text("site,vertex\n0,1\n"), [], "sites.safetensors is not a partition file"),
-    "half a file": (
+    "a file cut short": (
         lambda: HERE.write_bytes(HERE.read_bytes()[:-1000]), [], "sites.safetensors is not a partition file"),
+    "half a header": (lambda: HERE.write_bytes(HERE.read_bytes()[:60]), [], "is not a partition file"),
+    "a header of 10^18 bytes": (
+        lambda: HERE.write_bytes((10**18).to_bytes(8, "little") + b"{}"), [], "is not a partition file"),
     "a bit that flipped": (
         lambda: HERE.write_bytes(HERE.read_bytes()[:-1] + bytes([HERE.read_bytes()[-1] ^ 1])),
         [], "sites.safetensors is damaged"),
@@ -126,6 +232,37 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
     assert error.count("\n") == 1
     assert told in error
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("options", {"beta": math.inf}),
+        ("options", {"beta": math.nan}),
+        ("options", {"kind": "\x1b[2J"}),
+        ("options", {"k" * 300: 1}),
+        ("name", "louvain\nerror: no"),
+        ("name", ""),
+        ("name", "l" * 300),
+        ("seed", 2**63),
+        ("num_sites", True),
+        ("graph_hash", 5),
+    ],
+)
+@pytest.mark.parametrize("command", ["data inspect digits --json", "run fedavg --rounds 1 --out new"])
+def test_a_recipe_that_cannot_be_shown_or_written_as_json_is_refused(
+    key: str, value: Any, command: str, saved: Partition, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables, beside = read_tensors(HERE)
+    recipe = json.loads(beside["partition"])
+    write_tensors(HERE, tables, {"partition": json.dumps({**recipe, key: value})})
+    assert main([*command.split(), "--partition", str(HERE)]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("error: ")
+    assert key in error
+    assert error.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == [HERE.name]
 
 
 def test_a_name_that_is_neither_file_nor_partition_is_answered_with_the_nearest(saved: Partition) -> None:

@@ -78,6 +78,25 @@ def exchange_toy(world: World) -> dict[str, int]:
     }
 
 
+def sapgnn(world: World) -> dict[str, int]:
+    """Of every vertex at every holder, N in all, two layers that upload own part and maximum, 2 H each, and
+    get back H; their gradients the other way, of the input of the first layer none. The maps of H before
+    upload and the predictor are a gradient up and the sum down, each round. Once the ids and two counts."""
+    n, k, scalar = world.graph.num_nodes, world.clients, 8
+    weights = 2 * F * H + 2 * H * H + H * C + C
+    return {
+        "sapgnn/vertex_ids": n * 8,
+        "sapgnn/training_count": k * 8,
+        "sapgnn/training_total": k * 8,
+        "sapgnn/local_embedding": ROUNDS * n * 2 * (2 * H) * scalar,
+        "sapgnn/global_embedding": ROUNDS * n * 2 * H * scalar,
+        "sapgnn/local_embedding/grad": ROUNDS * n * 2 * (2 * H) * scalar,
+        "sapgnn/global_embedding/grad": ROUNDS * n * 2 * H * scalar,
+        "sapgnn/local_gradient": ROUNDS * k * weights * scalar,
+        "sapgnn/summed_gradient": ROUNDS * k * weights * scalar,
+    }
+
+
 def nothing(world: World) -> dict[str, int]:
     return {}
 
@@ -92,6 +111,7 @@ FORMULAS = {
     "fedgcn": fedgcn,
     "distgat": distgat,
     "exchange_toy": exchange_toy,
+    "sapgnn": sapgnn,
 }
 
 

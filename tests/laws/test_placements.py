@@ -152,7 +152,7 @@ def test_the_weights_that_isolated_clients_keep_are_the_same_in_both_placements(
     world = make_world(8, clients=12)
     fast, _ = run_local("isolated", world, rounds=12, **SETTINGS)
     slow, _ = run_local("isolated", world, "one at a time", rounds=12, **SETTINGS)
-    (stacked,) = fast.weights.parts
-    for k, alone in enumerate(slow.weights.parts):
+    (stacked,) = fast.state.weights.parts
+    for k, alone in enumerate(slow.state.weights.parts):
         for name, w in part_of(stacked, k).items():
             assert torch.allclose(w, part_of(alone, 0)[name], rtol=0, atol=1e-12), (k, name)

@@ -70,5 +70,5 @@ def test_averaging_methods_equal_a_plain_loop_over_clients(name, edges):
                 v[k] = 0.99 * v[k] + 0.01 * delta**2
                 mean[k] = w[k] + 0.05 * m[k] / (v[k].sqrt() + extra["tau"])
         w = mean
-    for k, got in outcome.weights.parts[0].items():
+    for k, got in outcome.state.weights.parts[0].items():
         assert torch.allclose(got, w[k], rtol=0, atol=1e-9), k

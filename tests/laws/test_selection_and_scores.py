@@ -78,7 +78,7 @@ def test_fedgcn_predicts_what_its_docstring_says_with_dense_matrices(hops, layer
     scale = a.sum(1).rsqrt()
     whole = scale[:, None] * a * scale
     inside = whole * (site[:, None] == site)
-    w = outcome.weights.parts[0]
+    w = outcome.state.weights.parts[0]
     h = torch.from_numpy(np.asarray(world.graph.x)).to(torch.get_default_dtype())
     for layer in range(layers):
         by = whole if layer == 0 or (layer == 1 and hops == 2) else inside

@@ -21,7 +21,8 @@ from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import BACKBONES
 from graphfed.runtime.processes import Sites
 
-TAKE_WEIGHTS = [name for name in METHODS if BACKBONES[config_of(get_method(name)).backbone].weighted]
+WEIGHTED = [name for name in BACKBONES if BACKBONES[name].weighted]
+TAKE_WEIGHTS = [name for name in METHODS if config_of(get_method(name)).backbone in WEIGHTED]
 CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
 CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]
 
@@ -77,15 +78,16 @@ def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():
 
 
 @pytest.mark.parametrize("method", [n for n in METHODS if n not in TAKE_WEIGHTS] + ["fedavg"])
-def test_attention_refuses_weights_instead_of_passing_over_them(method):
+def test_a_network_without_use_for_weights_refuses_them(method):
     world = weighted(make_world())
-    with pytest.raises(InputError, match=r"'gat' has no use for edge weights.*choose gcn or sage"):
+    backbone = {} if method == "sapgnn" else {"backbone": "gat"}
+    with pytest.raises(InputError, match=r"'(gat|maxpool)' has no use for edge weights.*choose gcn or sage"):
         gf.run(
             method,
             data=world.graph,
             clients=2,
             rounds=1,
-            backbone="gat",
+            **backbone,
             split="random:0.5,0.2,0.3",
             out=False,
         )

@@ -1,0 +1,320 @@
+"""SAPGNN computes what one pooled graph gives, however edges and vertices overlap, and only because its
+updates are max-separable."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+from worlds import World, by_vertex, make_world, run_local
+
+from graphfed.data.graph import Split, make_graph
+from graphfed.data.tables import Partition
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.methods.base import Task
+from graphfed.methods.registry import get_method
+from graphfed.methods.sapgnn import initial_global, initial_local
+from graphfed.nn.layers import _inverted
+from graphfed.nn.maxpool import UPDATES, neighbour_max
+from graphfed.nn.sparse import SparseMatrix
+from graphfed.random import bernoulli_rows, fold, lane_probability
+
+HIDDEN, FEATURES, CLASSES = 5, 7, 3
+
+
+def covered(seed: int, n: int, m: int, holders: int, *, endpoints: bool, share: float) -> World:
+    """A random graph whose every edge is at one holder at least and at each of the others with probability
+    `share`; every vertex is at all holders, or (endpoints) where it has an edge, or alone at one."""
+    rng = np.random.default_rng(seed)
+    graph = make_graph(
+        "cover", rng.normal(size=(n, FEATURES)), rng.integers(0, CLASSES, n), rng.integers(0, n, (2, m)),
+        num_classes=CLASSES,
+    )  # fmt: skip
+    train = np.zeros(n, dtype=bool)
+    train[rng.permutation(n)[: max(1, n // 2)]] = True
+    has = rng.random((holders, graph.num_edges)) < share
+    has[rng.integers(0, holders, graph.num_edges), np.arange(graph.num_edges)] = True
+    held = np.ones((holders, n), dtype=bool)
+    if endpoints:
+        held[:] = False
+        for k in range(holders):
+            held[k, graph.edges[:, has[k]].ravel()] = True
+        alone = np.flatnonzero(~held.any(0))
+        held[rng.integers(0, holders, len(alone)), alone] = True
+    held_site, held_id = np.nonzero(held)
+    owner = np.array([rng.choice(np.flatnonzero(held[:, v])) for v in range(n)])
+    edge_site, edge = np.nonzero(has)
+    none = np.zeros(0, dtype=np.int64)
+    dealt = Partition(
+        held_site=held_site, held_id=held_id, held_vertex=held_id.copy(),
+        held_owner=owner[held_id] == held_site,
+        edge_site=edge_site, edge_u=graph.edges[0, edge], edge_v=graph.edges[1, edge], cut_site=none,
+        cut_id=none, cut_remote_site=none, cut_remote_id=none, num_sites=holders, graph_hash=graph.hash,
+    )  # fmt: skip
+    dealt.check(graph)
+    return World(graph, Split("half", train, np.zeros_like(train), ~train), dealt)
+
+
+class Dense:
+    """The network on the pooled graph, vertex by vertex: the paper's equations without places."""
+
+    def __init__(self, world: World, config: Any) -> None:
+        self.config, self.world = config, world
+        task = Task(world.graph.num_features, world.graph.num_classes)
+        holder = type("Anyone", (), {"device": "cpu"})()
+        self.local, self.global_ = initial_local(holder, task, config), initial_global(task, config, "cpu")
+        n = world.graph.num_nodes
+        self.neighbours: list[list[int]] = [[] for _ in range(n)]
+        for u, v in world.graph.edges.T.tolist():
+            self.neighbours[u].append(v)
+            self.neighbours[v].append(u)
+
+    def pool(self, own: torch.Tensor, message: torch.Tensor, tropical: torch.Tensor | None) -> torch.Tensor:
+        turn = -1 if self.config.pooling == "min" else 1
+        rows = []
+        for i, near in enumerate(self.neighbours):
+            a = turn * (turn * message[near]).amax(0) if near else torch.zeros_like(message[0])
+            if self.config.update == "sum":
+                rows.append(own[i] + a if near else torch.zeros_like(own[i]))
+            elif self.config.update == "product":
+                rows.append(own[i].sigmoid() * a)
+            elif self.config.update == "tropical":
+                mixed = turn * (turn * (a[:, None] + tropical)).amax(0) if near else a
+                rows.append(torch.cat([own[i], mixed]))
+            else:
+                rows.append(torch.cat([own[i], a]))
+        return torch.stack(rows)
+
+    def logits(self, local: dict, global_: dict, key: int | None = None) -> torch.Tensor:
+        h = torch.from_numpy(np.asarray(self.world.graph.x)).to(torch.get_default_dtype())
+        ids = torch.arange(len(h))
+        for layer in range(self.config.layers):
+            own = message = h
+            if self.config.maps == "linear":
+                own, message = h @ local[f"layers.{layer}.self"], h @ local[f"layers.{layer}.message"]
+            z = self.pool(own, message, local.get(f"layers.{layer}.tropical"))
+            h = z @ global_[f"layers.{layer}.weight"] + global_[f"layers.{layer}.bias"]
+            if layer < self.config.layers - 1:
+                if self.config.norm == "batch":
+                    h = torch.nn.functional.batch_norm(h, None, None, training=True)
+                    h = h * global_[f"layers.{layer}.gain"]
+                h = h.relu()
+                if key is not None:
+                    drop = bernoulli_rows(fold(key, layer), ids, h.shape[1], self.config.dropout)
+                    h = h * _inverted(drop, lane_probability(self.config.dropout), h.dtype)
+        if self.config.predictor == "holders":
+            h = h @ local["predictor.weight"] + local["predictor.bias"]
+        return h
+
+    def after_one_step(self) -> tuple[dict, dict]:
+        """The weights after one step of plain gradient descent."""
+        leaves = [{k: w.clone().requires_grad_() for k, w in ws.items()} for ws in (self.local, self.global_)]
+        key = fold(self.config.seed, "dropout", 1) if self.config.dropout else None
+        rows = torch.from_numpy(self.world.split.train)
+        loss = cross_entropy(self.logits(*leaves, key)[rows], torch.from_numpy(self.world.graph.y)[rows])
+        loss.backward()
+        # A weight that nothing depends on, as that of messages without edges, has no gradient.
+        gradients = [
+            {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in ws.items()} for ws in leaves
+        ]
+        local, global_ = (
+            {k: w.detach() - self.config.lr * g[k] for k, w in ws.items()}
+            for ws, g in zip(leaves, gradients, strict=True)
+        )
+        return local, global_
+
+
+SETTINGS = {"hidden": HIDDEN, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "rounds": 1}
+
+
+def agree(world: World, placement: str, tolerance: float, **changes: Any) -> None:
+    """Weights after one step, and the predictions they give, are those of the pooled graph."""
+    options = {**SETTINGS, "dropout": 0.3, **changes}
+    outcome, _ = run_local("sapgnn", world, placement, **options)
+    config = get_method("sapgnn").config(**options)
+    dense = Dense(world, config)
+    local, global_ = dense.after_one_step()
+    for name, expected in (("local", local), ("global", global_)):
+        for part in outcome.state.values[name].parts:
+            assert set(part) == set(expected)
+            for key, weight in part.items():
+                scale = max(1.0, float(expected[key].abs().max()))
+                assert torch.allclose(weight, expected[key], rtol=0, atol=tolerance * scale), (name, key)
+    found = by_vertex(outcome, world)
+    expected = dense.logits(local, global_).to(found.dtype)
+    assert torch.allclose(
+        found, expected, rtol=0, atol=10 * tolerance * max(1.0, float(expected.abs().max()))
+    )
+
+
+NETWORKS = st.fixed_dictionaries(
+    {
+        "update": st.sampled_from(list(UPDATES)),
+        "pooling": st.sampled_from(["max", "min"]),
+        "maps": st.sampled_from(["linear", "identity"]),
+        "norm": st.sampled_from(["off", "batch"]),
+        "predictor": st.sampled_from(["holders", "server"]),
+        "layers": st.integers(1, 3),
+    }
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    network=NETWORKS, seed=st.integers(0, 2**31), n=st.integers(3, 25), m=st.integers(0, 60),
+    holders=st.integers(1, 6), endpoints=st.booleans(), share=st.sampled_from([0.0, 0.3, 1.0]),
+    placement=st.sampled_from(["stacked", "one at a time"]),
+)  # fmt: skip
+def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled_graph(
+    *, network: dict, seed: int, n: int, m: int, holders: int, endpoints: bool, share: float, placement: str
+) -> None:
+    """Vertices and edges at several holders, vertices without an edge, one to six holders, every admissible
+    network: against loops over the pooled graph, in float64."""
+    agree(covered(seed, n, m, holders, endpoints=endpoints, share=share), placement, 1e-9, **network)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_in_float32_embeddings_agree_to_1e_6_and_gradients_to_1e_5(update: str) -> None:
+    torch.set_default_dtype(torch.float32)
+    for seed in range(3):
+        agree(covered(seed, 40, 120, 4, endpoints=False, share=0.3), "stacked", 1e-6, update=update)
+
+
+def test_the_number_of_holders_changes_no_metric_over_a_whole_run() -> None:
+    outcomes = [
+        run_local(
+            "sapgnn", covered(3, 40, 120, holders, endpoints=False, share=0.2),
+            hidden=HIDDEN, rounds=30, dropout=0.4, lr=0.02, weight_decay=1e-3,
+        )[0]
+        for holders in (1, 2, 3, 4)
+    ]  # fmt: skip
+    for outcome in outcomes[1:]:
+        assert outcome.test == pytest.approx(outcomes[0].test, abs=1e-9)
+
+
+def test_all_holders_have_the_same_bits_of_the_local_weights() -> None:
+    outcome, _ = run_local("sapgnn", make_world(), "one at a time", dropout=0.3)
+    first, *others = outcome.state.values["local"].parts
+    assert len(others) == 2
+    for other in others:
+        for name, weight in first.items():
+            assert torch.equal(weight, other[name])
+
+
+# ---- updates -----------------------------------------------------------------------------------------------
+
+
+def parts_of_a_maximum(seed: int, holders: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """h [20, 4], pooled messages a_p [20, 4] of every holder (some -inf), and a weight."""
+    rng = np.random.default_rng(seed)
+    h = torch.from_numpy(rng.normal(size=(20, 4)))
+    parts = []
+    for _ in range(holders):
+        a = torch.from_numpy(rng.normal(size=(20, 4)))
+        parts.append(a.masked_fill(torch.from_numpy(rng.random(20) < 0.3)[:, None], -torch.inf))
+    return h, parts, torch.from_numpy(rng.normal(size=(4, 4)))
+
+
+def maximum(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(tensors).amax(0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(update=st.sampled_from(list(UPDATES)), seed=st.integers(0, 2**31), holders=st.integers(1, 6))
+def test_an_admissible_update_commutes_with_the_maximum_over_holders(
+    update: str, seed: int, holders: int
+) -> None:
+    h, parts, weight = parts_of_a_maximum(seed, holders)
+    apply = UPDATES[update].apply
+    apart = maximum([apply(h, a, weight) for a in parts])
+    together = apply(h, maximum(parts), weight)
+    assert torch.equal(apart, together)
+
+
+def monotone_mix(h: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """Monotone in every coordinate, as the paper asks, and not separable."""
+    return (a.clamp(min=-50) @ torch.full((4, 3), 0.5, dtype=a.dtype)).sigmoid()
+
+
+def signed_product(h: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    return h * a.clamp(min=-50)
+
+
+@pytest.mark.parametrize("update", [monotone_mix, signed_product])
+def test_a_monotone_mix_and_a_signed_product_break_the_identity_and_are_refused(update: Any) -> None:
+    h, parts, _ = parts_of_a_maximum(0, 3)
+    apart, together = maximum([update(h, a) for a in parts]), update(h, maximum(parts))
+    assert (apart - together).abs().max() > 0.1
+    with pytest.raises(
+        InputError, match=f"update='{update.__name__}' cannot be used.*nondecreasing functions"
+    ):
+        get_method("sapgnn").config(update=update.__name__)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 12), m=st.integers(0, 40), values=st.integers(1, 3))
+def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
+    seed: int, n: int, m: int, values: int
+) -> None:
+    """With many ties: of equal neighbours the lowest row gets the gradient; without neighbours it is -inf."""
+    rng = np.random.default_rng(seed)
+    near = np.unique(rng.integers(0, n, (2, m)), axis=1)
+    pattern = SparseMatrix.from_coo(
+        torch.from_numpy(near[0]), torch.from_numpy(near[1]), torch.ones(near.shape[1]), (n, n)
+    )
+    messages = torch.from_numpy(rng.integers(0, values, (n, 3)).astype(float)).requires_grad_()
+    found = neighbour_max(pattern, messages)
+    grad = torch.from_numpy(rng.normal(size=(n, 3)))
+    expected, expected_grad = torch.full((n, 3), -torch.inf), torch.zeros(n, 3)
+    for i in range(n):
+        js = sorted(near[1][near[0] == i].tolist())
+        for k in range(3 if js else 0):
+            best = max(js, key=lambda j: (messages[j, k].item(), -j))
+            expected[i, k] = messages[best, k].item()
+            expected_grad[best, k] += grad[i, k]
+    assert torch.equal(found, expected.to(found.dtype))
+    found.masked_fill(found.isneginf(), 0).backward(grad)
+    assert torch.allclose(messages.grad, expected_grad.to(found.dtype))
+
+
+# ---- what the server gets ----------------------------------------------------------------------------------
+
+
+def uploads(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[list[torch.Tensor], World]:
+    """What the server receives by the pooling transfer, in order."""
+    seen: list[torch.Tensor] = []
+    whole = Federation.max
+
+    def watched(fed: Federation, x: Located, route: Any, **options: Any) -> Located:
+        seen.extend(part.detach().clone() for part in x.parts)
+        return whole(fed, x, route, **options)
+
+    monkeypatch.setattr(Federation, "max", watched)
+    world = covered(5, 30, 60, 3, endpoints=False, share=0.3)
+    run_local("sapgnn", world, **{**SETTINGS, "dropout": 0.0, **changes})
+    return seen, world
+
+
+def test_the_papers_identity_maps_upload_the_features_and_local_maps_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.from_numpy(np.asarray(covered(5, 30, 60, 3, endpoints=False, share=0.3).graph.x)).double()
+    seen, _ = uploads(monkeypatch, maps="identity")
+    assert torch.equal(seen[0][:30, :FEATURES], x)
+    seen, _ = uploads(monkeypatch)
+    for sent in seen:
+        for column in sent.T:
+            for rows in column.split(30):
+                assert not any(torch.allclose(rows, feature) for feature in x.T)
+
+
+def test_a_cohort_without_any_training_vertex_is_refused() -> None:
+    world = make_world()
+    none = np.zeros(world.graph.num_nodes, dtype=bool)
+    blind = World(world.graph, Split("none", none, none, ~none), world.partition)
+    with pytest.raises(InputError, match="no client has a training vertex"):
+        run_local("sapgnn", blind)
