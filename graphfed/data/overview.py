@@ -231,10 +231,7 @@ def _edges_inside(graph: Graph, partition: Partition) -> int:
 
 def _ends(partition: Partition) -> np.ndarray:
     """The vertices at both ends of the edges inside sites, [2, E]."""
-    vertex_of = np.zeros(int(partition.held_id.max(initial=0)) + 1, dtype=np.int64)
-    vertex_of[partition.held_id] = partition.held_vertex
-    ends: np.ndarray = vertex_of[np.stack((partition.edge_u, partition.edge_v))]
-    return ends
+    return partition.vertex_of(np.stack((partition.edge_u, partition.edge_v)))
 
 
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:

@@ -79,6 +79,13 @@ class Partition:
         """
         return content_hash(self.tables, f"{self.num_sites} {self.graph_hash}")
 
+    def vertex_of(self, ids: np.ndarray) -> np.ndarray:
+        """The graph's vertex of each held id, of the shape of `ids`. Memory grows with what is held: the ids
+        of a file may be any numbers."""
+        known, first = np.unique(self.held_id, return_index=True)
+        vertices: np.ndarray = self.held_vertex[first][np.searchsorted(known, ids)]
+        return vertices
+
     def check(self, graph: Graph, where: str | None = None) -> None:
         """Raises InputError when this partition was made for another graph, or its tables are no partition
         of this one: a row out of place, an unknown vertex or id, an edge the graph does not have. where: what

@@ -124,9 +124,7 @@ def make_cohort(
     if graph.edge_weight is not None:
         weight = graph.weights_between(vertex[u], vertex[v])
         edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
-        vertex_of = np.zeros(width, dtype=np.int64)
-        vertex_of[partition.held_id] = partition.held_vertex
-        far = vertex_of[partition.cut_remote_id[outside]]
+        far = partition.vertex_of(partition.cut_remote_id[outside])
         cut_weight = tensor(graph.weights_between(vertex[cut], far)).to(torch.get_default_dtype())
 
     x: Tensor | SparseMatrix | None = None
