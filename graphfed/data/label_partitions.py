@@ -1,5 +1,7 @@
 """Partitions by class: label_dirichlet (two kinds) and label_skew."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from graphfed.data.graph import Graph
@@ -95,17 +97,23 @@ def _deal_hsu(
     return counts
 
 
-def label_skew(graph: Graph, clients: int, seed: int, alpha: float) -> Partition:
+def label_skew(graph: Graph, clients: int, seed: int, alpha: float, vertices: str) -> Partition:
     """SAPGNN's label skew: blocks of classes, then a fraction of each site spread over the others.
 
     The classes, in order, are cut into K blocks of (nearly) equally many classes; site k gets block k. Then a
     random fraction `alpha` of each site's vertices is dealt evenly over the other sites: 0 is the most
     skewed, (K-1)/K is even. Vertices of unknown class (-1) are dealt uniformly from the start.
+    vertices: "own", a site holds what it was dealt, and an edge between sites is cut; "all", every site also
+    holds every other vertex, without label or edges (what PPGNN needs), and an edge between sites is at none.
 
     Raises InputError when alpha is not in [0, 1] or there are more clients than classes.
     """
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha {alpha:g} of label_skew must be a fraction from 0 to 1 (0.5 for 50 %)")
+    if vertices not in ("own", "all"):
+        raise InputError(
+            f"unknown vertices={vertices!r} of label_skew; {did_you_mean(vertices, ('own', 'all'))}"
+        )
     if clients > graph.num_classes:
         raise InputError(
             f"label_skew deals whole classes: {clients} clients cannot share the {graph.num_classes} "
@@ -126,4 +134,20 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float) -> Partition
         first = rng.integers(clients - 1, size=clients)  # no site is favoured by the remainder
         step = 1 + (rank + first[site[order]]) % (clients - 1)
         site[order] = np.where(moves, (site[order] + step) % clients, site[order])
-    return from_assignment(graph, site, num_sites=clients)
+    dealt = from_assignment(graph, site, num_sites=clients)
+    if vertices == "own":
+        return dealt
+    held_id = np.tile(np.arange(graph.num_nodes), clients)
+    held_site = np.repeat(np.arange(clients), graph.num_nodes)
+    none = np.zeros(0, dtype=np.int64)
+    return replace(
+        dealt,
+        held_site=held_site,
+        held_id=held_id,
+        held_vertex=held_id.copy(),
+        held_owner=site[held_id] == held_site,
+        cut_site=none,
+        cut_id=none.copy(),
+        cut_remote_site=none.copy(),
+        cut_remote_id=none.copy(),
+    )

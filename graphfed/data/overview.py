@@ -239,9 +239,7 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
 
     Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
     [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
-    owner = np.full(graph.num_nodes, -1)
-    owned = np.flatnonzero(partition.held_owner)[::-1]
-    owner[partition.held_vertex[owned]] = partition.held_site[owned]
+    owner = _one_owner(graph, partition)
     size = np.bincount(owner[owner >= 0], minlength=partition.num_sites)
     if size.max(initial=0) > DEVICE:
         sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
@@ -280,6 +278,17 @@ def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str
         "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
         "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
     }
+
+
+def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
+    """A site that owns each vertex, -1 for none, [N] int64; of several owners each stands for as many."""
+    vertex, site = (column[partition.held_owner] for column in (partition.held_vertex, partition.held_site))
+    by_vertex = site[np.argsort(vertex, kind="stable")]
+    owners = np.bincount(vertex, minlength=graph.num_nodes)
+    chosen = np.cumsum(owners) - owners + np.arange(graph.num_nodes) % np.maximum(owners, 1)
+    owner = np.full(graph.num_nodes, -1)
+    owner[owners > 0] = by_vertex[chosen[owners > 0]]
+    return owner
 
 
 def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -47,13 +47,13 @@ PARTITIONS: dict[str, PartitionSpec] = {
     ),
     "label_skew": PartitionSpec(
         label_skew,
-        {"alpha": 0.0},
+        {"alpha": 0.0, "vertices": "own"},
         "blocks of whole classes, then a fraction alpha spread over the other sites",
     ),
     "edges_uniform": PartitionSpec(
         edges_uniform,
-        {"vertices": "all", "overlap": 0.0},
-        "edges dealt uniformly, a fraction overlap of them to two sites; the vertices are shared",
+        {"vertices": "all", "labels": "all", "overlap": 0.0},
+        "edges dealt uniformly, a fraction overlap of them to two sites; vertices and labels are shared",
     ),
     "louvain": PartitionSpec(louvain, {}, "communities found by Louvain, packed into sites of similar size"),
     "metis": PartitionSpec(metis, {}, "few edges between sites of equal size, by METIS (extra: metis)"),

@@ -13,20 +13,26 @@ __all__ = ["edges_uniform", "overlapping"]
 MIN_FRACTION = 0.05  # the smallest fraction of the vertices a site of `overlapping` may take
 
 
-def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap: float) -> Partition:
+def edges_uniform(
+    graph: Graph, clients: int, seed: int, vertices: str, labels: str, overlap: float
+) -> Partition:
     """SAPGNN's deal: every edge to one site, uniformly (numbers differ by at most one); vertices are shared.
 
     vertices: "all", every site holds every vertex; "endpoints", a site holds the ends of its edges, and a
-    vertex
-        without an edge is at one site.
-    overlap: the fraction of the edges also given to a second site. Each vertex is owned by one of its
-    holders, drawn uniformly. No edge is cut: a missing edge is only unknown here.
+    vertex without an edge is at one site.
+    labels: "all", every holder of a vertex owns it, so it knows the label and is scored on it; "one", one of
+    its holders, drawn uniformly.
+    overlap: the fraction of the edges also given to a second site. No edge is cut: a missing edge is only
+    unknown here.
 
     Raises InputError when an option is out of range, or overlap asks for a second site and there is one.
     """
-    kinds = ("all", "endpoints")
-    if vertices not in kinds:
-        raise InputError(f"unknown vertices={vertices!r} of edges_uniform; {did_you_mean(vertices, kinds)}")
+    for name, value, kinds in (
+        ("vertices", vertices, ("all", "endpoints")),
+        ("labels", labels, ("all", "one")),
+    ):
+        if value not in kinds:
+            raise InputError(f"unknown {name}={value!r} of edges_uniform; {did_you_mean(value, kinds)}")
     if not 0 <= overlap <= 1:
         raise InputError(f"overlap {overlap:g} of edges_uniform must be a fraction from 0 to 1")
     if overlap > 0 and clients == 1:
@@ -55,12 +61,13 @@ def edges_uniform(graph: Graph, clients: int, seed: int, vertices: str, overlap:
             )
         )
         held_site, held_id = key // n, key % n
-    # The owner is the j-th holder of its vertex, j uniform.
-    by_vertex = np.lexsort((held_site, held_id))
-    holders = np.bincount(held_id, minlength=n)
-    chosen = np.cumsum(holders) - holders + (rng.random(n) * holders).astype(np.int64)
-    held_owner = np.zeros(len(held_id), dtype=bool)
-    held_owner[by_vertex[chosen]] = True
+    held_owner = np.full(len(held_id), labels == "all")
+    if labels == "one":
+        # The owner is the j-th holder of its vertex, j uniform.
+        by_vertex = np.lexsort((held_site, held_id))
+        holders = np.bincount(held_id, minlength=n)
+        chosen = np.cumsum(holders) - holders + (rng.random(n) * holders).astype(np.int64)
+        held_owner[by_vertex[chosen]] = True
     none = np.zeros(0, dtype=np.int64)
     return Partition(
         held_site=held_site,

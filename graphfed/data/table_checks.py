@@ -59,8 +59,9 @@ def check_tables(tables: Tables, num_sites: int, where: str) -> None:
     """Raises InputError, which starts with `where`, for tables that are no partition of any graph.
 
     tables: the eleven columns of a Partition by name. Checked: types and lengths; sites, ids and vertices in
-    range; order without repetition; one vertex and one owner an id; edges between ids of their site; cut rows
-    from an id of the site to one that the remote site owns, and back if no vertex is shared or copied.
+    range; order without repetition; one vertex and an owner for each id; edges between ids of their site; cut
+    rows from an id of the site to one that the remote site owns, and back if no vertex is shared or
+    copied.
     """
     _check_types(tables, where)
     _check_ranges(tables, num_sites, where)
@@ -146,7 +147,7 @@ def _check_ranges(tables: Tables, num_sites: int, where: str) -> None:
 
 
 def _check_ids(tables: Tables, where: str) -> None:
-    """Every id stands for one vertex and has one owner."""
+    """Every id stands for one vertex and has an owner."""
     vertex, owner = tables["held_vertex"], tables["held_owner"]
     ids, which = np.unique(tables["held_id"], return_inverse=True)
     vertex_of = np.empty(len(ids), dtype=np.int64)
@@ -155,8 +156,8 @@ def _check_ids(tables: Tables, where: str) -> None:
     other = vertex_of[which]
     _refuse(where, "held", vertex != other, why, id=tables["held_id"], vertex=vertex, other=other)
     owners = np.bincount(which[owner], minlength=len(ids))[which]
-    why = "id {id} has {owners} owners; exactly one site owns it"
-    _refuse(where, "held", owners != 1, why, id=tables["held_id"], owners=owners)
+    why = "id {id} has no owner; at least one site owns it"
+    _refuse(where, "held", owners == 0, why, id=tables["held_id"])
 
 
 def _check_cut(tables: Tables, held: _Held, where: str) -> None:

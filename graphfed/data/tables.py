@@ -4,9 +4,10 @@
     edges  one row for each undirected edge inside a site
     cut    one row, seen from a site, for each edge that leaves it
 
-A vertex is labelled and scored only where it is owned, and every id has exactly one owner. Ids are the
-graph's vertex numbers, except where a partition makes copies that count as different vertices (FedGraph):
-there every copy has an id of its own, and `held_vertex` says whose copy it is.
+A vertex is labelled and scored only where it is owned, and every id has an owner; several sites that know
+its label own it together. Ids are the graph's vertex numbers, except where a partition makes copies that
+count as different vertices (FedGraph): there every copy has an id of its own, and `held_vertex` says whose
+copy it is.
 
 Shapes: N vertices, M held rows, E rows of edges, C rows of cut, K sites.
 """

@@ -30,7 +30,8 @@ class Cohort:
     clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each
     row; x [N, F]; y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self
     loops, inside a client; cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients'
-    vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned;
+    vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned, which
+    may be at several clients;
     edge_weight [E] and cut_weight [C]: of a weighted graph, else None."""
 
     clients: tuple[int, ...]

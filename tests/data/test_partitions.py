@@ -23,8 +23,9 @@ CASES = [
     *((name, {}) for name in PARTITIONS),
     ("label_dirichlet", {"kind": "hsu", "beta": 0.5}),
     ("label_skew", {"alpha": 0.5}),
+    ("label_skew", {"alpha": 0.5, "vertices": "all"}),
     ("edges_uniform", {"vertices": "endpoints", "overlap": 0.3}),
-    ("edges_uniform", {"overlap": 1.0}),
+    ("edges_uniform", {"overlap": 1.0, "labels": "one"}),
     ("overlapping", {"mean": 0.3, "variance": 0.5}),
     ("overlapping", {"mean": 0.05, "variance": 0.0}),
 ]
@@ -66,11 +67,16 @@ def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
 @every_case
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
-def test_every_id_has_one_owner_and_every_vertex_is_owned(name, options, graph, clients, seed):
+def test_every_id_has_one_owner_or_all_its_holders_and_every_vertex_is_owned(
+    name, options, graph, clients, seed
+):
     p = deal(graph, name, clients, seed, options)
     owners = Counter(p.held_id[p.held_owner].tolist())
     assert set(owners) == set(p.held_id.tolist())
-    assert set(owners.values()) == {1}
+    if name == "edges_uniform" and options.get("labels") != "one":
+        assert owners == Counter(p.held_id.tolist())
+    else:
+        assert set(owners.values()) == {1}
     if name == "overlapping":
         assert p.held_owner.all()  # a copy is its own vertex
     else:
@@ -276,6 +282,20 @@ class TestLabelSkew:
             others = np.delete(now, k)
             assert others.max() - others.min() <= 1
 
+    def test_absent_vertices_stay_at_the_other_holders_without_label_and_edges(self):
+        graph = random_graph(90, 300, 4, 0)
+        own = partition(graph, "label_skew", 3, 1, alpha=0.3)
+        every = partition(graph, "label_skew", 3, 1, alpha=0.3, vertices="all")
+        assert rows(every.held_site, every.held_id) == [(k, v) for k in range(3) for v in range(90)]
+        mine = set(rows(own.held_site, own.held_id))
+        assert set(rows(every.held_site[every.held_owner], every.held_id[every.held_owner])) == mine
+        for column in ("edge_site", "edge_u", "edge_v"):
+            assert np.array_equal(getattr(own, column), getattr(every, column))
+        assert len(own.cut_site) > 0 == len(every.cut_site)
+        every.check(graph)
+        with pytest.raises(InputError, match="unknown vertices='none' of label_skew"):
+            partition(graph, "label_skew", 3, 1, vertices="none")
+
     def test_more_clients_than_classes_and_alpha_in_percent_are_refused(self):
         with pytest.raises(InputError, match="8 clients cannot share the 7 classes"):
             partition(self.graph, "label_skew", 8, 0)
@@ -317,7 +337,7 @@ class TestEdgesUniform:
         assert len(alone) > 0
 
     def test_ownership_is_spread_over_the_holders(self):
-        p = partition(random_graph(4000, 10, 2, 0), "edges_uniform", 4, 0)
+        p = partition(random_graph(4000, 10, 2, 0), "edges_uniform", 4, 0, labels="one")
         owned = np.bincount(p.held_site[p.held_owner])
         # Binomial(4000, 1/4): standard deviation 27; 5.5 of them, 4 counts: false alarm below 1e-6.
         assert (abs(owned - 1000) < 5.5 * 27.4).all()
@@ -326,6 +346,8 @@ class TestEdgesUniform:
         graph = random_graph(60, 40, 2, 0)
         with pytest.raises(InputError, match="did you mean 'endpoints'"):
             partition(graph, "edges_uniform", 2, 0, vertices="endpoint")
+        with pytest.raises(InputError, match="unknown labels='two' of edges_uniform"):
+            partition(graph, "edges_uniform", 2, 0, labels="two")
         with pytest.raises(InputError, match=r"overlap 1\.5 .* from 0 to 1"):
             partition(graph, "edges_uniform", 2, 0, overlap=1.5)
         with pytest.raises(InputError, match="needs a second client"):
@@ -559,8 +581,7 @@ class TestFilesPeopleHandIn:
             (changed(fine, "edge_v", 0, 7), "table 'edges', row 0: edge_v 7 is not held by site 0"),
             (changed(fine, "edge_u", 0, 1), "table 'edges', row 0: edge_u 1 is not below edge_v 1"),
             (without(fine, "held", 2), "table 'edges', row 1: edge_v 2 is not held by site 0"),
-            (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has 0 owners"),
-            (changed(shared(), "held_owner", 8, True), "table 'held', row 2: id 2 has 2 owners"),
+            (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has no owner"),
             (
                 changed(shared(), "held_vertex", 8, 0),
                 "row 8: id 2 stands for vertex 0 here, and for vertex 2",
@@ -600,7 +621,7 @@ class TestFilesPeopleHandIn:
                 "table 'edges', row 0: the graph has no edge between vertices 0 and 2",
             ),
             (changed(changed(fine, "cut_id", 0, 1), "cut_remote_id", 1, 1), "table 'cut', row 0: .* 1 and 3"),
-            (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has 0 owners"),
+            (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has no owner"),
             (dataclasses.replace(fine, num_sites=1), "table 'held', row 3: held_site 1"),
         ],
     )
