@@ -267,6 +267,12 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
             f"gives vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as "
             "'label_dirichlet'"
         )
+    here = np.bincount(inputs.partition.held_site, minlength=inputs.partition.num_sites)
+    if not config.method.empty_clients and not here.all():
+        raise InputError(
+            f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} gives "
+            f"none to client {int(here.argmin())}; use fewer clients or another partition"
+        )
     from graphfed.nn.backbones import BACKBONES
 
     backbone = config.training.backbone

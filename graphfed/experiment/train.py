@@ -41,6 +41,10 @@ MESSAGES = {
     "their summed loss, once. The server reads each site's table.",
 }
 
+#: What a vertex counts for in scores. A vertex that several clients own counts once, each one's prediction
+#: for an equal share: with up to 16 owners that is a whole number of these units, so sums are exact.
+SCORE_UNITS = 720_720
+
 #: accuracy, macro_f1 and loss; None where there was nothing to score
 Metrics = dict[str, float | None]
 
@@ -67,7 +71,7 @@ class Outcome:
     rounds_run: int
     val: Metrics | None
     test: Metrics | None
-    test_confusion: list[list[int]] | None
+    test_confusion: list[list[float]] | None
     seconds: dict[str, float]
     history: list[dict[str, Any]]
     state: State
@@ -79,7 +83,7 @@ class Outcome:
 
 
 def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tensor]:
-    """Every client's confusion counts [K, C, C + 1] (class, prediction) and summed loss [K].
+    """Every client's confusion counts [K, C, C + 1] (class, prediction), in SCORE_UNITS, and summed loss [K].
 
     The last column counts rows whose logits are not all finite: training has diverged, they predict
     nothing."""
@@ -87,12 +91,12 @@ def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tens
     y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
     predicted = torch.where(logits.isfinite().all(1), logits.argmax(1), c)
     cells = (client * c + y) * (c + 1) + predicted
-    confusion = torch.bincount(cells, minlength=cohort.num_clients * c * (c + 1)).view(-1, c, c + 1)
+    parts = SCORE_UNITS // cohort.owners[rows]
+    confusion = torch.zeros(cohort.num_clients * c * (c + 1), dtype=torch.int64, device=y.device)
+    confusion = confusion.index_add_(0, cells, parts).view(-1, c, c + 1)
     loss = torch.zeros(cohort.num_clients, dtype=torch.float64, device=y.device)
-    return {
-        "confusion": confusion,
-        "loss": loss.index_add_(0, client, cross_entropy(logits.double(), y, reduction="none")),
-    }
+    losses = cross_entropy(logits.double(), y, reduction="none") * parts / SCORE_UNITS
+    return {"confusion": confusion, "loss": loss.index_add_(0, client, losses)}
 
 
 def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -101,7 +105,7 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which clients beat their own best validation score, [K] bool, and how many vertices that was, [K].
+    """Which clients beat their own best validation score, [K] bool, and what it was (in SCORE_UNITS), [K].
 
     A client without validation vertices always takes the newest round, so it ends with the last."""
     correct = scores["confusion"].diagonal(dim1=1, dim2=2).sum(1)
@@ -128,8 +132,8 @@ def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: s
 
 def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
     """accuracy, macro_f1 (over the classes that occur or are predicted) and mean cross-entropy from confusion
-    counts."""
-    confusion = sums["confusion"].double()
+    counts in SCORE_UNITS."""
+    confusion = sums["confusion"].double() / SCORE_UNITS
     count = float(confusion.sum())
     if count == 0:
         return {"accuracy": float("nan"), "macro_f1": float("nan"), "loss": float("nan")}
@@ -141,6 +145,14 @@ def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
         "macro_f1": float(f1.mean()),
         "loss": float(sums["loss"]) / count,
     }
+
+
+def counts_of(confusion: Tensor) -> list[list[float]]:
+    """Confusion counts in vertices: whole numbers where no vertex counts in parts."""
+    return [
+        [units // SCORE_UNITS if units % SCORE_UNITS == 0 else units / SCORE_UNITS for units in row]
+        for row in confusion.tolist()
+    ]
 
 
 def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
@@ -263,7 +275,7 @@ def train(
     done = time.perf_counter()
     rounds_run = len(run.history)
     tell("done", rounds_run, metrics_here(final["val"]))
-    confusion = [sums["confusion"].tolist() for sums in fed.local_parts(final["test"])]
+    confusion = [counts_of(sums["confusion"]) for sums in fed.local_parts(final["test"])]
     return Outcome(
         best_round=None if method.personal else decision["best_round"],
         rounds_run=rounds_run,

@@ -31,7 +31,7 @@ class Cohort:
     row; x [N, F]; y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self
     loops, inside a client; cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients'
     vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned, which
-    may be at several clients;
+    may be at several clients; owners [N]: at how many, of all the run's clients;
     edge_weight [E] and cut_weight [C]: of a weighted graph, else None."""
 
     clients: tuple[int, ...]
@@ -47,6 +47,7 @@ class Cohort:
     train: Tensor
     val: Tensor
     test: Tensor
+    owners: Tensor
     num_classes: int
     edge_weight: Tensor | None = None
     cut_weight: Tensor | None = None
@@ -104,6 +105,8 @@ def make_cohort(
     mine = wanted[partition.held_site] >= 0
     client, ids = wanted[partition.held_site[mine]], partition.held_id[mine]
     vertex, owned = partition.held_vertex[mine], partition.held_owner[mine]
+    known, which = np.unique(partition.held_id, return_inverse=True)
+    owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[mine]]
     width = int(partition.held_id.max(initial=0)) + 1
     codes = client * width + ids
 
@@ -151,6 +154,7 @@ def make_cohort(
         train=tensor(split.train[vertex] & owned),
         val=tensor(split.val[vertex] & owned),
         test=tensor(split.test[vertex] & owned),
+        owners=tensor(owners),
         num_classes=graph.num_classes,
         edge_weight=edge_weight,
         cut_weight=cut_weight,
@@ -169,6 +173,7 @@ _PLAIN = (
     "train",
     "val",
     "test",
+    "owners",
 )
 _WEIGHTS = ("edge_weight", "cut_weight")
 

@@ -25,6 +25,7 @@ from graphfed.federation.route import (
     PeerRoute,
     Route,
     check_wants,
+    everyone,
     find_rows,
     make_table,
     row_counts,
@@ -56,6 +57,7 @@ from graphfed.federation.values import (
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseWeights
+from graphfed.secure.maximum import COMPARISON_BYTES, IdealMaximum
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 
@@ -204,6 +206,11 @@ class Federation(OfTheProgram):
         """At the clients: which of a cohort's clients take part, [K_h] bool."""
         parts = tuple(torch.tensor(self.roster[list(self.hosts[h])], device=self.device) for h in self.here)
         return Located(CLIENTS, "present", parts)
+
+    def client_ids(self) -> Located:
+        """At the clients: the ids of a cohort's clients, [K_h] int64."""
+        parts = tuple(torch.tensor(self.hosts[h], device=self.device) for h in self.here)
+        return Located(CLIENTS, "client ids", parts)
 
     def keep_absent(self, new: Located, old: Located) -> Located:
         """`new` where a host has a client that takes part, `old` where it has none: state that absent clients
@@ -364,6 +371,10 @@ class Federation(OfTheProgram):
             self.ledger.charge(Charge(name, "ids", "int64", [], protection, route.flow.back, 8))
         return route
 
+    def everyone(self) -> PeerRoute:
+        """The route of a row from every client to every other one: see `route.everyone`."""
+        return everyone(self.hosts, self.here, self._held)
+
     # ---- transfers -----------------------------------------------------------------------------------------
 
     def upload(
@@ -512,11 +523,20 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
+        secure: IdealMaximum | None = None,
     ) -> Located:
         """Clients to server: the elementwise maximum of the rows [M_h, H] of the same id -> [U, H].
 
-        The gradient goes to the row that won; of equal rows the one of the client with the lowest id."""
+        The gradient goes to the row that won; of equal rows the one of the client with the lowest id. In the
+        clear the server sees each row. secure: the protocol that shows it the maximum only, in the place of
+        `wrap`; what it compares is charged as ``name/comparisons``, between the holders of a row."""
+        wrap = wrap if secure is None else secure
         rows = self._rows_up(x, route, Transfer(name, "max", route.flow, protection, grad, wrap))
+        if secure is not None and rows:
+            size = rows[0].shape[1] * COMPARISON_BYTES
+            flow = route.comparisons
+            told = Charge(f"{name}/comparisons", "protocol", "bytes", [size], secure.protection, flow, size)
+            self.ledger.charge(told)
         return Located(SERVER, name, tuple(pay.max_rows(r, *_groups(route)) for r in rows))
 
     def average(

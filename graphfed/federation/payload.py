@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphfed.errors import PlaceError
+from graphfed.nn.maxpool import sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, multiply
 
 __all__ = [
@@ -200,14 +201,15 @@ def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
     return torch.zeros((num_rows, *x.shape[1:]), dtype=x.dtype, device=x.device).index_add(0, index, x)
 
 
-def max_rows(x: Rows, index: Tensor, num_rows: int) -> Tensor:
+def max_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
     """Row u of the result is the elementwise maximum of the rows m of `x` with index[m] = u: [M, H] ->
-    [num_rows, H].
+    [num_rows, H]; sparse where `x` is.
 
     The gradient goes to the row that won; of equal rows the first wins, that is the client with the lowest
     id, so ties break alike in every placement. A row without parts is -inf; a NaN wins, so that it does not
     go unseen."""
-    x = x.to_dense() if isinstance(x, SparseMatrix) else x
+    if isinstance(x, SparseMatrix):
+        return sparse_maxima(x, index, num_rows)
     where = index[:, None].expand_as(x)
     value = x.detach()
     bottom = torch.full((num_rows, x.shape[1]), -torch.inf, dtype=x.dtype, device=x.device)

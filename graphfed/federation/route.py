@@ -1,7 +1,9 @@
 """Routes: which rows go where, agreed once by a metered set-up transfer and known at both ends (design
 decision 2)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.federation.wire import WireError
 
-__all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds"]
+__all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds", "everyone"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,18 @@ class Route:
     flow: Flow
     table: RouteTable | None
 
+    @cached_property
+    def comparisons(self) -> Flow:
+        """One unit between every two consecutive holders of an id, at the server: what finding a maximum
+        compares."""
+        assert self.table is not None
+        client = self.table.client[torch.argsort(self.table.index, stable=True)]
+        index = self.table.index.sort(stable=True)[0]
+        again = index[1:] == index[:-1]
+        clients = len(self.flow.counted)
+        links = traffic(client[:-1][again], client[1:][again], clients)
+        return Flow.peer(links, np.ones(clients, dtype=bool))
+
 
 @dataclass(frozen=True)
 class PeerRoute:
@@ -72,6 +86,38 @@ class PeerRoute:
     send: dict[Pair, Tensor]
     order: dict[int, Tensor | None]
     flow: Flow
+
+
+def everyone(hosts: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> PeerRoute:
+    """A row from every client to every other one. It follows from who takes part, so nothing crosses for it.
+
+    Rows to send: [K_h * K, ...], by sender and receiver (a client's row to itself stays); they arrive as
+    [K_h * (K - 1), ...], by receiver and sender. held [K] bool: the clients in this process."""
+    num_clients = len(held)
+    pairs: list[Pair] = []
+    send: dict[Pair, Tensor] = {}
+    arriving: dict[int, list[np.ndarray]] = {b: [] for b in here}
+    for a, senders in enumerate(hosts):
+        for b, receivers in enumerate(hosts):
+            if a not in here and b not in here:
+                continue
+            sender, receiver = (grid.ravel() for grid in np.meshgrid(senders, receivers, indexing="ij"))
+            others = sender != receiver
+            sender, receiver = sender[others], receiver[others]
+            if not len(sender):
+                continue
+            pairs.append((a, b))
+            if a in here:
+                send[a, b] = torch.from_numpy((sender - senders[0]) * num_clients + receiver)
+            if b in here:
+                arriving[b].append(receiver * num_clients + sender)
+    order = {
+        b: torch.from_numpy(np.argsort(np.concatenate([np.zeros(0, np.int64), *codes])))
+        for b, codes in arriving.items()
+    }
+    sender, receiver = np.nonzero(~np.eye(num_clients, dtype=bool))
+    links = np.stack([sender, receiver, np.ones(len(sender), dtype=np.int64)], 1)
+    return PeerRoute("everyone", tuple(pairs), send, dict(order), Flow.peer(links, held))
 
 
 def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:

@@ -38,7 +38,7 @@ class TrainingConfig:
     hidden: int = Field(default=16, ge=1, description="hidden width (GAT: of every head)")
     layers: int = Field(default=2, ge=1, description="graph layers")
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
-    backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
+    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
     heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
     local_steps: int = Field(default=3, ge=1, description="full-batch steps of every client in a round")
     fraction: float = Field(
@@ -100,6 +100,8 @@ class Method:
     dropouts: bool = False
     #: Every vertex must be held by one client only.
     disjoint: bool = False
+    #: Goes on with clients that hold no vertex.
+    empty_clients: bool = True
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
     shared_model: bool = False
     #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
@@ -125,5 +127,6 @@ class Method:
         asked = ["features", "classes"] if self.task == "classification" else []
         asked += ["all data at one party"] if self.pooled else []
         asked += ["each vertex at one client"] if self.disjoint else []
+        asked += [] if self.empty_clients else ["a vertex at every client"]
         asked += [] if self.dropouts or self.pooled else ["every client in every round"]
         return [*asked, *self.needs]

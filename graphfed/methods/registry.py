@@ -20,6 +20,7 @@ METHODS: dict[str, str] = {
     "fedgcn": "graphfed.methods.fedgcn",
     "distgat": "graphfed.methods.distgat",
     "sapgnn": "graphfed.methods.sapgnn",
+    "ppgnn": "graphfed.methods.ppgnn",
 }
 
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}

@@ -10,24 +10,28 @@ whose layers pool by maximum over the edges of all of them: the embeddings are t
     h_i' = U^glob(z_i)           (8)   linear, normalisation, ReLU and dropout, at the server
     w_M, w_U, predictor                State.values["local"], the same at every holder
     w_G                                State.values["global"], at the server only
-    L_p                         (15)   mean over all training vertices, each counted at its owner only
-    gradients of w_M, w_U       (20)   summed over the holders; every holder takes the same step
+    L_p                         (15)   mean over all training vertices, each counted once
+    gradients of w_M, w_U (20)-(22)    summed over the holders by secret sharing; all take the same step
 
-One round is one epoch: every holder's every vertex goes through every layer. A vertex without any neighbour
-pools to 0, at whoever holds it. An edge whose ends are at two holders is known to neither and has no part:
-deal the edges (partition edges_uniform), or let holders share vertices.
+One round is one pass over the training vertices: with one batch (the default) every vertex goes through every
+layer once. A vertex without any neighbour pools to 0, at whoever holds it. An edge whose ends are at two
+holders is known to neither and has no part: deal the edges (partition edges_uniform), or let holders share
+vertices. Of equal maxima the first holder's counts, and there the neighbour that comes first.
 
-What it shows. The server reads every holder's vertex list, local embeddings, and (aggregation=clear) the
-gradients of the local weights; it never gets features, edges or the local weights. The
-gradients of the last layer's embeddings tell it which vertices are trained on and, with predictor=server,
-their labels. With
-maps=identity, the paper's messages, the first layer's embeddings are the features themselves and their
-neighbours' maxima.
+What it shows. The server reads which holders have a vertex of the same name, local embeddings and which
+vertices are trained on; it gets no features, edges, labels or local weights. A vertex's name is a keyed hash
+of its id (`graphfed.secure.keyed_ids`); the key is simulated unless vertex_ids=keyed. A holder learns the
+summed gradient: with two holders, that is the other's. Exceptions, each by its own setting: maps=identity
+shows the server the features themselves, aggregation=clear every holder's gradients, predictor=server the
+training labels, vertex_ids=plain the ids, and batch_size, through the rows that a batch needs, who is near
+its vertices. secure_pooling=simulated counts what hiding the local embeddings would cost, and hides nothing.
 
 Differs from the paper: local maps before upload (the paper: identity, which shows raw features); holders'
 losses weigh n_p / n (the paper adds means, which is not the pooled loss); the update family is the exact one
-(the paper's "monotone" is too wide: a sigmoid of a mix of coordinates breaks the identity). The vertex lists
-are plain ids and gradients are summed in the clear, both unlike the paper."""
+(the paper's "monotone" is too wide: a sigmoid of a mix of coordinates breaks the identity); a keyed hash (the
+paper's can be tried out). With identity messages the first layer's embeddings never change, so they cross
+once. Boolean shares of gradients, which the paper also names, cannot be summed. Mini-batches are its future
+work."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -37,29 +41,43 @@ import torch
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.core import as_leaves
-from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.federation.route import Route, RouteTable
+from graphfed.methods import alignment
+from graphfed.methods.alignment import Alignment, Holders, align, training_vertices
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.split import (
+    SplitConfig,
+    Weights,
+    copies,
+    fresh,
+    initial_predictor,
+    loss_rows,
+    loss_share,
+    predict_rows,
+    step,
+    summed,
+    times,
+)
+from graphfed.nn.batch import Tiles, make_tiles
 from graphfed.nn.layers import Dropout
-from graphfed.nn.maxpool import UPDATES, neighbour_max
-from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import fold, glorot
+from graphfed.secure.maximum import IdealMaximum
 
 __all__ = ["METHOD", "SapgnnConfig"]
 
-Weights = dict[str, Tensor]
+Rows = Tensor | SparseMatrix
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class SapgnnConfig(TrainingConfig):
-    backbone: Literal["maxpool"] = Field(default="maxpool", description="graph network")  # type: ignore[assignment]
-    local_steps: Literal[1] = Field(default=1, description="a round is one full-batch step")
+class SapgnnConfig(SplitConfig):
+    backbone: Literal["maxpool"] = Field(default="maxpool", description="graph network")
     maps: Literal["linear", "identity"] = Field(
         default="linear", description="maps before upload: linear ones, or none (the paper's, shows features)"
     )
@@ -68,9 +86,12 @@ class SapgnnConfig(TrainingConfig):
     )
     pooling: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
     norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
-    predictor: Literal["server", "holders"] = Field(
-        default="holders",
-        description="who has the last linear layer: with server, its gradients tell it the training labels",
+    secure_pooling: Literal["off", "simulated"] = Field(
+        default="off",
+        description="maximum over holders in clear, or on fixed point with the cost of hiding the parts",
+    )
+    batch_size: int | None = Field(
+        default=None, ge=1, description="training vertices in a step; none: all of them"
     )
 
     @field_validator("update", mode="before")
@@ -103,7 +124,12 @@ def has_local_weights(config: SapgnnConfig) -> bool:
     return config.maps == "linear" or UPDATES[config.update].weighted or config.predictor == "holders"
 
 
-def initial_local(prepared: "Holders", task: Task, config: SapgnnConfig) -> Weights:
+def sends_features(config: SapgnnConfig) -> bool:
+    """Whether the first layer's uploads are the features and their maxima, the same in every round."""
+    return config.maps == "identity" and not UPDATES[config.update].weighted
+
+
+def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
     """layers.l.self and .message [d_l, H] (maps=linear), .tropical [H, H], predictor.weight [H, C] and .bias
     [C] (predictor=holders). Every holder draws the same from the seed: nothing crosses."""
     key, weights = fold(config.seed, "sapgnn"), {}
@@ -114,13 +140,11 @@ def initial_local(prepared: "Holders", task: Task, config: SapgnnConfig) -> Weig
                 weights[f"layers.{layer}.{name}"] = glorot(fold(key, layer, name), width, mapped)
         if UPDATES[config.update].weighted:
             weights[f"layers.{layer}.tropical"] = glorot(fold(key, layer, "tropical"), mapped, mapped)
-    if config.predictor == "holders":
-        weights["predictor.weight"] = glorot(fold(key, "predictor"), config.hidden, task.num_classes)
-        weights["predictor.bias"] = torch.zeros(task.num_classes)
-    return {name: w.to(prepared.device) for name, w in weights.items()}
+    weights |= initial_predictor(key, task, config)
+    return {name: w.to(device) for name, w in weights.items()}
 
 
-def initial_global(task: Task, config: SapgnnConfig, device: str) -> Weights:
+def initial_global(device: str, task: Task, config: SapgnnConfig) -> Weights:
     """layers.l.weight [u_l, d_{l+1}] and .bias; .gain where normalised."""
     key, weights = fold(config.seed, "sapgnn"), {}
     for layer, (width, out) in enumerate(pairwise(output_widths(task, config))):
@@ -131,101 +155,195 @@ def initial_global(task: Task, config: SapgnnConfig, device: str) -> Weights:
     return {name: w.to(device) for name, w in weights.items()}
 
 
-# ---- at the holders ----------------------------------------------------------------------------------------
+# ---- at the holders: the layers ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Holders:
-    """What a cohort of holders works out once. pattern [N, N]: its edges; x [N, F]; train [n]: rows it owns
-    and trains on."""
+class LayerRows:
+    """One layer at a cohort's holders, from n_in to n_out rows. rows [n_out]: of the cohort; pattern [n_out,
+    n_in]: the edges into them; own [n_out]: their places among the rows in (None: the same rows); client
+    [n_in] and tiles: whose weights the rows in meet, where holders' copies of the weights differ."""
 
-    cohort: Cohort
+    rows: Tensor
     pattern: SparseMatrix
-    x: Tensor | SparseMatrix
-    train: Tensor
-
-    @property
-    def device(self) -> torch.device:
-        return self.cohort.id.device
+    own: Tensor | None
+    client: Tensor
+    tiles: Tiles | None
 
 
-def prepare(cohort: Cohort, config: SapgnnConfig) -> Holders:
-    assert cohort.x is not None
+@dataclass(frozen=True)
+class PassRows:
+    """What a cohort computes for some vertices. x [n_0, F]: what enters the first layer; x_apart: the same
+    with a block of columns for each client (None: x itself); client and tiles: of the last layer's rows."""
+
+    x: Rows
+    x_apart: SparseMatrix | None
+    layers: tuple[LayerRows, ...]
+    client: Tensor
+    tiles: Tiles | None
+
+
+def layer_rows(holders: Holders, rows: Tensor, fed_by: Tensor | None) -> LayerRows:
+    """A layer whose output are some rows [n_out] of the cohort, from its rows `fed_by` [n_in] (None: all)."""
+    cohort = holders.cohort
     source, target = cohort.edge_index
-    ones = torch.ones(len(source), device=source.device)
-    pattern = SparseMatrix.from_coo(target, source, ones, (cohort.num_rows, cohort.num_rows))
+    place = torch.full((2, cohort.num_rows), -1, device=rows.device)
+    place[0, rows] = torch.arange(len(rows), device=rows.device)
+    into = torch.arange(cohort.num_rows, device=rows.device) if fed_by is None else fed_by
+    place[1, into] = torch.arange(len(into), device=rows.device)
+    used = place[0, target] >= 0
+    row, column = place[0, target[used]], place[1, source[used]]
+    ones = torch.ones(len(row), device=rows.device)
+    pattern = SparseMatrix.from_coo(row, column, ones, (len(rows), len(into)))
+    whole = len(rows) == len(into) == cohort.num_rows
+    client = cohort.client[into]
+    return LayerRows(rows, pattern, None if whole else place[1, rows], client, _tiles(client, cohort))
+
+
+def _tiles(client: Tensor, cohort: Cohort) -> Tiles | None:
+    return make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
+
+
+def all_rows(holders: Holders) -> Tensor:
+    return torch.arange(holders.cohort.num_rows, device=holders.names.device)
+
+
+def needed_rows(holders: Holders, rows: Tensor) -> Tensor:
+    """The rows that a layer needs to compute `rows`: themselves and their neighbours, ascending."""
+    source, target = holders.cohort.edge_index
+    mask = torch.zeros(holders.cohort.num_rows, dtype=torch.bool, device=rows.device)
+    mask[rows] = True
+    mask[source[mask[target]]] = True
+    return mask.nonzero()[:, 0]
+
+
+def pass_rows(holders: Holders, config: SapgnnConfig, *outputs: Tensor) -> PassRows:
+    """outputs[l] [n_{l+1}]: the rows of the cohort that leave layer l."""
+    cohort = holders.cohort
+    layers: list[LayerRows] = []
+    for layer, rows in enumerate(outputs):
+        if layer and len(rows) == cohort.num_rows == len(outputs[layer - 1]):
+            layers.append(layers[-1])  # every row in and out, as before
+        else:
+            layers.append(layer_rows(holders, rows, None if layer == 0 else outputs[layer - 1]))
+    last = cohort.client[outputs[-1]]
     x = cohort.x
-    if config.maps == "identity" and isinstance(x, SparseMatrix):
+    assert x is not None
+    apart = None
+    if isinstance(x, SparseMatrix) and config.aggregation == "additive" and cohort.num_clients > 1:
+        columns = x.indices + cohort.client[x.row] * x.shape[1]
+        shape = (x.shape[0], cohort.num_clients * x.shape[1])
+        apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
+    if isinstance(x, SparseMatrix) and config.maps == "identity" and not sends_features(config):
         x = x.to_dense()
-    return Holders(cohort, pattern, x, cohort.rows("train"))
+    return PassRows(x, apart, tuple(layers), last, _tiles(last, cohort))
 
 
-def vertex_ids(prepared: Holders) -> RowIds:
-    return RowIds(prepared.cohort.id, prepared.cohort.client)
+def entering(rows: PassRows) -> Rows:
+    return rows.x
 
 
-def count_training(prepared: Holders) -> Tensor:
-    return torch.tensor(len(prepared.train), device=prepared.device)
-
-
-def features(prepared: Holders) -> Tensor | SparseMatrix:
-    return prepared.x
-
-
-def local_embedding(
-    h: Tensor | SparseMatrix, prepared: Holders, local: Weights, layer: int, config: SapgnnConfig
-) -> Tensor:
-    """Eqs. (4)-(6): z^p [N, u_l], -inf where a vertex has no neighbour here. With pooling=min it is what the
-    server turns around: min = -max(-.)."""
-    update, weight = UPDATES[config.update], local.get(f"layers.{layer}.tropical")
+def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config: SapgnnConfig) -> Tensor:
+    """Eqs. (4)-(6): z^p [n_out, u_l], -inf where a vertex has no neighbour here. With pooling=min it is what
+    the server turns around: min = -max(-.)."""
+    update, here = UPDATES[config.update], rows.layers[layer]
+    weight = local.get(f"layers.{layer}.tropical")
     if config.maps == "linear":
-        own, message = (_times(h, local[f"layers.{layer}.{name}"]) for name in ("self", "message"))
+        own, message = (
+            times(h, rows.x_apart, local[f"layers.{layer}.{name}"], here.tiles)
+            for name in ("self", "message")
+        )
     else:
         assert isinstance(h, Tensor)
         own = message = h
+    own = own if here.own is None else own.index_select(0, here.own)
+    if weight is not None and weight.dim() == 3:
+        weight = weight.index_select(0, here.client if here.own is None else here.client[here.own])
     if config.pooling == "min":
         message, weight = -message, None if weight is None else -weight
         own = -own if update.odd else own
-    return update.apply(own, neighbour_max(prepared.pattern, message), weight)
+    return update.apply(own, neighbour_max(here.pattern, message), weight)
 
 
-def _times(h: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
-    return spmm(h, weight) if isinstance(h, SparseMatrix) else h @ weight
+def own_features(rows: PassRows, config: SapgnnConfig) -> Rows:
+    """The first layer's h_i, turned around where pooling=min does."""
+    turned = config.pooling == "min" and UPDATES[config.update].odd
+    return _turned(rows.x) if turned else rows.x
 
 
-def predict_rows(h: Tensor, local: Weights) -> Tensor:
-    """Logits [N, C] of every vertex held."""
-    if "predictor.weight" not in local:
-        return h
-    return h @ local["predictor.weight"] + local["predictor.bias"]
+def neighbour_features(holders: Holders, rows: PassRows, with_edges: Tensor, config: SapgnnConfig) -> Rows:
+    """The first layer's a_i^p = max_j x_j of the rows that have an edge here."""
+    source, target = holders.cohort.edge_index
+    place = torch.full((holders.cohort.num_rows,), -1, device=with_edges.device)
+    place[with_edges] = torch.arange(len(with_edges), device=with_edges.device)
+    x = _turned(rows.x) if config.pooling == "min" else rows.x
+    if isinstance(x, SparseMatrix):
+        order = torch.argsort(place[target], stable=True)
+        return sparse_maxima(x.select_rows(source[order]), place[target][order], len(with_edges))
+    ones = torch.ones(len(source), device=source.device)
+    pattern = SparseMatrix.from_coo(place[target], source, ones, (len(with_edges), x.shape[0]))
+    return neighbour_max(pattern, x)
 
 
-def loss_share(prepared: Holders, logits: Tensor, total: Tensor) -> Tensor:
-    """(n_p / n) L_p: the summed loss of the training vertices owned here, over the number of all."""
-    rows = prepared.train
-    return cross_entropy(logits[rows], prepared.cohort.y[rows], reduction="sum") / total
+def rows_with_edges(holders: Holders) -> Tensor:
+    rows: Tensor = torch.unique(holders.cohort.edge_index[1])
+    return rows
 
 
-def rows_of(prepared: Holders, logits: Tensor, target: str) -> Tensor:
-    return logits[prepared.cohort.rows(target)].detach()
+def _turned(x: Rows) -> Rows:
+    return x.with_values(-x.values) if isinstance(x, SparseMatrix) else -x
+
+
+def logits_of(h: Tensor, rows: PassRows, local: Weights) -> Tensor:
+    """Logits [n_L, C] of the rows that left the last layer."""
+    return predict_rows(h, local, rows.client, rows.tiles)
+
+
+def rows_of(holders: Holders, logits: Tensor, target: str) -> Tensor:
+    return logits[holders.cohort.rows(target)].detach()
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def check_count(total: Tensor) -> Tensor:
-    if not bool(total):
-        raise InputError("no client has a training vertex; use another split or partition")
-    return total
+def members(table: RouteTable, needs: RouteTable) -> Tensor:
+    """Which of all vertices [U] some holder needs, uint8."""
+    return torch.isin(table.ids, needs.ids).to(torch.uint8)
+
+
+def first_embedding(
+    own: Rows, maxima: Rows, table: RouteTable, with_edges: RouteTable, config: SapgnnConfig
+) -> Rows:
+    """The first layer's z [U, u_1], from the features themselves: what the holders' uploads would pool to."""
+    place = torch.searchsorted(table.ids, with_edges.ids)
+    count, width = len(table.ids), own.shape[1]
+    if isinstance(own, SparseMatrix) and isinstance(maxima, SparseMatrix) and config.update == "concat":
+        row, column = (
+            torch.cat([own.row, place[maxima.row]]),
+            torch.cat([own.indices, maxima.indices + width]),
+        )
+        return SparseMatrix.from_coo(row, column, torch.cat([own.values, maxima.values]), (count, 2 * width))
+    own, maxima = (m.to_dense() if isinstance(m, SparseMatrix) else m for m in (own, maxima))
+    pooled = own.new_full(own.shape, -torch.inf)
+    pooled[place] = maxima
+    return UPDATES[config.update].apply(own, pooled, None)
+
+
+def rows_at(z: Rows, table: RouteTable, of: RouteTable) -> Rows:
+    """The rows of z [U, u] for the vertices of another table [U']."""
+    place = torch.searchsorted(table.ids, of.ids)
+    return z.select_rows(place) if isinstance(z, SparseMatrix) else z[place]
 
 
 def global_embedding(
-    z: Tensor, table: RouteTable, global_: Weights, layer: int, config: SapgnnConfig, key: int | None
+    z: Rows, table: RouteTable, global_: Weights, layer: int, config: SapgnnConfig, key: int | None
 ) -> Tensor:
     """Eq. (8): h' [U, d_{l+1}] of the pooled z [U, u_l]. key: of the dropout's draws, None for none."""
-    z = z.masked_fill(z.isneginf(), 0)
-    z = -z if config.pooling == "min" else z
-    h = z @ global_[f"layers.{layer}.weight"] + global_[f"layers.{layer}.bias"]
+    if not isinstance(z, SparseMatrix):
+        z = z.masked_fill(z.isneginf(), 0)
+    z = _turned(z) if config.pooling == "min" else z
+    weight = global_[f"layers.{layer}.weight"]
+    h = (spmm(z, weight) if isinstance(z, SparseMatrix) else z @ weight) + global_[f"layers.{layer}.bias"]
     if layer == config.layers - 1:
         return h
     gain = global_.get(f"layers.{layer}.gain")
@@ -235,41 +353,117 @@ def global_embedding(
     return h if key is None else Dropout(config.dropout, key).rows(h, table.ids, layer)
 
 
-# ---- the program over places -------------------------------------------------------------------------------
+# ---- the program over places: set-up -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How some vertices go through the layers: `PassRows` at the clients, the route of each layer's output,
+    and at the server the first layer's z where it never changes."""
+
+    rows: Located
+    routes: tuple[Route, ...]
+    first: Located | None
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`Holders` at the clients, the route of all their vertices, and how many training vertices there are."""
+    """`Holders` at the clients; the pass of all vertices; and the passes of a round with their `LossRows`."""
 
     holders: Located
-    route: Route
-    total: Located
+    whole: Pass
+    batches: tuple[tuple[Pass, Located], ...]
 
 
 def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> State:
-    holders = fed.clients.run(prepare, data, config)
-    route = fed.route(fed.clients.run(vertex_ids, holders), name="sapgnn/vertex_ids")
-    total = fed.sum(fed.clients.run(count_training, holders), name="sapgnn/training_count", grad=False)
-    total = fed.broadcast(fed.server.run(check_count, total), name="sapgnn/training_total", grad=False)
-    local = fed.clients.run(initial_local, holders, task, config)
-    global_ = fed.server.run(initial_global, task, config, str(fed.device))
+    aligned = align(fed, data, task, config)
+    holders = aligned.holders
+    everything = fed.clients.run(all_rows, holders)
+    rows = fed.clients.run(pass_rows, holders, config, *[everything] * config.layers)
+    first = features_once(fed, aligned, rows, config) if sends_features(config) else None
+    whole = Pass(rows, (aligned.route,) * config.layers, first)
+    local = fed.clients.run(initial_local_at, holders, task, config)
+    global_ = fed.server.run(initial_global, str(fed.device), task, config)
     values = {
         "local": local,
         "global": global_,
         "local_optimizer": fed.clients.run(fresh, local, config),
         "global_optimizer": fed.server.run(fresh, global_, config),
     }
-    return State(values, Prepared(holders, route, total))
+    return State(values, Prepared(holders, whole, make_batches(fed, aligned, whole, everything, config)))
 
 
-def fresh(weights: Weights, config: SapgnnConfig) -> AdamState:
-    return adam_init(weights) if config.optimizer == "adam" else {}
+def initial_local_at(holders: Holders, task: Task, config: SapgnnConfig) -> Weights:
+    return initial_local(str(holders.names.device), task, config)
+
+
+def pooled_by(config: SapgnnConfig) -> IdealMaximum | None:
+    return IdealMaximum() if config.secure_pooling == "simulated" else None
+
+
+def features_once(fed: Federation, aligned: Alignment, rows: Located, config: SapgnnConfig) -> Located:
+    """The first layer's z at the server, where holders send it the features and their maxima (the paper's
+    identity messages)."""
+    secure = pooled_by(config)
+    own = fed.clients.run(own_features, rows, config)
+    own = fed.max(own, aligned.route, name="sapgnn/features", grad=False, secure=secure)
+    with_edges = fed.clients.run(rows_with_edges, aligned.holders)
+    some = aligned.route_of(fed, with_edges, name="sapgnn/ids_with_edges")
+    maxima = fed.clients.run(neighbour_features, aligned.holders, rows, with_edges, config)
+    maxima = fed.max(maxima, some, name="sapgnn/neighbour_features", grad=False, secure=secure)
+    tables = fed.table(aligned.route), fed.table(some)
+    first: Located = fed.server.run(first_embedding, own, maxima, *tables, config)
+    return first
+
+
+def make_batches(
+    fed: Federation, aligned: Alignment, whole: Pass, everything: Located, config: SapgnnConfig
+) -> tuple[tuple[Pass, Located], ...]:
+    """The passes of a round. A batch's rows are worked out from the last layer back: holders name the rows
+    they need, and the server tells all who have one of them."""
+    train, holders = training_vertices(fed, aligned, config.batch_size), aligned.holders
+    if train.batch is None:
+        return ((whole, fed.clients.run(loss_rows, holders, train.weight, everything, None)),)
+    every, made = fed.table(aligned.route), []
+    for number in range(train.batches):
+        chosen = fed.clients.run(is_in_batch, train.batch, number)
+        needs = fed.clients.run(chosen_rows, holders, chosen)
+        outputs: list[Located] = []
+        routes: list[Route] = []
+        for _ in range(config.layers):
+            asked = aligned.route_of(fed, needs, name="sapgnn/batch_needs")
+            flags = fed.server.run(members, every, fed.table(asked))
+            flags = fed.download(flags, aligned.route, name="sapgnn/batch_members", grad=False)
+            outputs.insert(0, fed.clients.run(flagged, flags))
+            routes.insert(0, aligned.route_of(fed, outputs[0], name="sapgnn/batch_ids"))
+            needs = fed.clients.run(needed_rows, holders, outputs[0])
+        rows = fed.clients.run(pass_rows, holders, config, *outputs)
+        first = whole.first
+        if first is not None:
+            first = fed.server.run(rows_at, first, every, fed.table(routes[0]))
+        loss = fed.clients.run(loss_rows, holders, train.weight, outputs[-1], chosen)
+        made.append((Pass(rows, tuple(routes), first), loss))
+    return tuple(made)
+
+
+def is_in_batch(numbers: Tensor, number: int) -> Tensor:
+    return numbers == number
+
+
+def chosen_rows(holders: Holders, chosen: Tensor) -> Tensor:
+    return holders.cohort.rows("train")[chosen]
+
+
+def flagged(flags: Tensor) -> Tensor:
+    return flags.nonzero()[:, 0]
+
+
+# ---- the program over places: rounds -----------------------------------------------------------------------
 
 
 def forward(
     fed: Federation,
-    prepared: Prepared,
+    part: Pass,
     local: Located,
     global_: Located,
     config: SapgnnConfig,
@@ -277,72 +471,79 @@ def forward(
     key: int | None,
     grad: bool,
 ) -> Located:
-    """Algorithm 1: logits of every vertex, at its holders."""
-    h = fed.clients.run(features, prepared.holders)
-    table = fed.table(prepared.route)
-    for layer in range(config.layers):
-        z = fed.clients.run(local_embedding, h, prepared.holders, local, layer, config)
-        z = fed.max(z, prepared.route, name="sapgnn/local_embedding", grad=grad)
-        h = fed.server.run(global_embedding, z, table, global_, layer, config, key)
-        h = fed.download(h, prepared.route, name="sapgnn/global_embedding", grad=grad)
-    logits: Located = fed.clients.run(predict_rows, h, local)
+    """Algorithm 1: logits of the vertices that leave the last layer, at their holders."""
+    h = fed.clients.run(entering, part.rows)
+    for layer, route in enumerate(part.routes):
+        if layer == 0 and part.first is not None:
+            z = part.first
+        else:
+            z = fed.clients.run(local_embedding, h, part.rows, local, layer, config)
+            z = fed.max(z, route, name="sapgnn/local_embedding", grad=grad, secure=pooled_by(config))
+        h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
+        h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad)
+    logits: Located = fed.clients.run(logits_of, h, part.rows, local)
     return logits
 
 
 def round(fed: Federation, state: State, config: SapgnnConfig, number: int) -> State:
     prepared: Prepared = state.prepared
-    key = fold(config.seed, "dropout", number) if config.dropout else None
-    with fed.tape():  # Algorithm 2
-        local = fed.clients.run(as_leaves, state.values["local"])
-        global_ = fed.server.run(as_leaves, state.values["global"])
-        logits = forward(fed, prepared, local, global_, config, key=key, grad=True)
-        fed.backward(fed.clients.run(loss_share, prepared.holders, logits, prepared.total))
-    new_local, local_optimizer = state.values["local"], state.values["local_optimizer"]
+    for batch, (part, loss) in enumerate(prepared.batches):
+        key = fold(config.seed, "dropout", number, batch) if config.dropout else None
+        with fed.tape():  # Algorithm 2
+            local = fed.clients.run(copies, state.values["local"], prepared.holders, config)
+            global_ = fed.server.run(as_leaves, state.values["global"])
+            logits = forward(fed, part, local, global_, config, key=key, grad=True)
+            fed.backward(fed.clients.run(loss_share, logits, loss))
+        state = replace(state, values=updated(fed, state, local, global_, config))
+    return state
+
+
+def updated(
+    fed: Federation, state: State, local: Located, global_: Located, config: SapgnnConfig
+) -> dict[str, Located]:
+    """The values after the step that follows `fed.backward`: the same at every holder (eqs. 20-22)."""
+    values = dict(state.values)
     if has_local_weights(config):
-        gradient = fed.sum(fed.gradients(local), name="sapgnn/local_gradient", grad=False)
-        gradient = fed.broadcast(gradient, name="sapgnn/summed_gradient", grad=False)
-        new_local, local_optimizer = fed.clients.run(
-            step, local, gradient, local_optimizer, config, outputs=2
+        gradient = summed(fed, fed.gradients(local), config, name="sapgnn/local")
+        values["local"], values["local_optimizer"] = fed.clients.run(
+            step, values["local"], gradient, values["local_optimizer"], config, outputs=2
         )
-    new_global, global_optimizer = fed.server.run(
-        step, global_, fed.gradients(global_), state.values["global_optimizer"], config, outputs=2
+    values["global"], values["global_optimizer"] = fed.server.run(
+        step, values["global"], fed.gradients(global_), values["global_optimizer"], config, outputs=2
     )
-    return replace(
-        state,
-        values={
-            "local": new_local,
-            "global": new_global,
-            "local_optimizer": local_optimizer,
-            "global_optimizer": global_optimizer,
-        },
-    )
-
-
-def step(
-    weights: Weights, gradients: Weights, optimizer: AdamState, config: SapgnnConfig
-) -> tuple[Weights, AdamState]:
-    weights = {name: w.detach() for name, w in weights.items()}
-    if config.optimizer == "sgd":
-        return sgd(weights, gradients, config.lr, config.weight_decay), optimizer
-    return adam(weights, gradients, optimizer, config.lr, config.weight_decay)
+    return values
 
 
 def predict(fed: Federation, state: State, config: SapgnnConfig, target: str) -> Located:
     """All holders and the server together: nobody has the whole model."""
     values, prepared = state.values, state.prepared
-    logits = forward(fed, prepared, values["local"], values["global"], config, key=None, grad=False)
+    logits = forward(fed, prepared.whole, values["local"], values["global"], config, key=None, grad=False)
     rows: Located = fed.clients.run(rows_of, prepared.holders, logits, target)
     return rows
 
 
 MESSAGES = {
-    "sapgnn/vertex_ids": "The ids of a holder's vertices: the server learns who holds which vertex.",
-    "sapgnn/training_count": "How many training vertices each holder owns: one number, which the server "
-    "reads.",
-    "sapgnn/training_total": "From the server: how many training vertices there are in all.",
+    **alignment.MESSAGES,
+    "sapgnn/features": "Only with maps=identity, once: the features of a holder's vertices. The server "
+    "reads them.",
+    "sapgnn/ids_with_edges": "Only with maps=identity: the names of those of a holder's vertices that have "
+    "an edge there.",
+    "sapgnn/neighbour_features": "Only with maps=identity, once: for each of these the maximum of its "
+    "neighbours' features there. The server reads it.",
+    "sapgnn/batch_needs": "Only with batch_size: the names of the vertices that a holder needs for a batch, "
+    "its training vertices there and, for the layers before the last, their neighbours. The server learns "
+    "who is near a batch's vertices.",
+    "sapgnn/batch_members": "From the server: for each of a holder's vertices, whether some holder needs it "
+    "for the batch.",
+    "sapgnn/batch_ids": "The names of the vertices that a holder then answers for: those just told, again.",
     "sapgnn/local_embedding": "For every vertex a holder has, in every layer, numbers worked out of the "
-    "vertex's own embedding and the maximum over its neighbours there. The server reads them. With "
-    "maps=identity those of the first layer are the features themselves.",
+    "vertex's own embedding and the maximum over its neighbours there. The server reads them; with "
+    "secure_pooling=simulated too, where only the maximum over holders would reach it.",
+    "sapgnn/local_embedding/comparisons": "What hiding the local embeddings would cost, counted and not "
+    "sent: a comparison for each number between two holders of a vertex.",
+    "sapgnn/features/comparisons": "What hiding whose features they are would cost, counted and not sent.",
+    "sapgnn/neighbour_features/comparisons": "What hiding each holder's maxima would cost, counted and not "
+    "sent.",
     "sapgnn/global_embedding": "From the server: the embedding of each of a holder's vertices, pooled "
     "over all holders' edges, in every layer.",
     "sapgnn/global_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
@@ -350,10 +551,14 @@ MESSAGES = {
     "labels.",
     "sapgnn/local_embedding/grad": "From the server: the gradient for each number that a holder sent, "
     "zero where another holder's was larger.",
-    "sapgnn/local_gradient": "The gradient of each holder's maps before upload, which the server adds up. "
-    "The server reads each one; from it, features can in part be inferred.",
-    "sapgnn/summed_gradient": "From the server: the sum of these gradients, so that all holders take the "
-    "same step.",
+    "sapgnn/local_gradient/shares": "Between holders: a random share of the gradient of a holder's maps "
+    "before upload. Any but all of a gradient's shares together say nothing of it.",
+    "sapgnn/local_gradient/sums": "Between holders: the sum of the shares that a holder has. All of them "
+    "together are the sum of the gradients, which every holder learns; with two holders that is the other's.",
+    "sapgnn/local_gradient": "Only with aggregation=clear: the gradient of each holder's maps before upload, "
+    "which the server adds up. The server reads each one; from it, features can in part be inferred.",
+    "sapgnn/local_gradient_sum": "Only with aggregation=clear, from the server: the sum of these gradients, "
+    "so that all holders take the same step.",
 }
 
 METHOD = Method(
@@ -362,12 +567,14 @@ METHOD = Method(
     paper="Shan, Jiao, Song: Towards representation identical privacy-preserving graph neural network via "
     "split learning. 2021, arXiv:2107.05917",
     needs=("both ends of an edge at one site", "no edge weights"),
-    crosses="local embeddings and their gradients, every layer and round",
+    crosses="local embeddings and their gradients, every layer and round; shares of local gradients",
+    protection="secret shares for gradients; embeddings in clear",
     config=SapgnnConfig,
     setup=setup,
     round=round,
     predict=predict,
     messages=MESSAGES,
+    empty_clients=False,
     model=("local", "global"),
     replicated=("local",),
     defaults={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},

@@ -73,6 +73,7 @@ def prepare(
     methods).
 
     place [N]: the view's row of each of the cohort's rows, None where they are the same rows."""
+    view = BACKBONES[config.backbone].seen(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
     if place is not None:
         targets = {t: place[rows] for t, rows in targets.items()}

@@ -1,23 +1,25 @@
-"""The graph networks that every method can use: GCN, GAT and GraphSAGE, as functions of (weights, batch).
+"""The graph networks that every method can use, as functions of (weights, batch): GCN, GAT, GraphSAGE and max
+pooling.
 
-Layers agree with PyG's GCNConv, GATConv and SAGEConv (tested in values and gradients). Weights are a flat
-dictionary, ``layers.<l>.<name>``; a backbone knows how to draw them, which edges a layer sees, and how to
-run.
+Layers agree with PyG's GCNConv, GATConv and SAGEConv (its mean and its maximum; tested in values and
+gradients). Weights are a flat dictionary, ``layers.<l>.<name>``; a backbone knows how to draw them, which
+edges a layer sees, and how to run.
 
 Shapes below are those of shared weights; per-client weights have a leading dimension K (see
 `graphfed.nn.layers`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
-from graphfed.nn.batch import Batch, Block, BlockMaker
+from graphfed.nn.batch import Batch, Block, BlockMaker, View
 from graphfed.nn.layers import Dropout, add_bias, linear
+from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, entry_sums, row_softmax, spmm
 from graphfed.random import entry_words, fold, glorot
 
@@ -32,7 +34,8 @@ class Backbone:
 
     init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C], in the default
     dtype on the CPU; blocks(ids, degree, heads, layers) makes the function that builds a layer's edges;
-    forward(weights, batch, dropout) gives the targets' logits [N_L, C]."""
+    forward(weights, batch, dropout) gives the targets' logits [N_L, C]; aggregate(view): what enters the
+    first layer in the place of the features, where that never changes (see `seen`)."""
 
     init: Callable[[int, list[int], int], dict[str, Tensor]]
     blocks: Callable[[Tensor, Tensor, int, int], BlockMaker]
@@ -41,6 +44,12 @@ class Backbone:
     input_weights: tuple[str, ...]
     #: Whether it uses the weights of the edges.
     weighted: bool = True
+    aggregate: Callable[[View], Tensor | SparseMatrix] | None = None
+
+    def seen(self, view: View) -> View:
+        """A view as this network takes it in: aggregated where the first layer's input can be worked out
+        once."""
+        return view if self.aggregate is None else replace(view, x=self.aggregate(view), aggregated=True)
 
 
 def _drop(
@@ -230,10 +239,82 @@ def _per_head(att: Tensor) -> Tensor:
     return (att[..., None] * eye[:, None]).flatten(-3, -2)
 
 
+# ---- max pooling (SAPGNN's network: h' = W (h || max_j h_j) + b)
+
+
+def maxpool_init(key: int, widths: list[int], heads: int) -> dict[str, Tensor]:
+    """layers.l.weight [2 F_l, F_{l+1}] (Glorot), layers.l.bias [F_{l+1}] (zero)."""
+    weights: dict[str, Tensor] = {}
+    for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
+        weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), 2 * fan_in, fan_out)
+        weights[f"layers.{layer}.bias"] = torch.zeros(fan_out)
+    return weights
+
+
+def maxpool_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMaker:
+    """The edges. The maximum has no use for their weights (`Backbone.weighted`)."""
+
+    def make(
+        edges: Tensor, weight: Tensor | None, rows_in: Tensor, rows_out: Tensor, place: Tensor, layer: int
+    ) -> Block:
+        row, column = place[1][edges[1]], place[0][edges[0]]
+        ones = torch.ones(len(row), device=row.device)
+        return Block(
+            SparseMatrix.from_coo(row, column, ones, (len(rows_out), len(rows_in))), place[0][rows_out]
+        )
+
+    return make
+
+
+def maxpool_aggregate(view: View) -> Tensor | SparseMatrix:
+    """x_i || max_j x_j [N, 2 F], over the neighbours j; zero for a vertex without any."""
+    source, target = view.edges[0]
+    (n, features), x = view.x.shape, view.x
+    if isinstance(x, SparseMatrix):
+        order = torch.argsort(target, stable=True)
+        top = sparse_maxima(x.select_rows(source[order]), target[order], n)
+        row, column = torch.cat([x.row, top.row]), torch.cat([x.indices, top.indices + features])
+        return SparseMatrix.from_coo(row, column, torch.cat([x.values, top.values]), (n, 2 * features))
+    pattern = SparseMatrix.from_coo(target, source, torch.ones(len(source), device=x.device), (n, n))
+    return _with_maxima(x, pattern, None)
+
+
+def _with_maxima(h: Tensor, pattern: SparseMatrix, own: Tensor | None) -> Tensor:
+    """h_i || max_j h_j [N_out, 2 H]."""
+    top = neighbour_max(pattern, h)
+    return torch.cat([h if own is None else h.index_select(0, own), top.masked_fill(top.isneginf(), 0)], 1)
+
+
+def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
+    """Layers with ReLU and dropout on the output of each but the last; the targets' logits [N_L, C]. The
+    batch is of an aggregated view (`Backbone.seen`)."""
+    h = linear(batch.x, weights["layers.0.weight"], batch, 0)
+    h = add_bias(h, _dense(weights["layers.0.bias"]), batch, 0)
+    for layer in range(1, batch.layers):
+        h = h.relu()
+        if dropout is not None:
+            h = dropout.rows(h, batch.ids[layer], layer - 1)
+        block = batch.blocks[layer]
+        assert block is not None
+        h = _with_maxima(h, block.adjacency, block.own)
+        # These are the rows that leave the layer: its tiles are those of the next one.
+        h = linear(h, weights[f"layers.{layer}.weight"], batch, layer + 1)
+        h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    return h
+
+
 BACKBONES: dict[str, Backbone] = {
     "gcn": Backbone(gcn_init, gcn_block, gcn_forward, ("layers.0.weight",)),
     "gat": Backbone(gat_init, gat_block, gat_forward, ("layers.0.weight",), weighted=False),
     "sage": Backbone(
         sage_init, sage_block, sage_forward, ("layers.0.neighbour_weight", "layers.0.root_weight")
+    ),
+    "maxpool": Backbone(
+        maxpool_init,
+        maxpool_block,
+        maxpool_forward,
+        ("layers.0.weight",),
+        weighted=False,
+        aggregate=maxpool_aggregate,
     ),
 }

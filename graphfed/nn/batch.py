@@ -51,8 +51,8 @@ class Batch:
 
     x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its
     dropout words, ids[l] [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l =
-    L: the targets), blocks[l] (None: the layer only transforms its rows), tiles[l] and pairs for per-client
-    weights; y [N_L] and weight [N_L] of the loss."""
+    L: the targets), blocks[l] (None: the layer only transforms its rows), tiles[l] (of the rows ids[l]) and
+    pairs for per-client weights; y [N_L] and weight [N_L] of the loss."""
 
     x: Tensor | SparseMatrix
     words: Tensor | None
@@ -164,9 +164,9 @@ def make_batch(
             x = shift_columns(x, client[0], *pairs)
     elif len(fields[0]) < size:
         x = x[fields[0]]
-    tiles: list[Tiles | None] = [None] * layers
+    tiles: list[Tiles | None] = [None] * (layers + 1)
     if per_client and view.num_clients > 1:
-        tiles = [make_tiles(rows, view.num_clients) for rows in client[:-1]]
+        tiles = [make_tiles(rows, view.num_clients) for rows in client]
     return Batch(
         x=x,
         words=words,

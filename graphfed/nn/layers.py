@@ -12,7 +12,7 @@ from graphfed.nn.batch import Batch, Tiles
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
 from graphfed.random import bernoulli_entries, bernoulli_rows, fold, lane_probability
 
-__all__ = ["Dropout", "add_bias", "linear", "per_row"]
+__all__ = ["Dropout", "add_bias", "linear", "per_row", "tiled"]
 
 Weight = Tensor | SparseWeights
 
@@ -61,10 +61,11 @@ def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -
     if weight.dim() == 2:
         return x @ weight
     tiles = batch.tiles[layer]
-    return x @ weight[0] if tiles is None else _tiled(x, weight, tiles)
+    return x @ weight[0] if tiles is None else tiled(x, weight, tiles)
 
 
-def _tiled(x: Tensor, weight: Tensor, tiles: Tiles) -> Tensor:
+def tiled(x: Tensor, weight: Tensor, tiles: Tiles) -> Tensor:
+    """x W_k for the rows [N, F] of every client k, sorted by client; weight [K, F, H] -> [N, H]."""
     padded = x.new_zeros(tiles.count * tiles.size, x.shape[1]).index_copy(0, tiles.slot, x)
     mine = weight if tiles.client is None else weight.index_select(0, tiles.client)
     product = torch.bmm(padded.view(tiles.count, tiles.size, -1), mine)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["UPDATES", "LocalUpdate", "neighbour_max"]
+__all__ = ["UPDATES", "LocalUpdate", "neighbour_max", "sparse_maxima"]
 
 
 class _NeighbourMax(torch.autograd.Function):
@@ -48,10 +48,26 @@ def neighbour_max(pattern: SparseMatrix, messages: Tensor) -> Tensor:
     return result
 
 
+def sparse_maxima(x: SparseMatrix, group: Tensor, num_groups: int) -> SparseMatrix:
+    """Row g is the elementwise maximum of the rows m of `x` [M, F] with group[m] = g: [num_groups, F]; zero
+    where there are none. No gradient. An entry that is not stored counts as zero."""
+    width = x.shape[1]
+    codes = group[x.row] * width + x.indices
+    codes, order = codes.sort(stable=True)
+    found, counts = torch.unique_consecutive(codes, return_counts=True)
+    ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    top = torch.segment_reduce(x.values[order], "max", offsets=ends, unsafe=True)
+    row, column = found // width, found % width
+    rows_in = torch.bincount(group, minlength=num_groups)[row]
+    top = torch.where(counts < rows_in, top.clamp(min=0), top)
+    kept = top != 0
+    return SparseMatrix.from_coo(row[kept], column[kept], top[kept], (num_groups, width))
+
+
 @dataclass(frozen=True)
 class LocalUpdate:
-    """U(h, a): apply(own [N, H], pooled [N, H], weight [H, H] or None) -> [N, width * H], -inf where `pooled`
-    is.
+    """U(h, a): apply(own [N, H], pooled [N, H], weight [H, H], [N, H, H] for one of each row, or None) -> [N,
+    width * H], -inf where `pooled` is.
 
     weighted: whether it takes a weight; odd: whether U(-h, -a, -weight) is -U(h, a, weight) with minimum for
     maximum, else only h stays as it is; why: in which form it is max-separable."""
@@ -79,7 +95,7 @@ def _product(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:
 
 def _tropical(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:
     assert weight is not None
-    columns = [(pooled + weight[:, k]).amax(1) for k in range(weight.shape[1])]
+    columns = [(pooled + weight[..., k]).amax(1) for k in range(weight.shape[-1])]
     return torch.cat([own, torch.stack(columns, 1)], 1)
 
 

@@ -207,7 +207,9 @@ def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(metho
             (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
             other = next(name for name in setting.choices if name != default[key])
         else:
-            other = default[key] - 1 if isinstance(default[key], int) else default[key] / 2
+            # None stands for no limit.
+            other = 3 if default[key] is None else default[key] - 1
+            other = other if isinstance(other, int) else default[key] / 2
         assert make_config(method, settings={key: other}).recipe()[key] == other
 
 

@@ -16,7 +16,7 @@ from graphfed.nn.sparse import SparseMatrix
 PARTITIONS = {
     "random": {},
     "overlapping": {},
-    "edges_uniform": {"overlap": 0.4},
+    "edges_uniform": {"overlap": 0.4, "labels": "one"},
     "label_dirichlet": {"beta": 0.5},
 }
 CLIENTS = 5
@@ -139,6 +139,16 @@ def test_every_vertex_is_trained_on_and_scored_at_its_owner_alone(graph, split, 
                 == np.flatnonzero(getattr(split, name) & np.isin(np.arange(60), vertices)).tolist()
             )
     assert torch.equal(cohort.rows("all"), cohort.owned.nonzero()[:, 0])
+
+
+def test_a_vertex_of_several_owners_is_trained_on_and_scored_at_each_of_them(graph, split):
+    parts = partition(graph, "edges_uniform", CLIENTS, 0, vertices="endpoints")
+    cohort = make_cohort(graph, split, parts, [0, 2])
+    assert cohort.owned.all()
+    holders = np.bincount(parts.held_id, minlength=60)
+    assert cohort.owners.tolist() == holders[cohort.id].tolist()
+    assert len(set(cohort.owners.tolist())) > 1
+    assert cohort.train.tolist() == split.train[cohort.id].tolist()
 
 
 def test_degrees_and_counts_are_those_of_the_edges(graph, split, parts):

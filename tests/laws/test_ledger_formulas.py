@@ -6,6 +6,9 @@ import torch
 from methods_under_law import METHODS
 from worlds import World, make_world, run_local
 
+from graphfed.data.partition import partition
+from graphfed.secure.keyed_ids import keyed_names, simulated_key
+
 ROUNDS = 4
 F, H, C = 12, 5, 3
 
@@ -78,22 +81,62 @@ def exchange_toy(world: World) -> dict[str, int]:
     }
 
 
-def sapgnn(world: World) -> dict[str, int]:
-    """Of every vertex at every holder, N in all, two layers that upload own part and maximum, 2 H each, and
-    get back H; their gradients the other way, of the input of the first layer none. The maps of H before
-    upload and the predictor are a gradient up and the sum down, each round. Once the ids and two counts."""
-    n, k, scalar = world.graph.num_nodes, world.clients, 8
-    weights = 2 * F * H + 2 * H * H + H * C + C
+def alignment(world: World) -> dict[str, int]:
+    """A name and a hash of the features for every vertex at every holder, and for every training vertex at
+    every owner its name and, back, what its loss weighs: 8 bytes each."""
+    p = world.partition
+    train = int((p.held_owner & world.split.train[p.held_vertex]).sum())
+    rows = len(p.held_id)
     return {
-        "sapgnn/vertex_ids": n * 8,
-        "sapgnn/training_count": k * 8,
-        "sapgnn/training_total": k * 8,
-        "sapgnn/local_embedding": ROUNDS * n * 2 * (2 * H) * scalar,
-        "sapgnn/global_embedding": ROUNDS * n * 2 * H * scalar,
-        "sapgnn/local_embedding/grad": ROUNDS * n * 2 * (2 * H) * scalar,
-        "sapgnn/global_embedding/grad": ROUNDS * n * 2 * H * scalar,
-        "sapgnn/local_gradient": ROUNDS * k * weights * scalar,
-        "sapgnn/summed_gradient": ROUNDS * k * weights * scalar,
+        "vertex_ids": rows * 8,
+        "feature_digests": rows * 8,
+        "training_ids": train * 8,
+        "loss_weights": train * 8,
+    }
+
+
+def sapgnn(world: World, *, shared: bool = True) -> dict[str, int]:
+    """methods.md 2.1. Of every vertex at every holder, N_p, two layers that upload own part and maximum, u =
+    2 H each, and get back H; their gradients the other way, of the input of the first layer none. The maps of
+    H before upload and the predictor, w in all: each holder's share to and sum for every other one, 2 P (P -
+    1) w; or in clear a gradient up and the sum down."""
+    rows, k, scalar = len(world.partition.held_id), world.clients, 8
+    weights = 2 * F * H + 2 * H * H + H * C + C
+    if shared:
+        pairs = k * (k - 1)
+        gradients = {
+            "sapgnn/local_gradient/shares": ROUNDS * pairs * weights * 8,
+            "sapgnn/local_gradient/sums": ROUNDS * pairs * weights * 8,
+        }
+    else:
+        gradients = {
+            "sapgnn/local_gradient": ROUNDS * k * weights * scalar,
+            "sapgnn/local_gradient_sum": ROUNDS * k * weights * scalar,
+        }
+    return {
+        **alignment(world),
+        "sapgnn/local_embedding": ROUNDS * rows * 2 * (2 * H) * scalar,
+        "sapgnn/global_embedding": ROUNDS * rows * 2 * H * scalar,
+        "sapgnn/local_embedding/grad": ROUNDS * rows * 2 * (2 * H) * scalar,
+        "sapgnn/global_embedding/grad": ROUNDS * rows * 2 * H * scalar,
+        **gradients,
+    }
+
+
+def ppgnn(world: World) -> dict[str, int]:
+    """Of every vertex at every holder H up and H down, and their gradients back; the predictor's gradient in
+    shares and sums."""
+    rows, k, scalar = len(world.partition.held_id), world.clients, 8
+    pairs, weights = k * (k - 1), H * C + C
+    crossing = ROUNDS * rows * H * scalar
+    return {
+        **alignment(world),
+        "ppgnn/local_embedding": crossing,
+        "ppgnn/combined_embedding": crossing,
+        "ppgnn/local_embedding/grad": crossing,
+        "ppgnn/combined_embedding/grad": crossing,
+        "ppgnn/predictor_gradient/shares": ROUNDS * pairs * weights * 8,
+        "ppgnn/predictor_gradient/sums": ROUNDS * pairs * weights * 8,
     }
 
 
@@ -112,6 +155,7 @@ FORMULAS = {
     "distgat": distgat,
     "exchange_toy": exchange_toy,
     "sapgnn": sapgnn,
+    "ppgnn": ppgnn,
 }
 
 
@@ -129,6 +173,89 @@ def crossed(name: str, world: World, **settings) -> dict[str, int]:
 def test_set_up_and_training_cost_what_the_formula_says(name):
     world = make_world()
     assert crossed(name, world) == FORMULAS[name](world)
+
+
+def shared_world() -> World:
+    """Three holders of all vertices; every edge at one of them, some at two; labels at all."""
+    world = make_world()
+    dealt = partition(world.graph, "edges_uniform", 3, 0, overlap=0.3, vertices="endpoints")
+    return World(world.graph, world.split, dealt)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_holders_of_common_vertices_pay_for_each_copy(shared):
+    world = shared_world()
+    assert len(world.partition.held_id) > world.graph.num_nodes
+    aggregation = "additive" if shared else "clear"
+    assert crossed("sapgnn", world, aggregation=aggregation) == sapgnn(world, shared=shared)
+
+
+def test_identity_messages_cross_once_and_nothing_of_the_first_layer_after_that():
+    """The paper counts N_p u_1 every epoch, u_1 = 2 F, for numbers that never change."""
+    world = shared_world()
+    rows, scalar, k = len(world.partition.held_id), 8, 3
+    p = world.partition
+    with_edges = len({*zip(p.edge_site, p.edge_u, strict=True), *zip(p.edge_site, p.edge_v, strict=True)})
+    pairs, weights = k * (k - 1), H * C + C
+    assert crossed("sapgnn", world, maps="identity") == {
+        **alignment(world),
+        "sapgnn/features": rows * F * scalar,
+        "sapgnn/ids_with_edges": with_edges * 8,
+        "sapgnn/neighbour_features": with_edges * F * scalar,
+        "sapgnn/local_embedding": ROUNDS * rows * 2 * H * scalar,
+        "sapgnn/local_embedding/grad": ROUNDS * rows * 2 * H * scalar,
+        "sapgnn/global_embedding": ROUNDS * rows * 2 * H * scalar,
+        "sapgnn/global_embedding/grad": ROUNDS * rows * 2 * H * scalar,
+        "sapgnn/local_gradient/shares": ROUNDS * pairs * weights * 8,
+        "sapgnn/local_gradient/sums": ROUNDS * pairs * weights * 8,
+    }
+
+
+def test_simulated_secure_pooling_counts_the_comparisons_and_halves_the_embeddings():
+    """(P_i - 1) comparisons of 568 bytes for every coordinate of a vertex that P_i holders have; numbers of
+    32 bits."""
+    world = shared_world()
+    rows, vertices = len(world.partition.held_id), world.graph.num_nodes
+    clear, hidden = crossed("sapgnn", world), crossed("sapgnn", world, secure_pooling="simulated")
+    compared = ROUNDS * (rows - vertices) * 2 * (2 * H) * 568
+    assert hidden.pop("sapgnn/local_embedding/comparisons") == compared
+    assert hidden.pop("sapgnn/local_embedding") * 2 == clear.pop("sapgnn/local_embedding")
+    assert hidden == clear
+
+
+def test_batches_cross_only_what_their_rows_need():
+    """Two layers: a batch's vertices leave the second at all their holders, and with all their neighbours the
+    first. Set-up adds 8 bytes for every name a holder asks for or answers for, and a byte for each told."""
+    world, size = shared_world(), 5
+    p, graph = world.partition, world.graph
+    names = keyed_names(simulated_key(0), "vertex", (str(i).encode() for i in range(graph.num_nodes)))
+    train = sorted(np.flatnonzero(world.split.train).tolist(), key=lambda v: names[v])
+    count = -(-len(train) // size)
+    held = [{v for k, v in zip(p.held_site, p.held_id, strict=True) if k == site} for site in range(3)]
+    owned = {(k, v) for k, v, own in zip(p.held_site, p.held_id, p.held_owner, strict=True) if own}
+    near: list[dict[int, set[int]]] = [{} for _ in range(3)]
+    for k, u, v in zip(p.edge_site, p.edge_u, p.edge_v, strict=True):
+        near[k].setdefault(u, set()).add(v)
+        near[k].setdefault(v, set()).add(u)
+    asked = answered = rows = 0
+    for number in range(count):
+        batch = [v for i, v in enumerate(train) if i * count // len(train) == number]
+        needs = [{v for v in batch if (k, v) in owned} for k in range(3)]
+        for _layer in range(2):
+            asked += sum(len(n) for n in needs)
+            union = set().union(*needs)
+            outputs = [union & held[k] for k in range(3)]
+            answered += sum(len(o) for o in outputs)
+            needs = [o | {j for i in o for j in near[k].get(i, ())} for k, o in enumerate(outputs)]
+    rows = answered
+    found = crossed("sapgnn", world, batch_size=size)
+    assert count > 2
+    assert found["batches"] == found["training_ids"]
+    assert found["sapgnn/batch_needs"] == 8 * asked
+    assert found["sapgnn/batch_ids"] == 8 * answered
+    assert found["sapgnn/batch_members"] == count * 2 * len(p.held_id)
+    assert found["sapgnn/local_embedding"] == ROUNDS * rows * 2 * H * 8
+    assert found["sapgnn/global_embedding"] == ROUNDS * rows * H * 8
 
 
 def test_one_hop_returns_each_vertex_to_its_owner_only():

@@ -2,20 +2,39 @@
 
 import pytest
 from methods_under_law import METHODS
-from worlds import make_world, run_local
+from worlds import World, make_world, run_local
 
+from graphfed.data.partition import partition
 from graphfed.experiment.train import MESSAGES
 from graphfed.methods.registry import get_method
+from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
-VARIANTS = {"fedgcn": [{"hops": 1}, {"hops": 2}]}
+VARIANTS = {
+    "fedgcn": [{"hops": 1}, {"hops": 2}],
+    "sapgnn": [
+        {"vertex_ids": "keyed", "secure_pooling": "simulated"},
+        {"aggregation": "clear", "batch_size": 5},
+        {"maps": "identity", "secure_pooling": "simulated"},
+    ],
+    "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "clear"}],
+}
+
+
+def world_of(name: str) -> World:
+    """Sites that share vertices, for the methods that are about them."""
+    world = make_world()
+    if "vertex_ids" not in get_method(name).messages:
+        return world
+    return World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
+def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "5f" * 32)
     names: set[str] = set()
     for settings in VARIANTS.get(name, [{}]):
-        _, fed = run_local(name, make_world(), **settings)
+        _, fed = run_local(name, world_of(name), **settings)
         names |= {entry.name for entry in fed.ledger.entries}
     assert names == {*get_method(name).messages, *MESSAGES}
     for words in get_method(name).messages.values():

@@ -11,7 +11,7 @@ from worlds import World, by_vertex, logits, make_world, pooled, run_local
 from graphfed.data.graph import Split
 from graphfed.data.partition import from_assignment
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment.train import score_clients, train
+from graphfed.experiment.train import SCORE_UNITS, score_clients, train
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods import fedavg
 from graphfed.methods.registry import get_method
@@ -58,9 +58,9 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
         )
 
 
-#: Methods whose server does more than average, or whose network is another (test_sapgnn.py has its limit), so
-#: that one client does not make them central training.
-SERVER_OPTIMISES = {"fedadam", "skeleton", "sapgnn"}
+#: Methods whose server does more than average, or whose network is another (test_sapgnn.py and test_ppgnn.py
+#: have their limits), so that one client does not make them central training.
+SERVER_OPTIMISES = {"fedadam", "skeleton", "sapgnn", "ppgnn"}
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,19 @@ def test_a_client_without_training_vertices_does_not_disturb_the_others(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_empty_client_is_a_client(name):
-    """A site that holds nothing at all neither fails nor changes what the others learn."""
+    """A site that holds nothing at all neither fails nor changes what the others learn; a method that cannot
+    go on with one says so."""
     world = make_world(clients=2)
     site = world.partition.held_site[np.argsort(world.partition.held_id)]
     with_empty = World(
         world.graph, world.split, from_assignment(world.graph, site * 2, num_sites=3)
     )  # sites 0, (1), 2
     one, _ = run_local(name, world, **options(name))
+    if not get_method(name).empty_clients:
+        for placement in ("stacked", "one at a time"):
+            with pytest.raises(InputError, match="client 1 holds no vertex"):
+                run_local(name, with_empty, placement, **options(name))
+        return
     two, _ = run_local(name, with_empty, **options(name))
     slow, _ = run_local(name, with_empty, "one at a time", **options(name))
     assert torch.allclose(logits(one), logits(two), atol=1e-9)
@@ -289,4 +295,4 @@ def test_predictions_that_are_not_finite_are_never_right():
     cohort = make_cohort(world.graph, world.split, world.partition, range(3))
     scores = score_clients(cohort, torch.full((int(cohort.val.sum()), 3), torch.nan), "val")
     assert scores["confusion"][..., :-1].sum() == 0
-    assert scores["confusion"][..., -1].sum() == cohort.val.sum()
+    assert scores["confusion"][..., -1].sum() == SCORE_UNITS * cohort.val.sum()

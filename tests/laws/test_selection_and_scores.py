@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score, log_loss
 from worlds import World, by_vertex, last_round_stands, make_world, run_local
 
 from graphfed.data.graph import Split
-from graphfed.experiment.train import metrics_of
+from graphfed.experiment.train import SCORE_UNITS, metrics_of
 
 SETTINGS = {"dropout": 0.4, "weight_decay": 1e-2, "rounds": 12}
 
@@ -110,5 +110,6 @@ def test_absent_clients_are_scored_all_the_same_and_rosters_have_the_rounded_siz
 
 
 def test_macro_f1_leaves_out_a_class_that_neither_occurs_nor_is_predicted():
-    sums = {"confusion": torch.tensor([[1, 1, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]]), "loss": torch.tensor(2.0)}
+    confusion = SCORE_UNITS * torch.tensor([[1, 1, 0, 0], [0, 2, 0, 0], [0, 0, 0, 0]])
+    sums = {"confusion": confusion, "loss": torch.tensor(2.0)}
     assert metrics_of(sums)["macro_f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)

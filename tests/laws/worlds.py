@@ -127,7 +127,10 @@ def by_vertex(outcome: Outcome, world: World, order: Any = None) -> Tensor:
     """Logits by vertex id, for worlds without copies. A pooled method's rows are the vertices already."""
     rows = logits(outcome)
     ids = torch.from_numpy(world.partition.held_id[world.partition.held_owner])
-    return torch.zeros_like(rows).index_copy_(0, ids, rows)
+    result = rows.new_zeros(world.graph.num_nodes, rows.shape[1]).index_copy_(0, ids, rows)
+    if len(ids) > len(result):  # several owners
+        assert torch.allclose(result[ids], rows, rtol=0, atol=1e-5)
+    return result
 
 
 def last_round_stands(world: World) -> World:

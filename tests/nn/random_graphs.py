@@ -59,6 +59,7 @@ def batch_of(
     view: View, backbone: str, layers: int, heads: int = 1, targets: Tensor | None = None, **kwargs
 ) -> Batch:
     targets = torch.arange(len(view.ids)) if targets is None else targets
+    view = BACKBONES[backbone].seen(view)
     maker = BACKBONES[backbone].blocks(view.ids, view.degree, heads, layers)
     return make_batch(view, targets, layers, maker, **kwargs)
 

@@ -139,7 +139,7 @@ def test_a_column_is_drawn_alike_whatever_the_width(width: int) -> None:
     assert torch.equal(row_mask(0.5, KEY, 0, ids, width), row_mask(0.5, KEY, 0, ids, 40)[:, :width])
 
 
-@pytest.mark.parametrize("backbone", ["gcn", "gat", "sage"])
+@pytest.mark.parametrize("backbone", list(BACKBONES))
 @pytest.mark.parametrize("sparse", [False, True])
 def test_pruning_does_not_change_what_dropout_does_to_the_targets(backbone: str, sparse: bool) -> None:
     view = random_view(0, [40], sparse=sparse)

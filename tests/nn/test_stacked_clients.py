@@ -43,7 +43,7 @@ def run_alone(
         st.lists(st.integers(0, 6), min_size=1, max_size=50),
         st.lists(st.sampled_from([0, 1, 1, 2, 40, 90]), min_size=2, max_size=8),
     ).filter(sum),
-    backbone=st.sampled_from(["gcn", "gat", "sage"]),
+    backbone=st.sampled_from(list(BACKBONES)),
     sparse=st.booleans(),
     dropout=st.sampled_from([None, Dropout(0.5, 7)]),
 )
@@ -73,7 +73,7 @@ def test_stacked_clients_equal_a_loop_over_clients_in_values_and_gradients(
         torch.testing.assert_close(x.grad, x_gradient, **CLOSE)
 
 
-@pytest.mark.parametrize("backbone", ["gcn", "gat", "sage"])
+@pytest.mark.parametrize("backbone", list(BACKBONES))
 def test_shared_weights_give_what_the_same_weights_at_every_client_give(backbone: str) -> None:
     view = random_view(0, [7, 0, 1, 30], sparse=True)
     shared = draw_weights(0, backbone, [6, 4, 3], HEADS)
