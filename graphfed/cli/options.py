@@ -111,7 +111,7 @@ Seeds = Annotated[
     typer.Option(
         metavar="S,S,...",
         rich_help_panel=TRAINING_PANEL,
-        help="Seeds, separated by commas (default: 0,1,2).",
+        help="Seeds, separated by commas, or a range, 0-9 (default: 0,1,2).",
     ),
 ]
 Settings = Annotated[

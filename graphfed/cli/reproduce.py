@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphfed.cli.options import DataDir, Json, Progress
+from graphfed.cli.options import DataDir, Json, Progress, whole_number
 from graphfed.cli.output import command_line, interruption_told, say, show
 
 if TYPE_CHECKING:
@@ -25,6 +25,22 @@ def reproduce(
     ] = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="The short version: few seeds and rounds.")] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S,S,...",
+            help="Seeds of every row, separated by commas, or a range, 0-39 (default: the recipe's).",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            parser=whole_number,
+            metavar="N",
+            show_default=False,
+            help="Runs at a time, each in a process of its own; the figures are the same (default: 1).",
+        ),
+    ] = 1,
     as_list: Annotated[
         bool, typer.Option("--list", help="List the recipes, and which data each needs.")
     ] = False,
@@ -41,14 +57,17 @@ def reproduce(
 ) -> None:
     """Run the tables and figures of a paper, and set our figures beside the printed ones.
 
-    The predicted cost is told first. Files of data that are missing are named before anything is run.
+    The predicted cost is told first. Files of data that are missing are named before anything is run. With
+    more seeds than before, only those that are missing are run.
 
     Examples:
         graphfed reproduce --list
         graphfed reproduce fedgcn cora --quick
+        graphfed reproduce fedgcn --seeds 0-39 --jobs 4
     See also:
         graphfed compare; docs/reproduce.md
     """
+    from graphfed.experiment.plan import parse_seeds
     from graphfed.experiment.reproduce import reproduce as run_recipe
 
     if as_list or paper is None:
@@ -59,6 +78,8 @@ def reproduce(
             paper,
             item,
             quick=quick,
+            seeds=None if seeds is None else parse_seeds(seeds),
+            jobs=jobs,
             out=out,
             data_dir=data_dir,
             progress=progress,
@@ -92,6 +113,6 @@ def _print_list(data_dir: Path | None) -> None:
     for name in recipe_names():
         for item in read_recipe(name).items.values():
             data = ", ".join(d if ready.get(d, True) else f"{d} (missing)" for d in item.data)
-            runs = (str(len(item.rows) * len(seeds)) for seeds in (item.seeds, item.quick_seeds))
+            runs = (str(version.runs) for version in (item, item.quick()))
             table.add_row(name, item.name, item.title, data, *runs)
     show(table)

@@ -102,8 +102,8 @@ def sweep(
     See also:
         graphfed compare, graphfed resume; docs/sweeps.md
     """
-    from graphfed.cli.training import parse_seeds
     from graphfed.experiment.config import parse_settings, read_config
+    from graphfed.experiment.plan import parse_seeds
     from graphfed.experiment.sweep import sweep as run_sweep
 
     options = read_config(config, extra=("seeds",)) if config is not None else {}

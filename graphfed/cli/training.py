@@ -32,13 +32,13 @@ from graphfed.cli.output import command_line, interruption_told, say, show, summ
 from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
 from graphfed.cli.values import method_names, run_folders
-from graphfed.errors import InputError, shown
+from graphfed.errors import InputError
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import Comparison
     from graphfed.experiment.run import Result
 
-__all__ = ["compare", "parse_seeds", "resume", "run"]
+__all__ = ["compare", "resume", "run"]
 
 
 def run(
@@ -194,6 +194,7 @@ def compare(
     """
     from graphfed.experiment.compare import compare as compare_methods
     from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.plan import parse_seeds
 
     given = {
         "data": data,
@@ -333,14 +334,3 @@ def _compare_files(
             raise InputError(f"the config file {path}: label must be text (found {type(label).__name__})")
         rows.append({**options, "settings": own, "label": label})
     return rows, common
-
-
-def parse_seeds(seeds: Any) -> tuple[int, ...]:
-    """``"0,1,2"``, a number or a list -> seeds."""
-    parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
-    try:
-        return tuple(int(str(part)) for part in parts)
-    except ValueError:
-        raise InputError(
-            f"seeds {shown(seeds)} cannot be read; write whole numbers with commas, as in 0,1,2"
-        ) from None

@@ -15,6 +15,8 @@ compare.py    methods side by side over seeds, on the same splits
 sweep.py      settings chosen on validation
 recipe.py     a paper's runs and printed figures, as a data file
 reproduce.py  a paper's tables and figures from its recipe
+recipe_plots.py  these as a table for the screen and as a drawing
+jobs.py       runs several at a time, each in a process of its own
 track.py      finished runs handed on to TensorBoard or MLflow
 doctor.py     what this machine can run
 sites.py      a run in separate processes

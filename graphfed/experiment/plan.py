@@ -1,6 +1,7 @@
 """What comparisons, sweeps and reproductions share: runs planned before the first one starts, inputs loaded
 once, runs that go on where they stopped, and statistics over seeds."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ from graphfed.experiment.reopen import go_on
 from graphfed.experiment.run import Inputs, Result, check_inputs, execute, has_checkpoint, load_inputs
 
 __all__ = [
+    "InputCache",
     "Row",
     "chosen_seeds",
     "has_runs",
     "load_rows",
+    "parse_seeds",
     "require_equal_hashes",
     "run_name",
     "run_or_read",
@@ -28,6 +31,10 @@ __all__ = [
     "statistic",
     "statistics",
 ]
+
+
+#: Seeds in one range: more than anybody waits for.
+MAX_RANGE = 10_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,31 @@ def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return chosen
 
 
+def parse_seeds(seeds: Any) -> tuple[int, ...]:
+    """``"0,1,2"``, ``"0-39"``, a number or a list of these -> seeds.
+
+    Raises InputError for anything that is no whole number and no range of them."""
+    parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
+    try:
+        return tuple(seed for part in parts for seed in _seed_range(str(part)))
+    except ValueError:
+        raise InputError(
+            f"seeds {shown(seeds)} cannot be read; write whole numbers with commas, as in 0,1,2, or a range, "
+            f"as in 0-9 (at most {MAX_RANGE})"
+        ) from None
+
+
+def _seed_range(text: str) -> Iterable[int]:
+    """``"0-2"`` -> 0, 1, 2; ``"7"`` -> 7. ValueError for anything else."""
+    ends = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", text)
+    if ends is None:
+        return (int(text),)
+    first, last = int(ends[1]), int(ends[2])
+    if not first <= last < first + MAX_RANGE:
+        raise ValueError
+    return range(first, last + 1)
+
+
 def run_name(label: str, seed: int) -> str:
     """The name of a run's folder."""
     return f"{label}-seed{seed}"
@@ -83,19 +115,30 @@ def run_or_read(
         return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
 
 
+class InputCache:
+    """Inputs of runs that follow each other: every graph is loaded once, and the last `keep` inputs stay
+    (None: all), so that runs on the same data, split and partition share them."""
+
+    def __init__(self, keep: int | None = 16) -> None:
+        self._graphs: dict[Any, Graph] = {}
+        self._made: dict[Any, Inputs] = {}  # the one used last is the last
+        self._keep = keep
+
+    def get(self, config: RunConfig) -> Inputs:
+        """The inputs of a run; raises what `load_inputs` raises."""
+        key = _input_key(config)
+        inputs = self._made.pop(key, None) or load_inputs(config, self._graphs)
+        self._made[key] = inputs
+        if self._keep is not None and len(self._made) > self._keep:
+            del self._made[next(iter(self._made))]
+        check_inputs(config, inputs)
+        return inputs
+
+
 def load_rows(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:
     """The inputs of every run, loaded once each."""
-    graphs: dict[Any, Any] = {}
-    made: dict[Any, Inputs] = {}
-    inputs: dict[tuple[str, int], Inputs] = {}
-    for row in rows:
-        for seed, config in row.configs.items():
-            key = _input_key(config)
-            if key not in made:
-                made[key] = load_inputs(config, graphs)
-            check_inputs(config, made[key])
-            inputs[row.label, seed] = made[key]
-    return inputs
+    cache = InputCache(keep=None)
+    return {(row.label, seed): cache.get(config) for row in rows for seed, config in row.configs.items()}
 
 
 def _input_key(config: RunConfig) -> tuple[Any, ...]:

@@ -1,35 +1,42 @@
 """Reproduce tables and figures of a paper from its recipe: our figures beside the printed ones.
 
-    manifest.json                     which recipe, whole or quick
+    manifest.json                     which recipe, whole or quick, with which seeds
     <item>/<row>-seed0/               the folder of every run, as `graphfed run` writes it
     <item>.svg                        both figures of every row, drawn
     reproduce.json                    both figures, their difference, how the protocols differ
 
-A run that has ended is read and not run again, so a reproduction goes on where it stopped."""
+A run that has ended is read and not run again, so a reproduction goes on where it stopped, and takes more
+seeds. Every run computes with one thread, unless the recipe says otherwise: figures depend neither on the
+machine's cores nor on how many runs there are at a time."""
 
 import dataclasses
-import io
+import glob
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from graphfed.data.datasets import DATASETS, available, search_folders
+from graphfed.data.overview import site_names
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
-from graphfed.experiment.plan import Row, load_rows, run_name, run_or_read, statistic
-from graphfed.experiment.progress import human_seconds, show_progress
+from graphfed.experiment.jobs import Run, check_jobs, run_all
+from graphfed.experiment.plan import InputCache, chosen_seeds, run_name, statistic
+from graphfed.experiment.progress import human_seconds
 from graphfed.experiment.recipe import PERCENT, Item, Recipe, RecipeRow, read_recipe
+from graphfed.experiment.recipe_plots import draw, table_of
 from graphfed.experiment.reopen import read_manifest
-from graphfed.experiment.run import Inputs, Result, execute, now, write_manifest
+from graphfed.experiment.run import Inputs, Result, execute, has_checkpoint, now, write_manifest
 from graphfed.files import write_bytes, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Reproduction", "reproduce", "resume_reproduction"]
+__all__ = ["Reproduction", "class_counts", "reproduce", "resume_reproduction"]
 
 #: Rounds of the run that is timed for a row, before it is run.
 TRIAL_ROUNDS = 2
@@ -37,9 +44,16 @@ TRIAL_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found. items: item, title, metric, source, notes, plot and rows: label, method, recipe (what
-    differs from the default), seeds, rounds, ours {mean, std, values} and printed {mean, std} in the paper's
-    unit, difference of the means (None where nothing was printed), seconds of all runs, folders."""
+    """What was found. items: item, kind, title, source, notes, plot, and by kind
+
+    "runs": metrics, x (what the axis shows, None where the rows are no points of lines), panels, and rows:
+    label, panel, series, x, method, recipe (what differs from the default), seeds, rounds, seconds (of all
+    runs), folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means,
+    in the paper's unit; the last two are None where nothing was printed.
+
+    "class_counts": rows: label, seed, holders, classes, counts {all, split}, in a list [class] for each
+    holder, totals {all, split}, one for each holder, and printed, which is None or such totals; split: of the
+    vertices in train, val or test."""
 
     paper: str
     title: str
@@ -58,34 +72,8 @@ class Reproduction:
 
     def tables(self) -> "list[Table]":
         """One table for each item, for a screen (rich tables)."""
-        from rich.markup import escape
-        from rich.table import Table
-
-        tables = []
-        for item in self.items:
-            lines = [f"printed: {item['source']}", *item["notes"]]
-            if self.quick:
-                lines.insert(
-                    0, "quick version: shows that everything runs; its figures are of fewer seeds and rounds"
-                )
-            table = Table(
-                title=escape(f"{self.paper}/{item['item']}: {item['title']}"),
-                caption=escape("\n".join(lines)),
-                caption_justify="left",
-            )
-            unit = " (%)" if item["metric"] in PERCENT else ""
-            table.add_column("row")
-            for name in (f"ours{unit}", f"printed{unit}", "difference", "runs", "seconds"):
-                table.add_column(name, justify="right")
-            for row in item["rows"]:
-                gap = "-" if row["difference"] is None else f"{row['difference']:+.2f}"
-                cells = (
-                    row["label"], _figure(row["ours"]), _figure(row["printed"]), gap,
-                    str(len(row["seeds"])), human_seconds(row["seconds"]),
-                )  # fmt: skip
-                table.add_row(*(escape(cell) for cell in cells))
-            tables.append(table)
-        return tables
+        hint = "quick version: shows that everything runs; its figures are of fewer seeds and rounds"
+        return [table_of(self.paper, item, [hint] if self.quick else []) for item in self.items]
 
 
 def reproduce(
@@ -93,6 +81,8 @@ def reproduce(
     item: str | None = None,
     *,
     quick: bool = False,
+    seeds: Iterable[int] | None = None,
+    jobs: int = 1,
     out: str | Path | None = None,
     data_dir: str | Path | None = None,
     progress: bool = False,
@@ -101,45 +91,45 @@ def reproduce(
 ) -> Reproduction:
     """Run the recipe of a paper (a name of `recipe_names()`, or the path of a YAML file).
 
-    item: one table or figure, None for all. quick: the recipe's short version.
+    item: one table or figure, None for all. quick: the recipe's short version. seeds: of every row, in place
+    of the recipe's. jobs: how many runs at a time, each in a process of its own; the figures are the same.
     out: the folder; None for ``runs/reproduce-<paper>`` (with -quick). Where it is there, what has ended in
     it is read and the rest goes on. tell: is told the predicted cost before the first run.
 
     Raises InputError, before anything is run or written, for a name or recipe that cannot be used, data that
-    is missing (which files, and where to get them) and a folder of something else."""
+    is missing (which files, and where to get them) and a folder of something else; what `run` raises
+    otherwise."""
     recipe = read_recipe(paper)
     items = [entry.quick() if quick else entry for entry in _chosen(recipe, item)]
+    if seeds is not None:
+        chosen = chosen_seeds(seeds)
+        items, seeds = [entry.with_seeds(chosen) for entry in items], chosen
+    jobs = check_jobs(jobs)
     _require_data(recipe, items, data_dir)
-    plans = {entry.name: [_plan(row, entry, data_dir) for row in entry.rows] for entry in items}
     default = f"runs/reproduce-{Path(paper).stem}{'-quick' if quick else ''}"
     folder = Path(default if out is None else out)
-    about = {"paper": paper, "quick": quick}
+    rows = _rows(items, folder, data_dir)
+    asked = {"paper": paper, "quick": quick, "item": item, "seeds": seeds, "jobs": jobs}
     there = (folder / "manifest.json").exists()
+    manifest = read_manifest(folder) if there else {"command": command, "started": now()}
     if there:
-        manifest = read_manifest(folder)
-        asked = manifest.get("reproduce")
-        if not isinstance(asked, dict) or {key: asked.get(key) for key in about} != about:
-            raise InputError(f"the output folder {folder} holds something else; name a new one with --out")
-    for name, rows in plans.items():
-        for row in rows:
-            _require_same_runs(folder / name, row)
+        _require_same(folder, manifest.get("reproduce"), asked)
+    for row in rows:
+        _require_same_runs(row)
     with files.open_folder(folder, resume=there, keep=_has_runs):
-        inputs = {name: load_rows(rows) for name, rows in plans.items()}
-        if not there:
-            write_manifest(
-                folder, {"command": command, "started": now(), "reproduce": {**about, "item": item}}
-            )
-        _tell_cost(plans, inputs, folder, tell)
-        found = [
-            _reproduced(entry, plans[entry.name], inputs[entry.name], folder, command, progress)
-            for entry in items
-        ]
+        cache = InputCache()
+        counted = {entry.name: _counted(entry, cache, data_dir) for entry in items if entry.kind != "runs"}
+        runs = _missing_runs(rows, cache)
+        tell(_cost(runs, jobs))
+        write_manifest(folder, {**manifest, "reproduce": asked})
+        run_all(runs, jobs=jobs, cache=cache, command=command, progress=progress)
+        found = tuple(_found(entry, counted.get(entry.name), folder) for entry in items)
         finished = Reproduction(
-            recipe.paper, recipe.title, recipe.authors, recipe.venue, quick, tuple(found), folder
+            recipe.paper, recipe.title, recipe.authors, recipe.venue, quick, found, folder
         )
         try:
             for entry in found:
-                write_bytes(folder / entry["plot"], _drawn(entry))
+                write_bytes(folder / entry["plot"], draw(entry))
             write_json(folder / "reproduce.json", finished.to_json())
         except OSError as error:
             raise files.cannot_be_written(folder, error) from error
@@ -149,13 +139,22 @@ def reproduce(
 def resume_reproduction(
     folder: Path, manifest: Mapping[str, Any], *, data_dir: str | Path | None, progress: bool
 ) -> Reproduction:
-    """Run what is missing in `folder`. Raises what `resume` raises."""
+    """Run what is missing in `folder` of what was asked last. Raises what `resume` raises."""
     asked = manifest["reproduce"]
     try:
         paper, item, quick = asked["paper"], asked["item"], asked["quick"]
     except KeyError as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
-    return reproduce(paper, item, quick=quick, out=folder, data_dir=data_dir, progress=progress)
+    return reproduce(
+        paper,
+        item,
+        quick=quick,
+        seeds=asked.get("seeds"),
+        jobs=asked.get("jobs", 1),
+        out=folder,
+        data_dir=data_dir,
+        progress=progress,
+    )
 
 
 # ---- before the first run ----------------------------------------------------------------------------------
@@ -185,19 +184,48 @@ def _require_data(recipe: Recipe, items: Sequence[Item], data_dir: str | Path | 
                 )
 
 
-def _plan(row: RecipeRow, item: Item, data_dir: str | Path | None) -> Row:
-    """Checked configs for the seeds of a row."""
-    configs = {
-        seed: make_config(row.method, **row.options, seed=seed, settings=row.settings, data_dir=data_dir)
-        for seed in item.seeds
-    }
-    return Row(row.label, configs)
+@dataclass(frozen=True)
+class _Row:
+    """The runs of a row. folder: theirs, all of them; shown: by item, the metrics that its table shows."""
+
+    label: str
+    configs: dict[int, RunConfig]
+    folder: Path
+    shown: dict[str, tuple[str, ...]]
+
+    def path(self, seed: int) -> Path:
+        """The folder of a run."""
+        return self.folder / run_name(self.label, seed)
 
 
-def _require_same_runs(folder: Path, row: Row) -> None:
+def _rows(items: Sequence[Item], folder: Path, data_dir: str | Path | None) -> list[_Row]:
+    """The rows to run; those that several items show are there once."""
+    rows: dict[tuple[str, str], _Row] = {}
+    for item in items:
+        for row in item.rows if item.kind == "runs" else ():
+            configs = {seed: _config(row, seed, data_dir) for seed in row.seeds}
+            key = item.runs_in, row.label
+            rows.setdefault(key, _Row(row.label, configs, folder / item.runs_in, {}))
+            rows[key].shown[item.name] = item.metrics
+    return list(rows.values())
+
+
+def _config(row: RecipeRow, seed: int, data_dir: str | Path | None) -> RunConfig:
+    options = {"threads": 1, **row.options}
+    return make_config(row.method, **options, seed=seed, settings=row.settings, data_dir=data_dir)
+
+
+def _require_same(folder: Path, there: Any, asked: Mapping[str, Any]) -> None:
+    """InputError unless the folder has a reproduction of this recipe, both whole or both quick."""
+    same = isinstance(there, dict) and all(there.get(key) == asked[key] for key in ("paper", "quick"))
+    if not same:
+        raise InputError(f"the output folder {folder} holds something else; name a new one with --out")
+
+
+def _require_same_runs(row: _Row) -> None:
     """InputError when a run in the folder was asked something else than the recipe asks now."""
     for seed, config in row.configs.items():
-        path = folder / run_name(row.label, seed)
+        path = row.path(seed)
         if not (path / "manifest.json").exists():
             continue
         there = read_manifest(path).get("config", {})
@@ -209,136 +237,144 @@ def _require_same_runs(folder: Path, row: Row) -> None:
                 )
 
 
-def _tell_cost(
-    plans: Mapping[str, Sequence[Row]],
-    inputs: Mapping[str, Mapping[tuple[str, int], Inputs]],
-    folder: Path,
-    tell: Callable[[str], None],
-) -> None:
-    """Time two rounds of the first missing run of every row, and tell what all missing runs will take."""
-    runs, seconds = 0, 0.0
-    for name, rows in plans.items():
-        for row in rows:
-            missing = [
-                seed
-                for seed in row.configs
-                if not (folder / name / run_name(row.label, seed) / "result.json").exists()
-            ]
-            if missing:
-                runs += len(missing)
-                one = _seconds_of(row.configs[missing[0]], inputs[name][row.label, missing[0]])
-                seconds += one * len(missing)
-    if runs:
-        tell(f"{runs} runs to do, about {human_seconds(seconds)} (two rounds of each row were timed)")
-    else:
-        tell("every run has ended; reading the results")
+def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
+    """The runs that have not ended: the first seed of every row, then the second, so that runs on the same
+    inputs follow each other. Of a row that has no run yet, two rounds are timed.
+
+    Raises what these raise, and InputError for a metric that a row does not have."""
+    turns: list[tuple[int, Run]] = []
+    for row in rows:
+        missing = [seed for seed in row.configs if not (row.path(seed) / "result.json").exists()]
+        if not missing:
+            continue
+        ended = next(row.folder.glob(f"{glob.escape(row.label)}-seed*/result.json"), None)
+        if ended is not None:
+            known = Result.read(ended.parent)
+            seconds = known.seconds["total"]
+        else:
+            config = row.configs[missing[0]]
+            seconds, known = _timed(config, cache.get(config))
+        for item, metrics in row.shown.items():
+            _check_metrics(item, metrics, known)
+        for turn, seed in enumerate(missing):
+            name = f"{row.folder.name}: {row.label}, seed {seed}"
+            turns.append((turn, Run(name, row.configs[seed], row.path(seed), seconds)))
+    return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
 
 
-def _seconds_of(config: RunConfig, inputs: Inputs) -> float:
-    """What one run will take, from a few of its rounds."""
+def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
+    """What one run will take, from a few of its rounds, and what these gave."""
     rounds = min(TRIAL_ROUNDS, config.training.rounds)
     short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
     began = time.perf_counter()
     result = execute(short, inputs, folder=None, command="")
     spent = time.perf_counter() - began
-    return spent + (config.training.rounds - rounds) * result.seconds["per_round"]
+    return spent + (config.training.rounds - rounds) * result.seconds["per_round"], result
+
+
+def _check_metrics(item: str, metrics: Sequence[str], result: Result) -> None:
+    for metric in metrics:
+        if metric not in result.test:
+            hint = did_you_mean(metric, result.test)
+            raise InputError(f"{item}: {result.method} has no metric {shown(metric)}; {hint}")
+
+
+def _cost(runs: Sequence[Run], jobs: int) -> str:
+    """What all runs will take, in words."""
+    if not runs:
+        return "every run has ended; reading the results"
+    at_once = min(jobs, len(runs))
+    seconds = human_seconds(sum(run.seconds for run in runs) / at_once)
+    more = f", {at_once} at a time" if at_once > 1 else ""
+    return f"{len(runs)} runs to do, about {seconds}{more} (two rounds of each new row were timed)"
 
 
 def _has_runs(folder: Path) -> bool:
-    return any(folder.glob("*/*/result.json"))
+    return any(folder.glob("*/*/result.json")) or any(map(has_checkpoint, folder.glob("*/*")))
 
 
-# ---- the runs ----------------------------------------------------------------------------------------------
+# ---- what was found ----------------------------------------------------------------------------------------
 
 
-def _reproduced(
-    item: Item,
-    rows: Sequence[Row],
-    inputs: Mapping[tuple[str, int], Inputs],
-    folder: Path,
-    command: str,
-    progress: bool,
-) -> dict[str, Any]:
-    """Run or read every run of an item."""
-    told, number, total = [], 0, len(rows) * len(item.seeds)
-    for row, asked in zip(rows, item.rows, strict=True):
-        results = []
-        for seed, config in row.configs.items():
-            number += 1
-            label = f"[{number}/{total}] {item.name}: {row.label}, seed {seed}"
-            here = folder / item.name / run_name(row.label, seed)
-            with show_progress(label, progress) as on_event:
-                results.append(run_or_read(config, inputs[row.label, seed], here, command, on_event))
-        told.append(_row_of(asked, item, results, folder))
-    return {
+def _found(item: Item, counted: list[dict[str, Any]] | None, folder: Path) -> dict[str, Any]:
+    """An item with the results of its runs, read from their folders."""
+    about = {
         "item": item.name,
+        "kind": item.kind,
         "title": item.title,
-        "metric": item.metric,
         "source": item.source,
         "notes": item.notes,
         "plot": f"{item.name}.svg",
-        "rows": told,
     }
+    if counted is not None:
+        return {**about, "rows": counted}
+    rows = [_found_row(row, item, folder) for row in item.rows]
+    return {**about, "metrics": item.metrics, "x": item.x, "panels": item.panels, "rows": rows}
 
 
-def _row_of(asked: RecipeRow, item: Item, results: Sequence[Result], folder: Path) -> dict[str, Any]:
-    scale = 100 if item.metric in PERCENT else 1
-    if item.metric not in results[0].test:
-        hint = did_you_mean(item.metric, results[0].test)
-        raise InputError(f"{item.name}: {asked.method} has no metric {shown(item.metric)}; {hint}")
-    values = [result.test[item.metric] for result in results]
-    ours = statistic([None if value is None else scale * value for value in values])
-    both = ours["mean"] is not None and asked.printed is not None
+def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
+    places = [Path(item.runs_in) / run_name(asked.label, seed) for seed in asked.seeds]
+    results = [Result.read(folder / place) for place in places]
+    _check_metrics(item.name, item.metrics, results[0])
+    ours, printed, difference = {}, {}, {}
+    for metric in item.metrics:
+        scale = 100 if metric in PERCENT else 1
+        values = [result.test[metric] for result in results]
+        ours[metric] = statistic([None if value is None else scale * value for value in values])
+        there, mean = asked.printed.get(metric), ours[metric]["mean"]
+        printed[metric] = None if there is None else dataclasses.asdict(there)
+        difference[metric] = None if there is None or mean is None else mean - there.mean
     return {
         "label": asked.label,
+        "panel": asked.panel,
+        "series": asked.series,
+        "x": asked.x,
         "method": results[0].method,
         "recipe": results[0].details.get("recipe", {}),
         "seeds": [result.seed for result in results],
         "rounds": [result.rounds for result in results],
         "ours": ours,
-        "printed": None if asked.printed is None else {"mean": asked.printed, "std": asked.printed_std},
-        "difference": ours["mean"] - asked.printed if both else None,
+        "printed": printed,
+        "difference": difference,
         "seconds": sum(result.seconds["total"] for result in results),
-        "folders": [str(Path(item.name) / run_name(asked.label, result.seed)) for result in results],
+        "folders": [str(place) for place in places],
     }
 
 
-def _figure(told: Mapping[str, Any] | None) -> str:
-    """``80.69 ± 0.65``."""
-    if told is None or told["mean"] is None:
-        return "-"
-    return f"{told['mean']:.2f}" + ("" if told["std"] is None else f" ± {told['std']:.2f}")
+def _counted(item: Item, cache: InputCache, data_dir: str | Path | None) -> list[dict[str, Any]]:
+    """The rows of an item of the kind class_counts."""
+    rows = []
+    for row in item.rows:
+        config = _config(row, row.seeds[0], data_dir)
+        inputs = cache.get(config)
+        sites, split = inputs.partition.num_sites, inputs.split
+        if row.totals is not None and len(row.totals) != sites:
+            raise InputError(
+                f"{item.name}, {row.label}: {len(row.totals)} totals are printed, and there are {sites} "
+                "holders; give one for each"
+            )
+        some = split.train | split.val | split.test
+        counts = {"all": class_counts(inputs, np.ones_like(some)), "split": class_counts(inputs, some)}
+        names = inputs.graph.class_names or [str(c) for c in range(inputs.graph.num_classes)]
+        rows.append(
+            {
+                "label": row.label,
+                "seed": config.seed,
+                "holders": site_names(inputs.graph, inputs.partition) or [str(k) for k in range(sites)],
+                "classes": list(names),
+                "counts": {key: table.tolist() for key, table in counts.items()},
+                "totals": {key: table.sum(1).tolist() for key, table in counts.items()},
+                "printed": row.totals,
+            }
+        )
+    return rows
 
 
-def _drawn(item: Mapping[str, Any]) -> bytes:
-    """Our figures and the printed ones of every row, with their deviations, as SVG."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    rows = item["rows"]
-    with mpl.rc_context({"svg.hashsalt": "graphfed", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(7, 1.2 + 0.45 * len(rows)), layout="constrained")
-        axes = figure.add_subplot()
-        for name, marker, colour, shift in (
-            ("ours", "o", "#0b5cad", -0.14),
-            ("printed", "s", "#c2571a", 0.14),
-        ):
-            shown_rows = [
-                (n, row[name]) for n, row in enumerate(rows) if row[name] and row[name]["mean"] is not None
-            ]
-            axes.errorbar(
-                [told["mean"] for _, told in shown_rows],
-                [n + shift for n, _ in shown_rows],
-                xerr=[told["std"] or 0.0 for _, told in shown_rows],
-                fmt=marker, color=colour, capsize=3, label=name,
-            )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
-        axes.invert_yaxis()
-        unit = " (%)" if item["metric"] in PERCENT else ""
-        axes.set_xlabel(f"test {item['metric'].replace('_', ' ')}{unit}: mean and deviation over runs")
-        axes.set_title(item["title"], fontsize="medium")
-        axes.grid(axis="x", alpha=0.3)
-        axes.legend(loc="best")
-        image = io.BytesIO()
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    return image.getvalue()
+def class_counts(inputs: Inputs, among: np.ndarray) -> np.ndarray:
+    """How many labelled vertices of each class each holder owns, int64 [K, C]; among: bool [N], those that
+    count."""
+    graph, partition = inputs.graph, inputs.partition
+    owned = partition.held_owner & (among & (graph.y >= 0))[partition.held_vertex]
+    cells = partition.held_site[owned] * graph.num_classes + graph.y[partition.held_vertex[owned]]
+    shape = partition.num_sites, graph.num_classes
+    return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)

@@ -1,0 +1,155 @@
+"""Runs that are known beforehand: one after the other, or several at a time, each in a process of its own.
+
+The processes get plain configs and load their data themselves. They are deaf to Ctrl-C, which reaches every
+process of a terminal: the caller hears it and closes a pipe, and so it does when it dies. Where the pipe
+closes, a process stops what it runs, which is saved as by SIGTERM, and ends."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import INTERRUPTED, GraphfedError, InputError, shown
+from graphfed.experiment.config import RunConfig
+from graphfed.experiment.plan import InputCache, run_or_read
+from graphfed.experiment.progress import human_seconds, show_progress
+from graphfed.experiment.reopen import config_from_json
+from graphfed.runtime.interrupts import stopping
+
+__all__ = ["Run", "check_jobs", "run_all"]
+
+#: Every process loads torch, about 200 MB.
+MAX_JOBS = 256
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to do. name: for people; seconds: what it is expected to take, for the time left."""
+
+    name: str
+    config: RunConfig
+    folder: Path
+    seconds: float
+
+
+def check_jobs(jobs: Any) -> int:
+    """How many runs at a time; InputError for what is no such number."""
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
+        raise InputError(f"jobs={shown(jobs)} cannot be used; give a whole number from 1 to {MAX_JOBS}")
+    return jobs
+
+
+def run_all(runs: Sequence[Run], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
+    """Do all runs, `jobs` at a time, into their folders. One that fails ends the others, which are saved.
+
+    Raises what `run` raises, and GraphfedError where a process was killed."""
+    at_once = min(jobs, len(runs))
+    if at_once > 1:
+        _run_in_processes(runs, at_once, command, _Ended(runs).tell if progress else None)
+        return
+    for number, run in enumerate(runs, 1):
+        with show_progress(f"[{number}/{len(runs)}] {run.name}", progress) as on_event:
+            run_or_read(run.config, cache.get(run.config), run.folder, command, on_event)
+
+
+class _Ended:
+    """Tells of every run that has ended, in one line on stderr, and of the time that the others will take."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._total, self._expected = len(runs), sum(run.seconds for run in runs)
+        self._number, self._done, self._before = 0, 0.0, 0.0
+        self._began = time.monotonic()
+
+    def tell(self, run: Run) -> None:
+        self._number += 1
+        self._done += run.seconds
+        spent = time.monotonic() - self._began
+        if self._number == 1:
+            self._before = max(0.0, spent - run.seconds)
+        left = ""
+        if self._number < self._total:
+            # Not before the first run had begun: processes take seconds to start.
+            trained = spent - self._before
+            left = f", {human_seconds(trained * (self._expected - self._done) / self._done)} left"
+        told = f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}"
+        print(told, file=sys.stderr, flush=True)
+
+
+def _run_in_processes(
+    runs: Sequence[Run], jobs: int, command: str, on_end: Callable[[Run], None] | None
+) -> None:
+    context = get_context("spawn")
+    hears, stop = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
+    try:
+        with _deaf():  # what a process is deaf to when it starts, on submit, it stays deaf to
+            started = {pool.submit(_run, run.config.to_json(), str(run.folder), command): run for run in runs}
+            # The pool notices the death of those processes that it had when it last heard of work.
+            pool.submit(int)
+        for future in as_completed(started):
+            future.result()
+            if on_end is not None:
+                on_end(started[future])
+    except BrokenProcessPool as error:
+        raise GraphfedError(
+            f"one of {jobs} processes ended before its run did: too little memory? What has ended is "
+            "kept; give the same command again, with fewer --jobs (a Python script must call this below "
+            "if __name__ == '__main__')"
+        ) from error
+    except BaseException:
+        stop.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        stop.close()
+        hears.close()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """In this block this process does not hear Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ---- in a process of its own -------------------------------------------------------------------------------
+
+_cache = InputCache()
+
+
+def _begin(hears: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_caller, args=(hears,), daemon=True).start()
+
+
+def _end_with_caller(hears: Connection) -> None:
+    hears.poll(None)  # nothing is ever sent: it returns when the other end closes
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
+    try:
+        with stopping():
+            path = Path(folder)
+            config = config_from_json(asked, path)
+            run_or_read(config, _cache.get(config), path, command, None)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # whoever only returns is given the next run

@@ -1,0 +1,217 @@
+"""An item of a reproduction, as a table for a screen and drawn as SVG. Both read what reproduce.json has."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphfed.experiment.progress import human_seconds
+from graphfed.experiment.recipe import PERCENT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+__all__ = ["draw", "table_of"]
+
+#: Told apart by colour-blind readers too (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+
+
+# ---- for a screen ------------------------------------------------------------------------------------------
+
+
+def table_of(paper: str, item: Mapping[str, Any], hints: Sequence[str]) -> "Table":
+    """A rich table; hints: lines below it, before the source."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=escape(f"{paper}/{item['item']}: {item['title']}"),
+        caption=escape("\n".join([*hints, f"printed: {item['source']}", *item["notes"]])),
+        caption_justify="left",
+    )
+    columns, lines = _runs_cells(item) if item["kind"] == "runs" else _counts_cells(item)
+    table.add_column(columns[0], overflow="fold")
+    for name in columns[1:]:
+        table.add_column(escape(name), justify="right")
+    for line in lines:
+        table.add_row(*(escape(cell) for cell in line))
+    return table
+
+
+def _runs_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    columns = ["row"]
+    for metric in item["metrics"]:
+        unit = " (%)" if metric in PERCENT else ""
+        group = f"{_name(metric)}: " if len(item["metrics"]) > 1 else ""
+        columns += [f"{group}ours{unit}", f"{group}printed{unit}", f"{group}difference"]
+    lines = []
+    for row in item["rows"]:
+        line = [row["label"]]
+        for metric in item["metrics"]:
+            gap = row["difference"][metric]
+            line += [_figure(row["ours"][metric]), _figure(row["printed"][metric])]
+            line.append("-" if gap is None else f"{gap:+.2f}")
+        lines.append([*line, str(len(row["seeds"])), human_seconds(row["seconds"])])
+    return [*columns, "runs", "seconds"], lines
+
+
+def _counts_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """A line for each holder; the classes are of the vertices in train, val or test."""
+    classes = max((row["classes"] for row in item["rows"]), key=len)
+    lines = []
+    for row in item["rows"]:
+        for k, holder in enumerate(row["holders"]):
+            counts = [str(n) for n in row["counts"]["split"][k]]
+            counts += [""] * (len(classes) - len(counts))
+            printed = "-" if row["printed"] is None else str(row["printed"][k])
+            totals = [str(row["totals"][key][k]) for key in ("split", "all")]
+            lines.append([row["label"], holder, *counts, totals[0], printed, totals[1]])
+    names = [f"class {name}" for name in classes]
+    return ["row", "holder", *names, "train, val, test", "printed", "all vertices"], lines
+
+
+def _figure(told: Mapping[str, Any] | None) -> str:
+    """``80.69 ± 0.65``."""
+    if told is None or told["mean"] is None:
+        return "-"
+    return f"{told['mean']:.2f}" + ("" if told["std"] is None else f" ± {told['std']:.2f}")
+
+
+def _name(metric: str) -> str:
+    return metric.replace("_", " ")
+
+
+def _axis(metric: str) -> str:
+    return f"test {_name(metric)}{' (%)' if metric in PERCENT else ''}"
+
+
+# ---- drawn -------------------------------------------------------------------------------------------------
+
+
+def draw(item: Mapping[str, Any]) -> bytes:
+    """SVG: of runs a panel for each metric with both figures of every row, or, where the rows are points, a
+    panel for each (panel, metric) with a line for each series; of class counts a panel for each row."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.hashsalt": "graphfed", "svg.fonttype": "none"}):
+        if item["kind"] == "class_counts":
+            figure = _draw_counts(item)
+        else:
+            figure = _draw_dots(item) if item["x"] is None else _draw_lines(item)
+        figure.suptitle(item["title"], fontsize="medium")
+        image = io.BytesIO()
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    return image.getvalue()
+
+
+def _figure_of(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, Any]":
+    """An empty figure of so many panels, each so wide and high (inches), and its axes [rows, columns]."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, 0.9 + height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _draw_dots(item: Mapping[str, Any]) -> "Figure":
+    rows, metrics = item["rows"], item["metrics"]
+    figure, panels = _figure_of(1, len(metrics), 7 if len(metrics) == 1 else 5, 0.3 + 0.45 * len(rows))
+    for axes, metric in zip(panels[0], metrics, strict=True):
+        for name, marker, colour, shift in (
+            ("ours", "o", COLOURS[0], -0.14),
+            ("printed", "s", COLOURS[1], 0.14),
+        ):
+            told = _known([(n + shift, row[name][metric]) for n, row in enumerate(rows)])
+            axes.errorbar(
+                [figures["mean"] for _, figures in told],
+                [n for n, _ in told],
+                xerr=[figures["std"] or 0.0 for _, figures in told],
+                fmt=marker, color=colour, capsize=3, label=name,
+            )  # fmt: skip
+        labels = [row["label"] for row in rows] if axes is panels[0][0] else [""] * len(rows)
+        axes.set_yticks(range(len(rows)), labels)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel(f"{_axis(metric)}: mean and deviation over runs")
+        axes.grid(axis="x", alpha=0.3)
+    panels[0][0].legend(loc="best")
+    return figure
+
+
+def _draw_lines(item: Mapping[str, Any]) -> "Figure":
+    from matplotlib.lines import Line2D
+
+    series = list(dict.fromkeys(row["series"] for row in item["rows"]))
+    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(series)}
+    figure, grid = _figure_of(len(item["panels"]), len(item["metrics"]), 4.6, 2.9)
+    printed = False
+    for line, panel in zip(grid, item["panels"], strict=True):
+        for axes, metric in zip(line, item["metrics"], strict=True):
+            here = sorted((row for row in item["rows"] if row["panel"] == panel), key=lambda row: row["x"])
+            for name, colour in colours.items():
+                points = [row for row in here if row["series"] == name]
+                _line(axes, [(row["x"], row["ours"][metric]) for row in points], color=colour)
+                there = [(row["x"], row["printed"][metric]) for row in points]
+                _line(axes, there, color=colour, linestyle="--", marker="s", markerfacecolor="white")
+                printed = printed or bool(_known(there))
+            axes.set_xlabel(item["x"])
+            axes.set_ylabel(_axis(metric))
+            axes.set_title(panel, fontsize="medium")
+            ticks = sorted({row["x"] for row in here})
+            if len(ticks) <= 8:
+                axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+            axes.grid(alpha=0.3)
+    handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in colours.items()]
+    handles.append(Line2D([], [], color="grey", marker="o", label="ours, mean and deviation"))
+    if printed:
+        handles.append(
+            Line2D([], [], color="grey", linestyle="--", marker="s", markerfacecolor="white", label="printed")
+        )
+    figure.legend(handles=handles, loc="outside lower center", ncols=2 * len(item["metrics"]))
+    return figure
+
+
+def _line(axes: "Axes", points: Sequence[tuple[float, Mapping[str, Any] | None]], **style: Any) -> None:
+    told = _known(points)
+    if told:
+        axes.errorbar(
+            [x for x, _ in told],
+            [figures["mean"] for _, figures in told],
+            yerr=[figures["std"] or 0.0 for _, figures in told],
+            **{"marker": "o", "markersize": 5, "capsize": 3, **style},
+        )
+
+
+def _known(points: Sequence[tuple[float, Mapping[str, Any] | None]]) -> list[tuple[float, Mapping[str, Any]]]:
+    """The points that have a mean."""
+    return [(x, figures) for x, figures in points if figures is not None and figures["mean"] is not None]
+
+
+def _draw_counts(item: Mapping[str, Any]) -> "Figure":
+    """For each class the share of its vertices at each holder, of those in train, val or test."""
+    rows = item["rows"]
+    columns = min(3, len(rows))
+    figure, grid = _figure_of(-(-len(rows) // columns), columns, max(3.4, 12 / columns), 2.7)
+    panels = list(grid.flat)
+    for axes, row in zip(panels, rows, strict=False):
+        counts, printed = row["counts"]["split"], row["printed"]
+        of_class = [sum(holder[c] for holder in counts) for c in range(len(row["classes"]))]
+        below = [0.0] * len(of_class)
+        for k, holder in enumerate(counts):
+            share = [100 * n / total if total else 0.0 for n, total in zip(holder, of_class, strict=True)]
+            label = f"{row['holders'][k]}: {row['totals']['split'][k]}" + (
+                f" ({printed[k]})" if printed else ""
+            )
+            axes.bar(row["classes"], share, bottom=below, color=COLOURS[k % len(COLOURS)], label=label)
+            below = [a + b for a, b in zip(below, share, strict=True)]
+        axes.set_title(row["label"], fontsize="medium")
+        axes.set_xlabel("class")
+        axes.set_ylabel("share of its vertices (%)")
+        axes.set_ylim(0, 100)
+        title = "holder: vertices" + (" (printed)" if printed else "")
+        axes.legend(
+            title=title, fontsize="small", title_fontsize="small", loc="upper left", bbox_to_anchor=(1, 1)
+        )
+    for axes in panels[len(rows) :]:
+        axes.set_visible(False)
+    return figure
