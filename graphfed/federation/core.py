@@ -537,7 +537,7 @@ class Federation(OfTheProgram):
             flow = route.comparisons
             told = Charge(f"{name}/comparisons", "protocol", "bytes", [size], secure.protection, flow, size)
             self.ledger.charge(told)
-        return Located(SERVER, name, tuple(pay.max_rows(r, *_groups(route)) for r in rows))
+        return Located(SERVER, name, tuple(pay.max_rows(r, route.table.holders) for r in rows if route.table))
 
     def average(
         self,

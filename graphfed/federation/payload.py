@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphfed.errors import PlaceError
-from graphfed.nn.maxpool import sparse_maxima
+from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, multiply
 
 __all__ = [
@@ -201,24 +201,18 @@ def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
     return torch.zeros((num_rows, *x.shape[1:]), dtype=x.dtype, device=x.device).index_add(0, index, x)
 
 
-def max_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
-    """Row u of the result is the elementwise maximum of the rows m of `x` with index[m] = u: [M, H] ->
-    [num_rows, H]; sparse where `x` is.
+def max_rows(x: Rows, holders: SparseMatrix) -> Rows:
+    """Row u of the result is the elementwise maximum of the rows m of `x` [M, H] with an entry (u, m) in
+    `holders` [U, M], each in one row: [U, H]; sparse where `x` is.
 
     The gradient goes to the row that won; of equal rows the first wins, that is the client with the lowest
     id, so ties break alike in every placement. A row without parts is -inf; a NaN wins, so that it does not
     go unseen."""
     if isinstance(x, SparseMatrix):
-        return sparse_maxima(x, index, num_rows)
-    where = index[:, None].expand_as(x)
-    value = x.detach()
-    bottom = torch.full((num_rows, x.shape[1]), -torch.inf, dtype=x.dtype, device=x.device)
-    top = bottom.scatter_reduce(0, where, value, "amax")
-    row = torch.arange(len(x), device=x.device)[:, None].expand_as(x)
-    row = torch.where((value == top[index]) | value.isnan(), row, len(x))
-    none = torch.full((num_rows, x.shape[1]), len(x), device=x.device)
-    winner = none.scatter_reduce(0, where, row, "amin")
-    return torch.cat([x, bottom[:1]]).gather(0, winner) if num_rows else bottom
+        group = torch.empty(len(holders.indices), dtype=torch.int64, device=holders.indices.device)
+        group[holders.indices.long()] = holders.row
+        return sparse_maxima(x, group, holders.shape[0])
+    return neighbour_max(holders, x)
 
 
 def unit_bytes(tree: Any, *, leading: bool) -> int:

@@ -13,6 +13,7 @@ from graphfed.errors import InputError, PlaceError
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.federation.wire import WireError
+from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds", "everyone"]
 
@@ -49,6 +50,13 @@ class RouteTable:
     ids: Tensor
     index: Tensor
     client: Tensor
+
+    @cached_property
+    def holders(self) -> SparseMatrix:
+        """The rows of each id: entries (u, m) of a matrix [U, M]."""
+        rows = torch.arange(len(self.index), device=self.index.device)
+        ones = torch.ones(len(rows), device=rows.device)
+        return SparseMatrix.from_coo(self.index, rows, ones, (len(self.ids), len(rows)))
 
 
 @dataclass(frozen=True)

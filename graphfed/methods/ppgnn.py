@@ -7,7 +7,7 @@ of each vertex.
     a_i^p = dropout(relu(z_i^p))                server_layer, at the server
     a_i = concat_p, mean_p or sum_p w_p * a_i^p   combine (* elementwise, w_p learned)
     h_i = W a_i + b                             server_layer
-    logits_i = V h_i + c                        predict_rows, at the holders (predictor=holders)
+    logits_i = V h_i + c                        logits_of, at the holders (predictor=holders)
 
 Everything is trained together, by gradients that cross the transfers backwards. A vertex should be at every
 holder (partitions edges_uniform, or label_skew with vertices=all): one that a holder lacks counts as zeros in
@@ -103,8 +103,9 @@ def embed(here: Embedder, networks: dict[str, Any], config: PpgnnConfig, key: in
     return BACKBONES[config.backbone].forward(networks, here.batch, dropout)
 
 
-def logits_of(h: Tensor, here: Embedder, predictor: Weights) -> Tensor:
-    return predict_rows(h, predictor, here.batch.client[-1], here.batch.tiles[-1])
+def logits_of(here: Embedder, h: Tensor, predictor: Weights, target: str) -> Tensor:
+    """Logits [n, C] of a target's rows; h [N, d]: of every row."""
+    return predict_rows(h[here.holders.cohort.rows(target)], predictor)
 
 
 def holders_of(here: Embedder) -> Holders:
@@ -113,10 +114,6 @@ def holders_of(here: Embedder) -> Holders:
 
 def every_row(here: Embedder) -> Tensor:
     return torch.arange(here.holders.cohort.num_rows, device=here.holders.names.device)
-
-
-def rows_of(here: Embedder, logits: Tensor, target: str) -> Tensor:
-    return logits[here.holders.cohort.rows(target)].detach()
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -195,21 +192,18 @@ def forward(
     fed: Federation,
     prepared: Prepared,
     networks: Located,
-    predictor: Located,
     server: Located,
     config: PpgnnConfig,
     *,
     key: int | None,
     grad: bool,
 ) -> Located:
-    """Logits of every row, at its holder."""
+    """The combined embedding of every row, at its holder."""
     z = fed.clients.run(embed, prepared.here, networks, config, key)
     z = fed.upload(z, prepared.route, name="ppgnn/local_embedding", grad=grad)
     table = fed.table(prepared.route)
     h = fed.server.run(server_layer, z, table, server, fed.num_clients, config, key)
-    h = fed.download(h, prepared.route, name="ppgnn/combined_embedding", grad=grad)
-    logits: Located = fed.clients.run(logits_of, h, prepared.here, predictor)
-    return logits
+    return fed.download(h, prepared.route, name="ppgnn/combined_embedding", grad=grad)
 
 
 def round(fed: Federation, state: State, config: PpgnnConfig, number: int) -> State:
@@ -221,8 +215,8 @@ def round(fed: Federation, state: State, config: PpgnnConfig, number: int) -> St
         networks = fed.clients.run(as_leaves, values["local"])
         predictor = fed.clients.run(copies, values["predictor"], holders, config)
         server = fed.server.run(as_leaves, values["global"])
-        logits = forward(fed, prepared, networks, predictor, server, config, key=key, grad=True)
-        fed.backward(fed.clients.run(loss_share, logits, prepared.loss))
+        h = forward(fed, prepared, networks, server, config, key=key, grad=True)
+        fed.backward(fed.clients.run(loss_share, h, predictor, prepared.loss))
     gradients = {
         "local": fed.gradients(networks),
         "global": fed.gradients(server),
@@ -239,10 +233,10 @@ def round(fed: Federation, state: State, config: PpgnnConfig, number: int) -> St
 
 def predict(fed: Federation, state: State, config: PpgnnConfig, target: str) -> Located:
     """All holders and the server together."""
-    networks, predictor, server = (state.values[name] for name in METHOD.model)
-    logits = forward(fed, state.prepared, networks, predictor, server, config, key=None, grad=False)
-    rows: Located = fed.clients.run(rows_of, state.prepared.here, logits, target)
-    return rows
+    values, prepared = state.values, state.prepared
+    h = forward(fed, prepared, values["local"], values["global"], config, key=None, grad=False)
+    logits: Located = fed.clients.run(logits_of, prepared.here, h, values["predictor"], target)
+    return logits
 
 
 MESSAGES = {

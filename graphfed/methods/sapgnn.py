@@ -44,7 +44,6 @@ from torch import Tensor
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
-from graphfed.federation.cohort import Cohort
 from graphfed.federation.core import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods import alignment
@@ -174,13 +173,11 @@ class LayerRows:
 @dataclass(frozen=True)
 class PassRows:
     """What a cohort computes for some vertices. x [n_0, F]: what enters the first layer; x_apart: the same
-    with a block of columns for each client (None: x itself); client and tiles: of the last layer's rows."""
+    with a block of columns for each client (None: x itself)."""
 
     x: Rows
     x_apart: SparseMatrix | None
     layers: tuple[LayerRows, ...]
-    client: Tensor
-    tiles: Tiles | None
 
 
 def layer_rows(holders: Holders, rows: Tensor, fed_by: Tensor | None) -> LayerRows:
@@ -197,11 +194,8 @@ def layer_rows(holders: Holders, rows: Tensor, fed_by: Tensor | None) -> LayerRo
     pattern = SparseMatrix.from_coo(row, column, ones, (len(rows), len(into)))
     whole = len(rows) == len(into) == cohort.num_rows
     client = cohort.client[into]
-    return LayerRows(rows, pattern, None if whole else place[1, rows], client, _tiles(client, cohort))
-
-
-def _tiles(client: Tensor, cohort: Cohort) -> Tiles | None:
-    return make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
+    tiles = make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
+    return LayerRows(rows, pattern, None if whole else place[1, rows], client, tiles)
 
 
 def all_rows(holders: Holders) -> Tensor:
@@ -226,7 +220,6 @@ def pass_rows(holders: Holders, config: SapgnnConfig, *outputs: Tensor) -> PassR
             layers.append(layers[-1])  # every row in and out, as before
         else:
             layers.append(layer_rows(holders, rows, None if layer == 0 else outputs[layer - 1]))
-    last = cohort.client[outputs[-1]]
     x = cohort.x
     assert x is not None
     apart = None
@@ -236,7 +229,7 @@ def pass_rows(holders: Holders, config: SapgnnConfig, *outputs: Tensor) -> PassR
         apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
     if isinstance(x, SparseMatrix) and config.maps == "identity" and not sends_features(config):
         x = x.to_dense()
-    return PassRows(x, apart, tuple(layers), last, _tiles(last, cohort))
+    return PassRows(x, apart, tuple(layers))
 
 
 def entering(rows: PassRows) -> Rows:
@@ -249,10 +242,8 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config:
     update, here = UPDATES[config.update], rows.layers[layer]
     weight = local.get(f"layers.{layer}.tropical")
     if config.maps == "linear":
-        own, message = (
-            times(h, rows.x_apart, local[f"layers.{layer}.{name}"], here.tiles)
-            for name in ("self", "message")
-        )
+        both = torch.cat([local[f"layers.{layer}.{name}"] for name in ("self", "message")], -1)
+        own, message = times(h, rows.x_apart, both, here.tiles).chunk(2, 1)
     else:
         assert isinstance(h, Tensor)
         own = message = h
@@ -294,13 +285,9 @@ def _turned(x: Rows) -> Rows:
     return x.with_values(-x.values) if isinstance(x, SparseMatrix) else -x
 
 
-def logits_of(h: Tensor, rows: PassRows, local: Weights) -> Tensor:
-    """Logits [n_L, C] of the rows that left the last layer."""
-    return predict_rows(h, local, rows.client, rows.tiles)
-
-
-def rows_of(holders: Holders, logits: Tensor, target: str) -> Tensor:
-    return logits[holders.cohort.rows(target)].detach()
+def logits_of(holders: Holders, h: Tensor, local: Weights, target: str) -> Tensor:
+    """Logits [n, C] of a target's rows; h [N, d]: of every row."""
+    return predict_rows(h[holders.cohort.rows(target)], local)
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -471,7 +458,7 @@ def forward(
     key: int | None,
     grad: bool,
 ) -> Located:
-    """Algorithm 1: logits of the vertices that leave the last layer, at their holders."""
+    """Algorithm 1: the embeddings that leave the last layer, at their holders."""
     h = fed.clients.run(entering, part.rows)
     for layer, route in enumerate(part.routes):
         if layer == 0 and part.first is not None:
@@ -481,8 +468,8 @@ def forward(
             z = fed.max(z, route, name="sapgnn/local_embedding", grad=grad, secure=pooled_by(config))
         h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
         h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad)
-    logits: Located = fed.clients.run(logits_of, h, part.rows, local)
-    return logits
+    assert isinstance(h, Located)
+    return h
 
 
 def round(fed: Federation, state: State, config: SapgnnConfig, number: int) -> State:
@@ -492,8 +479,8 @@ def round(fed: Federation, state: State, config: SapgnnConfig, number: int) -> S
         with fed.tape():  # Algorithm 2
             local = fed.clients.run(copies, state.values["local"], prepared.holders, config)
             global_ = fed.server.run(as_leaves, state.values["global"])
-            logits = forward(fed, part, local, global_, config, key=key, grad=True)
-            fed.backward(fed.clients.run(loss_share, logits, loss))
+            h = forward(fed, part, local, global_, config, key=key, grad=True)
+            fed.backward(fed.clients.run(loss_share, h, local, loss))
         state = replace(state, values=updated(fed, state, local, global_, config))
     return state
 
@@ -517,9 +504,9 @@ def updated(
 def predict(fed: Federation, state: State, config: SapgnnConfig, target: str) -> Located:
     """All holders and the server together: nobody has the whole model."""
     values, prepared = state.values, state.prepared
-    logits = forward(fed, prepared.whole, values["local"], values["global"], config, key=None, grad=False)
-    rows: Located = fed.clients.run(rows_of, prepared.holders, logits, target)
-    return rows
+    h = forward(fed, prepared.whole, values["local"], values["global"], config, key=None, grad=False)
+    logits: Located = fed.clients.run(logits_of, prepared.holders, h, values["local"], target)
+    return logits
 
 
 MESSAGES = {

@@ -16,7 +16,7 @@ from graphfed.federation.core import as_leaves
 from graphfed.federation.shared_sum import shared_sum
 from graphfed.methods.alignment import AlignedConfig, Holders
 from graphfed.methods.base import Task, TrainingConfig
-from graphfed.nn.batch import Tiles
+from graphfed.nn.batch import Tiles, make_tiles
 from graphfed.nn.layers import tiled
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
@@ -26,7 +26,6 @@ __all__ = [
     "LossRows",
     "SplitConfig",
     "Weights",
-    "add_client_bias",
     "copies",
     "fresh",
     "initial_predictor",
@@ -96,11 +95,6 @@ def times(
     return tiled(h, weight, tiles)
 
 
-def add_client_bias(x: Tensor, bias: Tensor, client: Tensor) -> Tensor:
-    """x + b [n, H]; bias [H], or [K, H] for one of each client; client [n]."""
-    return x + (bias if bias.dim() == 1 else bias.index_select(0, client))
-
-
 def summed(fed: Federation, gradient: Located, config: SplitConfig, *, name: str) -> Located:
     """The sum of the holders' gradients, at every holder (SAPGNN, eqs. 21 and 22); gradient: of `copies`."""
     if config.aggregation == "additive":
@@ -146,22 +140,23 @@ def initial_predictor(key: int, task: Task, config: SplitConfig) -> Weights:
     }
 
 
-def predict_rows(h: Tensor, weights: Weights, client: Tensor, tiles: Tiles | None) -> Tensor:
-    """Logits [n, C] of rows [n, H]; client [n] and tiles: of the rows."""
+def predict_rows(h: Tensor, weights: Weights) -> Tensor:
+    """Logits [n, C] of rows [n, H]."""
     if "predictor.weight" not in weights:
         return h
-    return add_client_bias(
-        times(h, None, weights["predictor.weight"], tiles), weights["predictor.bias"], client
-    )
+    return h @ weights["predictor.weight"] + weights["predictor.bias"]
 
 
 @dataclass(frozen=True)
 class LossRows:
-    """The training rows of a pass: rows [n] among those it computes, y [n], weight [n] of their losses."""
+    """The training rows of a pass: rows [n] among those it computes, y [n], weight [n] of their losses;
+    client [n] and tiles: whose predictor they meet, where holders' copies differ."""
 
     rows: Tensor
     y: Tensor
     weight: Tensor
+    client: Tensor
+    tiles: Tiles | None
 
 
 def loss_rows(holders: Holders, weight: Tensor, computed: Tensor, chosen: Tensor | None) -> LossRows:
@@ -171,9 +166,17 @@ def loss_rows(holders: Holders, weight: Tensor, computed: Tensor, chosen: Tensor
     train = cohort.rows("train")
     if chosen is not None:
         train, weight = train[chosen], weight[chosen]
-    return LossRows(torch.searchsorted(computed, train), cohort.y[train], weight)
+    client = cohort.client[train]
+    tiles = make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
+    return LossRows(torch.searchsorted(computed, train), cohort.y[train], weight, client, tiles)
 
 
-def loss_share(logits: Tensor, loss: LossRows) -> Tensor:
-    """(n_p / n) L_p: the cohort's part of the mean loss over all training vertices of the pass."""
-    return (cross_entropy(logits[loss.rows], loss.y, reduction="none") * loss.weight).sum()
+def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
+    """(n_p / n) L_p: the cohort's part of the mean loss over all training vertices of the pass; h [n, H]: the
+    rows that it computes."""
+    logits = h.index_select(0, loss.rows)
+    if "predictor.weight" in weights:
+        bias = weights["predictor.bias"]
+        logits = times(logits, None, weights["predictor.weight"], loss.tiles)
+        logits = logits + (bias if bias.dim() == 1 else bias.index_select(0, loss.client))
+    return (cross_entropy(logits, loss.y, reduction="none") * loss.weight).sum()

@@ -17,11 +17,17 @@ from graphfed.nn.sparse import SparseMatrix
 __all__ = ["UPDATES", "LocalUpdate", "neighbour_max", "sparse_maxima"]
 
 
+#: The winner is looked for entry by entry among so many entries at most, and among fewer numbers all at once.
+MANY_ENTRIES, FEW_NUMBERS = 1024, 2048
+
+
 class _NeighbourMax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pattern: SparseMatrix, messages: Tensor) -> Tensor:
-        there = messages.index_select(0, pattern.indices)
-        top = torch.segment_reduce(there, "max", offsets=pattern.indptr, unsafe=True, axis=0)
+        top = messages.new_full((pattern.shape[0], messages.shape[1]), -torch.inf)
+        for rows, near in pattern.pattern.buckets:
+            there = messages.index_select(0, near.flatten()).view(*near.shape, -1)
+            top[rows] = there.amax(0)
         ctx.pattern = pattern
         ctx.save_for_backward(messages, top)
         return top
@@ -29,14 +35,19 @@ class _NeighbourMax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         messages, top = ctx.saved_tensors
-        pattern = ctx.pattern
-        won = messages.index_select(0, pattern.indices) == top.index_select(0, pattern.row)
-        # Of equal neighbours the first: where one more has won up to here than before the row.
-        count = won.cumsum(0, dtype=torch.int32)
-        before = torch.cat([count.new_zeros(1, count.shape[1]), count])[pattern.indptr[:-1].long()]
-        first = won & (count - before.index_select(0, pattern.row) == 1)
-        given = grad.index_select(0, pattern.row) * first
-        return None, torch.zeros_like(messages).index_add_(0, pattern.indices, given)
+        given = torch.zeros_like(messages)
+        for rows, near in ctx.pattern.pattern.buckets:
+            left = grad.index_select(0, rows)
+            won = messages.index_select(0, near.flatten()).view(*near.shape, -1)
+            torch.eq(won, top.index_select(0, rows), out=won)
+            if len(near) > MANY_ENTRIES or left.numel() < FEW_NUMBERS:
+                won.mul_(won.cumsum(0) == 1).mul_(left)
+            else:
+                for there in won:  # the first that won takes the gradient, and leaves nothing
+                    there.mul_(left)
+                    left.sub_(there)
+            given.index_add_(0, near.flatten(), won.flatten(0, 1))
+        return None, given
 
 
 def neighbour_max(pattern: SparseMatrix, messages: Tensor) -> Tensor:

@@ -64,6 +64,21 @@ class Pattern:
         """indptr [M+1] and indices [E] of the transpose, int32."""
         return _pointers(self.indices, self.shape[1]).int(), self.row.int()[self.t_order]
 
+    @cached_property
+    def buckets(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The rows with entries, by their number of entries rounded up to 1, 2, 3, 4, 6, 8, 12, ...: rows [n]
+        and their columns [width, n], in order; a row with fewer entries repeats its last one."""
+        lengths = self.indptr.diff().long()
+        longest = int(lengths.max()) if len(lengths) else 0
+        found, below, width, wider = [], 0, 1, 2
+        while below < longest:
+            rows = ((lengths > below) & (lengths <= width)).nonzero()[:, 0]
+            if len(rows):
+                step = torch.arange(width, device=rows.device)[:, None].minimum(lengths[rows] - 1)
+                found.append((rows, self.indices[self.indptr[rows] + step].long()))
+            below, width, wider = width, wider, max(3, 2 * width)
+        return tuple(found)
+
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:

@@ -210,7 +210,7 @@ def test_an_id_without_parts_is_minus_infinity_in_the_maximum():
     from graphfed.federation.payload import max_rows
 
     x = torch.tensor([[1.0, -5.0]])
-    top = max_rows(x, torch.tensor([1]), 3)
+    top = max_rows(x, SparseMatrix.from_coo(torch.tensor([1]), torch.tensor([0]), torch.ones(1), (3, 1)))
     assert top.tolist() == [[-torch.inf] * 2, [1.0, -5.0], [-torch.inf] * 2]
 
 
