@@ -14,6 +14,8 @@ CHECKS: dict[str, str] = {
     "training_counts": "graphfed.audit.training_counts",
     "label_histogram": "graphfed.audit.label_histogram",
     "fedgcn_features": "graphfed.audit.fedgcn_features",
+    "split_features": "graphfed.audit.split_features",
+    "split_labels": "graphfed.audit.split_labels",
 }
 
 

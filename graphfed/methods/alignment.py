@@ -5,7 +5,8 @@ Every holder sends a name for each of its vertices; the same vertex has the same
 is a keyed hash of the vertex's id (`graphfed.secure.keyed_ids`): with vertex_ids=keyed under the holders'
 key, which the server must not have, by default under a simulated one. The server learns which holders have a
 vertex in common and which vertices are trained on. It refuses vertices whose features differ between holders:
-it compares keyed hashes of them, and learns that they are the same or not."""
+it compares keyed hashes of them, and learns that they are the same or not. The first weights that holders
+have in common follow from the key too: the server could undo maps that it can draw itself."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +33,7 @@ __all__ = [
     "Holders",
     "TrainingVertices",
     "align",
+    "common_seed",
     "training_vertices",
 ]
 
@@ -82,6 +84,13 @@ def prepare(cohort: Cohort, task: Task, config: AlignedConfig) -> Holders:
 
 def secret(config: AlignedConfig) -> bytes:
     return holders_key() if config.vertex_ids == "keyed" else simulated_key(config.seed)
+
+
+def common_seed(config: AlignedConfig) -> int:
+    """The seed of weights that all holders have in common: it follows from their key, so that who lacks the
+    key cannot draw them."""
+    (name,) = keyed_names(secret(config), "weights", [str(config.seed).encode()]).tolist()
+    return int(name) & (1 << 63) - 1
 
 
 def key_check(holders: Holders, config: AlignedConfig) -> Tensor:

@@ -15,8 +15,9 @@ concat and not at all in mean and weighted. A holder that has a vertex without e
 features.
 
 What it shows. The server reads each holder's embeddings and their gradients, which holders have a vertex of
-the same name (`graphfed.methods.alignment`) and which are trained on; with predictor=server also the training
-labels. Holders' networks never leave them. The predictor's gradients are summed as in SAPGNN.
+the same name (`graphfed.methods.alignment`), which are trained on and which of these have the same label;
+with predictor=server the labels themselves. Holders' networks never leave them. The predictor's gradients are
+summed as in SAPGNN.
 
 Differs from the paper: PPGNN is for holders with different features of the same vertices and starts from
 embeddings under secret sharing; SAPGNN's authors compare with a version of theirs for common features, which
@@ -34,7 +35,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.core import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods import alignment
-from graphfed.methods.alignment import Holders, align, training_vertices
+from graphfed.methods.alignment import Holders, align, common_seed, training_vertices
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.split import (
     SplitConfig,
@@ -86,14 +87,14 @@ def embedder(holders: Holders, config: PpgnnConfig) -> Embedder:
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
     """Every holder starts from the same weights, whose last layer is `hidden` wide."""
     widths = [task.num_features, *[config.hidden] * config.layers]
-    drawn = BACKBONES[config.backbone].init(fold(config.seed, "weights"), widths, config.heads)
+    drawn = BACKBONES[config.backbone].init(fold(common_seed(config), "weights"), widths, config.heads)
     device = here.holders.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
     return personal_weights(shared, here.batch, config)
 
 
 def initial_predictor_at(here: Embedder, task: Task, config: PpgnnConfig) -> Weights:
-    drawn = initial_predictor(fold(config.seed, "ppgnn"), task, config)
+    drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config)
     return {name: w.to(here.holders.names.device) for name, w in drawn.items()}
 
 
@@ -246,7 +247,8 @@ MESSAGES = {
     "ppgnn/combined_embedding": "From the server: for each of a holder's vertices an embedding out of those "
     "of all holders.",
     "ppgnn/combined_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
-    "reads it; it tells which vertices are trained on, and with predictor=server their labels.",
+    "reads it; it tells which vertices are trained on and, by what they have in common, which of these "
+    "have the same label; with predictor=server the labels themselves.",
     "ppgnn/local_embedding/grad": "From the server: the gradient for each embedding that a holder sent.",
     "ppgnn/predictor_gradient/shares": "Between holders: a random share of the gradient of a holder's "
     "predictor. Any but all of a gradient's shares together say nothing of it.",

@@ -18,8 +18,9 @@ layer once. A vertex without any neighbour pools to 0, at whoever holds it. An e
 holders is known to neither and has no part: deal the edges (partition edges_uniform), or let holders share
 vertices. Of equal maxima the first holder's counts, and there the neighbour that comes first.
 
-What it shows. The server reads which holders have a vertex of the same name, local embeddings and which
-vertices are trained on; it gets no features, edges, labels or local weights. A vertex's name is a keyed hash
+What it shows. The server reads which holders have a vertex of the same name, local embeddings, which vertices
+are trained on and which of these have the same label (audit/split_labels.py); it gets no features, edges,
+labels or local weights. A vertex's name is a keyed hash
 of its id (`graphfed.secure.keyed_ids`); the key is simulated unless vertex_ids=keyed. A holder learns the
 summed gradient: with two holders, that is the other's. Exceptions, each by its own setting: maps=identity
 shows the server the features themselves, aggregation=clear every holder's gradients, predictor=server the
@@ -47,7 +48,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.core import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods import alignment
-from graphfed.methods.alignment import Alignment, Holders, align, training_vertices
+from graphfed.methods.alignment import Alignment, Holders, align, common_seed, training_vertices
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.split import (
     SplitConfig,
@@ -130,8 +131,8 @@ def sends_features(config: SapgnnConfig) -> bool:
 
 def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
     """layers.l.self and .message [d_l, H] (maps=linear), .tropical [H, H], predictor.weight [H, C] and .bias
-    [C] (predictor=holders). Every holder draws the same from the seed: nothing crosses."""
-    key, weights = fold(config.seed, "sapgnn"), {}
+    [C] (predictor=holders). Every holder draws the same: nothing crosses."""
+    key, weights = fold(common_seed(config), "sapgnn"), {}
     for layer, width in enumerate(output_widths(task, config)[:-1]):
         mapped = config.hidden if config.maps == "linear" else width
         if config.maps == "linear":
@@ -534,8 +535,8 @@ MESSAGES = {
     "sapgnn/global_embedding": "From the server: the embedding of each of a holder's vertices, pooled "
     "over all holders' edges, in every layer.",
     "sapgnn/global_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
-    "reads it; of the last layer it tells which vertices are trained on, and with predictor=server their "
-    "labels.",
+    "reads it; of the last layer it tells which vertices are trained on and, by what they have in common, "
+    "which of these have the same label; with predictor=server the labels themselves.",
     "sapgnn/local_embedding/grad": "From the server: the gradient for each number that a holder sent, "
     "zero where another holder's was larger.",
     "sapgnn/local_gradient/shares": "Between holders: a random share of the gradient of a holder's maps "

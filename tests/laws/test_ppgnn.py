@@ -9,6 +9,7 @@ from test_sapgnn import covered
 from torch.nn.functional import cross_entropy
 from worlds import World, by_vertex, run_local
 
+from graphfed.methods.alignment import common_seed
 from graphfed.methods.base import Task
 from graphfed.methods.ppgnn import initial_server
 from graphfed.methods.registry import get_method
@@ -31,10 +32,10 @@ class Dense:
         p, graph = world.partition, world.graph
         task = Task(graph.num_features, graph.num_classes)
         widths = [graph.num_features, HIDDEN, HIDDEN]
-        drawn = BACKBONES["maxpool"].init(fold(config.seed, "weights"), widths, config.heads)
+        drawn = BACKBONES["maxpool"].init(fold(common_seed(config), "weights"), widths, config.heads)
         self.networks = [{k: w.clone() for k, w in drawn.items()} for _ in range(world.clients)]
         self.server = initial_server("cpu", world.clients, task, config)
-        self.predictor = initial_predictor(fold(config.seed, "ppgnn"), task, config)
+        self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config)
         self.held = [p.held_id[p.held_site == k].tolist() for k in range(world.clients)]
         self.near: list[dict[int, list[int]]] = [{v: [] for v in held} for held in self.held]
         for k, u, v in zip(p.edge_site, p.edge_u, p.edge_v, strict=True):
