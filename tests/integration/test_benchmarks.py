@@ -106,3 +106,18 @@ def test_the_whole_command_is_measured_from_outside_with_its_imports_and_memory(
     assert result["rounds"] == 5
     if result["memory_mb"]:
         assert result["memory_mb"]["run"] > result["memory_mb"]["python"]
+
+
+def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
+    (graph,) = run("split_learning", tmp_path / "split.json")["graphs"]
+    assert graph["largest_differences"]["three holders and one"] <= 1e-9
+    assert 0 < graph["largest_differences"]["with shares"] < 1e-2
+    assert set(graph["ratios"]) == {"three holders / one", "shares / clear"}
+
+
+def test_the_number_of_holders_changes_no_metric_in_float64_and_rounding_little(tmp_path: Path) -> None:
+    found = run("sapgnn_identity", tmp_path / "same.json")
+    assert found["alike"]["digits"][0]["rounds"] == 4
+    assert max(found["drift"]["float64, 3 holders, clear"]) < 1e-9
+    assert max(found["drift"]["float32, 3 holders, shares"]) > 1e-9
+    assert (tmp_path / "same.svg").read_text().count("<path")

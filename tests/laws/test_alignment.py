@@ -20,6 +20,7 @@ from graphfed.federation.link import SERVER_END
 from graphfed.methods import alignment
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.sapgnn import initial_local
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.secure.keyed_ids import KEY
@@ -124,16 +125,28 @@ def test_holders_of_different_keys_are_refused(name: str, monkeypatch: pytest.Mo
 
 
 @every_method
-def test_names_decide_nothing_but_dropout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY, "5f" * 32)
+def test_names_decide_nothing_but_dropout(name: str) -> None:
     world = shared_world()
-    by_ids = [
+    plain, named = (
         by_vertex(run_local(name, world, vertex_ids=ids, dropout=0.0)[0], world)
-        for ids in ("plain", "simulated", "keyed")
-    ]
+        for ids in ("plain", "simulated")
+    )
     # The rows that the server adds up come in another order.
-    assert torch.allclose(by_ids[1], by_ids[0], rtol=0, atol=1e-6)
-    assert torch.allclose(by_ids[2], by_ids[0], rtol=0, atol=1e-6)
+    assert torch.allclose(named, plain, rtol=0, atol=1e-6)
+
+
+def test_the_first_weights_that_holders_have_in_common_follow_from_their_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that could draw them could undo the maps. Seeds still differ."""
+    drawn = []
+    for key, seed in (("5f", 0), ("5f", 0), ("5e", 0), ("5f", 1)):
+        monkeypatch.setenv(KEY, key * 32)
+        config = config_of(get_method("sapgnn"), vertex_ids="keyed", seed=seed)
+        drawn.append(initial_local("cpu", shared_world().task, config)["layers.0.self"])
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[3])
 
 
 def arriving_at_the_server(

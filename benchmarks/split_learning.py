@@ -1,0 +1,139 @@
+"""Split learning: what an epoch of SAPGNN with three holders costs beside the same epoch of one that holds
+everything, and what secret sharing adds.
+
+An epoch is a round without scoring: every layer's uploads, pooling at the server, downloads, and the same
+backwards; every holder computes its own part, one cohort after all in one process. Edges are dealt uniformly,
+every vertex is at every holder, so three holders map three times as many rows as one.
+
+First, in float64 with the gradients in clear, three holders and one give the same logits; with shares they
+differ by the rounding of the shares."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from measure import (
+    WARM_UP,
+    Inputs,
+    add_common_options,
+    assert_equal,
+    cora_or_social,
+    finish,
+    float64,
+    load_average,
+    ratio,
+    run,
+    summary,
+    timed_run,
+)
+
+from graphfed.data.datasets import available, load
+from graphfed.data.graph import Graph, Split
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.experiment.train import Outcome
+from graphfed.methods.base import TrainingConfig
+from graphfed.methods.registry import get_method
+
+#: Holders and how gradients are summed, of every case.
+CASES = {
+    "one holder": (1, "clear"),
+    "three holders": (3, "clear"),
+    "three holders, shares": (3, "additive"),
+}
+
+
+def settings(rounds: int, aggregation: str) -> TrainingConfig:
+    method = get_method("sapgnn")
+    # Scored once, at the end: what is timed are training epochs.
+    return method.config(
+        **{**method.defaults, "rounds": rounds, "eval_every": rounds, "aggregation": aggregation}
+    )
+
+
+def dealt(graph: Graph, split: Split, holders: int) -> Inputs:
+    return Inputs(graph, split, partition(graph, "edges_uniform", holders, 0))
+
+
+def logits_of(outcome: Outcome, vertices: int) -> dict[str, torch.Tensor]:
+    """The first holder's logits of every vertex."""
+    return {"logits": outcome.predictions.parts[0][1][:vertices]}
+
+
+def check(graph: Graph, split: Split, rounds: int) -> dict[str, float]:
+    """The largest differences between the cases' logits after some rounds in float64."""
+    method = get_method("sapgnn")
+    with float64():
+        found = {
+            name: logits_of(
+                run(method, dealt(graph, split, holders), settings(rounds, aggregation)), graph.num_nodes
+            )
+            for name, (holders, aggregation) in CASES.items()
+        }
+    exact = assert_equal("three holders and one", found["three holders"], found["one holder"])
+    rounded = assert_equal("with shares", found["three holders, shares"], found["one holder"], 1e-2)
+    return {"three holders and one": exact, "with shares": rounded}
+
+
+def measure(graph: Graph, split: Split, rounds: int, repeats: int) -> dict[str, Any]:
+    """Milliseconds an epoch of every case, repeat by repeat in turns, and their ratios."""
+    method = get_method("sapgnn")
+    times: dict[str, list[list[float]]] = {name: [] for name in CASES}
+    for _ in range(repeats):
+        for name, (holders, aggregation) in CASES.items():
+            config = settings(rounds + WARM_UP, aggregation)
+            # The last round is scored.
+            times[name].append(timed_run(method, dealt(graph, split, holders), config).rounds[:-1])
+    for name, found in times.items():
+        flat = [ms for repeat in found for ms in repeat]
+        print(f"{name}: {min(flat):.1f} / {sorted(flat)[len(flat) // 2]:.1f} ms", file=sys.stderr)
+    return {
+        "milliseconds": {name: summary([ms for r in found for ms in r]) for name, found in times.items()},
+        "ratios": {
+            "three holders / one": ratio(times["three holders"], times["one holder"]),
+            "shares / clear": ratio(times["three holders, shares"], times["three holders"]),
+        },
+    }
+
+
+def graphs(options: argparse.Namespace) -> list[tuple[str, Graph, Split]]:
+    if options.tiny:
+        small = load("social", None, num_nodes=300)
+        assert isinstance(small, Graph)
+        return [("social", small, make_split(small, "random:0.5,0.25,0.25", 0))]
+    graph, split, name = cora_or_social()
+    found = [(name, graph, split)]
+    ready = {row.name for row in available(None) if row.ready}
+    if "physics" in ready:
+        physics = load("physics", None)
+        assert isinstance(physics, Graph)
+        found.append(("physics", physics, make_split(physics, "default", 0)))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_common_options(parser, "split_learning")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    began, load_before = time.perf_counter(), load_average()
+    told = []
+    for name, graph, split in graphs(options):
+        large = graph.num_nodes > 10_000
+        rounds, repeats = (2, 2) if options.tiny else (4, 3) if large else (20, 5)
+        print(f"== {name}", file=sys.stderr)
+        told.append(
+            {
+                "graph": {"name": name, "vertices": graph.num_nodes, "edges": graph.num_edges},
+                "largest_differences": check(graph, split, 2 if large else 5),
+                **measure(graph, split, rounds, repeats),
+            }
+        )
+    finish(options.out, began, load_before, {"graphs": told})
+
+
+if __name__ == "__main__":
+    main()
