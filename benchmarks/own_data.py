@@ -26,7 +26,8 @@ FEATURES, SITES = 8, 20
 READ = """
 import json, resource, sys, time
 from pathlib import Path
-from graphfed.data.own import describe, load_description
+from graphfed.data.description import describe
+from graphfed.data.own import load_description
 from graphfed.data.partition import partition
 import pyarrow.csv, pyarrow.parquet, numpy
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
