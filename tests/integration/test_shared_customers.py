@@ -99,8 +99,8 @@ def test_some_transfers_are_listed_by_two_banks_and_none_by_three(banks: Path) -
 
 
 def test_the_label_depends_on_neighbours_that_a_bank_alone_does_not_all_see(graph: Graph) -> None:
-    """Dealing with a cash business is the label of more than 95 in 100 customers by the transfers of all banks,
-    of fewer than 90 by those that one lists; having such a business, of fewer than 65."""
+    """Dealing with a cash business is the label of more than 95 in 100 customers by all banks' transfers, of
+    fewer than 90 by those that one lists; having such a business, of fewer than 65."""
     assert graph.x is not None
     assert isinstance(graph.x, np.ndarray)
     cash = graph.x[:, graph.feature_names.index("cash_business")] == 1
