@@ -29,6 +29,7 @@ PROTECTION = {
     "aggregate": "the receiver gets only the total",
     "shared": "secret shares",
     "encrypted": "encrypted",
+    "simulated": "simulated: nothing is hidden in this run",
 }
 #: More sites than this have no column each in the table of what each sent.
 SITE_COLUMNS = 12
@@ -306,6 +307,7 @@ def _left(label: str, run: Run) -> dict[str, Any]:
             "kind": line["kind"],
             "protection": PROTECTION.get(protection, protection),
             "clear": protection == "clear",
+            "open": protection in ("clear", "simulated"),
         }
         for (name, link, protection), line in lines.items()
     ]
@@ -381,9 +383,11 @@ def _sentence(run: Run, out: Sequence[Mapping[str, Any]]) -> str:
     kinds = "1 kind of value" if len(out) == 1 else f"{len(out)} kinds of values"
     clear = sum(line["clear"] for line in out)
     read = "all" if clear == len(out) else str(clear) if clear else "none"
+    simulated = sum(line["open"] for line in out) - clear
+    more = f"; the protection of {simulated} more is only simulated" if simulated else ""
     return (
         f"Together the {run.result.clients} sites sent {kinds}, {total} in all; {read} of them can be read "
-        "by the receiver."
+        f"by the receiver{more}."
     )
 
 

@@ -320,3 +320,15 @@ def test_run_and_compare_name_their_report(
     assert main([*run, "--out", "c", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["method"] == "fedavg"
     assert Path("c/report.html").exists()
+
+
+def test_a_simulated_protection_is_never_told_as_one(tmp_path: Path) -> None:
+    graphfed.run("sapgnn", clients=2, partition="edges_uniform", rounds=1, out=tmp_path / "run")
+    entries = json.loads((tmp_path / "run/ledger.json").read_text())["entries"]
+    out = {entry["name"]: entry["protection"] for entry in entries if entry["from"] == "clients"}
+    simulated = sum(protection == "simulated" for protection in out.values())
+    assert simulated > 0
+    text, page = page_of(tmp_path / "run")
+    assert f"the protection of {simulated} more is only simulated." in page.text
+    told = '<span class="warn">simulated: nothing is hidden in this run</span>'
+    assert text.count(told) == simulated
