@@ -1,8 +1,9 @@
 """A graph of one's own, 10^6 vertices and 10^7 edges: seconds and peak memory to load it and to deal it.
 
 The tables are generated in a temporary folder, in a process of its own; each format is then read in a fresh
-one, Parquet also with the edges' weights. What is compared: the peak of resident memory with the bytes that
-the loaded arrays have."""
+one, Parquet also with the edges' weights, and as the files of three sites: each lists a third of the edges,
+with their ends, and a third of the vertices. What is compared: the peak of resident memory with the bytes
+that the loaded arrays have."""
 
 import argparse
 import json
@@ -21,23 +22,27 @@ from measure import add_common_options, finish, load_average
 
 #: Vertices and edges.
 TINY, SMALL, FULL = (1_000, 10_000), (100_000, 1_000_000), (1_000_000, 10_000_000)
-FEATURES, SITES = 8, 20
+FEATURES, SITES, HOLDERS = 8, 20, 3
 
 READ = """
 import json, resource, sys, time
 from pathlib import Path
-from graphfed.data.own import describe, load_description
+from graphfed.data.description import describe
+from graphfed.data.own import load_description
 from graphfed.data.partition import partition
 import pyarrow.csv, pyarrow.parquet, numpy
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 folder, ending, weight = Path(sys.argv[1]), sys.argv[2], sys.argv[3] or None
+def files(end): return {"nodes": f"nodes{end}.{ending}", "edges": f"edges{end}.{ending}"}
+holders = int(sys.argv[4])
+content = {"sites": {f"s{s}": files(s) for s in range(holders)}} if holders else files("")
 base, began = peak(), time.perf_counter()
-files = {"nodes": f"nodes.{ending}", "edges": f"edges.{ending}"}
-graph = load_description(describe({**files, "weight": weight}, folder, "it"))
+graph = load_description(describe({**content, "weight": weight}, folder, "it"))
 loaded, loaded_peak = time.perf_counter(), peak()
 dealt = partition(graph, "column", None, 0)
 done = time.perf_counter()
-arrays = [graph.x, graph.y, graph.edges, graph.sites, graph.ids]
+of_sites = [graph.sites] if graph.held is None else [*vars(graph.held).values()]
+arrays = [graph.x, graph.y, graph.edges, *of_sites, graph.ids]
 arrays = sum(a.nbytes for a in arrays + ([] if weight is None else [graph.edge_weight]))
 tables = sum(getattr(dealt, key).nbytes for key in dealt.tables)
 print(json.dumps({"load_s": loaded - began, "deal_s": done - loaded, "imports_mb": base,
@@ -63,6 +68,10 @@ def generate(folder: Path, vertices: int, edges: int) -> None:
     amount = rng.lognormal(size=edges).round(3) + 0.001
     ends = {"source": ids[u], "target": ids[v], "amount": amount}
     tables = {"nodes": pa.table(columns), "edges": pa.table(ends)}
+    for s in range(HOLDERS):
+        listed = np.arange(s, edges, HOLDERS)
+        mine = np.unique(np.concatenate((u[listed], v[listed], np.arange(s, vertices, HOLDERS))))
+        tables |= {f"nodes{s}": tables["nodes"].take(mine), f"edges{s}": tables["edges"].take(listed)}
     for name, table in tables.items():
         pq.write_table(table, folder / f"{name}.parquet")
         pa_csv.write_csv(table, folder / f"{name}.csv")
@@ -82,15 +91,19 @@ def main() -> None:
         # Not here: what a process starts inherits its peak.
         code = f"import own_data, pathlib; own_data.generate(pathlib.Path({name!r}), *{size})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
-        for ending, weight in (("parquet", ""), ("csv", ""), ("parquet", "amount")):
-            command = [sys.executable, "-c", READ, name, ending, weight]
+        cases = [("parquet", "", 0), ("csv", "", 0), ("parquet", "amount", 0)]
+        for ending, weight, holders in (*cases, ("parquet", "", HOLDERS), ("csv", "", HOLDERS)):
+            command = [sys.executable, "-c", READ, name, ending, weight, str(holders)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            files = sum((folder / f"{part}.{ending}").stat().st_size for part in ("nodes", "edges"))
+            parts = [
+                f"{part}{s}" for part in ("nodes", "edges") for s in (range(holders) if holders else [""])
+            ]
+            files = sum((folder / f"{part}.{ending}").stat().st_size for part in parts)
             row = json.loads(done.stdout) | {"files_mb": files / 1e6}
-            case = f"{ending}, weighted" if weight else ending
+            case = f"{ending}, weighted" if weight else f"{ending}, three sites" if holders else ending
             results[case] = {key: round(value, 2) for key, value in row.items()}
             print(case, json.dumps(results[case]), flush=True)
-    for key in ("vertices", "edges", "cut"):
+    for key in ("vertices", "edges"):
         assert len({row[key] for row in results.values()}) == 1, "every way gives the same graph"
     finish(options.out, began, load_before, results)
 

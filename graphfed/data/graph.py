@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from graphfed.data.content import content_hash
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["REPEATED", "Graph", "Sensors", "Split", "from_pyg", "make_graph"]
+__all__ = ["REPEATED", "Graph", "Held", "Sensors", "Split", "from_pyg", "make_graph"]
 
 # So many more classes than vertices need no num_classes; still more are not classes but other numbers.
 SPARE_CLASSES = 1000
@@ -55,6 +55,23 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
+class Held:
+    """Which site's own files list what, where several sites may list the same.
+
+    site, vertex: int64 [M], a row for each vertex that a site lists, sorted by (site, vertex).
+    owner: bool [M], whether the site knows its label (every holder, where none does).
+    edge_site, edge: int64 [E], a row for each edge that a site lists, by its number in the graph's `edges`;
+    sorted by (site, edge). A site lists both ends of its edges.
+    """
+
+    site: np.ndarray
+    vertex: np.ndarray
+    owner: np.ndarray
+    edge_site: np.ndarray
+    edge: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """An undirected graph with features and one class a vertex. Build it with `make_graph`, which checks.
 
@@ -63,8 +80,8 @@ class Graph:
     edges: [2, m] int64, every undirected edge once, u < v, sorted by (u, v), no self loops.
     edge_weight: [m] float32, positive; None where every edge weighs 1.
     sites: [N] int64, where each vertex is by the data itself, with one of `site_names` for each site; None
-    where the data says nothing of sites. ids: the user's own ids, a pyarrow array of N texts, None where the
-    vertices are called 0..N-1.
+    where the data says nothing of sites, or may have a vertex at several: then `held` says who holds what.
+    ids: the user's own ids, a pyarrow array of N texts, None where the vertices are called 0..N-1.
     The arrays are shared, not copied: treat them as read-only.
     """
 
@@ -80,6 +97,7 @@ class Graph:
     sites: np.ndarray | None = None
     site_names: tuple[str, ...] = ()
     ids: Any = None
+    held: Held | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -95,6 +113,11 @@ class Graph:
     def num_features(self) -> int:
         """F; 0 when the features were not loaded."""
         return 0 if self.x is None else int(self.x.shape[1])
+
+    @property
+    def names_sites(self) -> bool:
+        """Whether the data itself says which sites there are."""
+        return self.sites is not None or self.held is not None
 
     def vertex_name(self, vertex: int) -> str:
         """What the user calls a vertex: its id, or its number."""
@@ -221,7 +244,7 @@ def make_graph(
         )
     edges = _ends(name, edges, n)
     weights = None if edge_weight is None else _weights(name, edge_weight, edges)
-    edges, weights = _undirected(name, edges, weights, repeated, n)
+    edges, weights = undirected(name, edges, weights, repeated, n)
     return Graph(
         name,
         _features(name, x, n),
@@ -405,10 +428,13 @@ def _positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
         )
 
 
-def _undirected(
+def undirected(
     name: str, edges: np.ndarray, weights: np.ndarray | None, repeated: str, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Every edge once, ascending, without self loops; and its weight, None where all are 1."""
+    """Every edge once, u < v, sorted by (u, v), without self loops, [2, m] int64; and its weight [m] float32,
+    None where all are 1. edges [2, any] of n vertices; weights [any] float64, positive.
+
+    InputError where the weight of an edge that is given several times leaves float32."""
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
     proper = u != v
     key = (u * n + v)[proper]

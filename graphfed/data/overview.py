@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from graphfed.data.graph import Graph, Split, sorted_unique
+from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import Partition
 from graphfed.data.seeding import generator
 
@@ -28,6 +28,7 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
     degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
     missing: what methods do without: vertices without label, in no part of the split, or with nothing but
     zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
+    shared: vertices and edges that several sites have (copies that count as different vertices, too).
     cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
     that one site lacks may lie inside another.
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
@@ -100,8 +101,12 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
 def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An overview's numbers of the sites together, in words and for people."""
     cut, skew = told["cut_edges"], told["label_skew"]
+    shared = told.get("shared") or {"vertices": 0}  # overviews that earlier versions wrote have none
+    facts = [("sites", f"{told['num_sites']:,}")]
+    if shared["vertices"]:
+        facts.append(("at several sites", f"{shared['vertices']:,} vertices, {shared['edges']:,} edges"))
     return [
-        ("sites", f"{told['num_sites']:,}"),
+        *facts,
         ("edges inside no site (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
         ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
     ]
@@ -113,10 +118,12 @@ def _percent(share: float | None) -> str:
 
 def site_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
     """The data's own names of the sites, () where the partition's sites are not those of the data."""
-    if graph.sites is None or len(graph.site_names) != partition.num_sites:
-        return ()
-    same = np.array_equal(graph.sites[partition.held_vertex], partition.held_site)
-    return graph.site_names if same else ()
+    site, vertex = partition.held_site, partition.held_vertex
+    if graph.held is not None:
+        same = np.array_equal(graph.held.site, site) and np.array_equal(graph.held.vertex, vertex)
+    else:
+        same = graph.sites is not None and np.array_equal(graph.sites[vertex], site)
+    return graph.site_names if same and len(graph.site_names) == partition.num_sites else ()
 
 
 def _name(names: tuple[str, ...], number: int) -> str:
@@ -212,21 +219,27 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
         }
         for s in sorted(listed.tolist())
     ]
-    cut = graph.num_edges - _edges_inside(graph, p)
+    inside, shared = _edges_inside(graph, p)
+    cut = graph.num_edges - inside
+    holders = np.bincount(p.held_vertex, minlength=graph.num_nodes)
     return {
         "num_sites": k,
         "sites": rows,
+        "shared": {"vertices": int((holders > 1).sum()), "edges": shared},
         "cut_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
         "label_skew": skew,
     }
 
 
-def _edges_inside(graph: Graph, partition: Partition) -> int:
-    """How many of the graph's edges lie inside a site; one that lies inside several counts once."""
+def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
+    """How many of the graph's edges lie inside a site, each counted once, and how many inside several."""
     if np.bincount(partition.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
-        return len(partition.edge_site)
+        return len(partition.edge_site), 0
     ends = _ends(partition)
-    return len(sorted_unique(ends.min(0) * graph.num_nodes + ends.max(0)))
+    keys = np.sort(ends.min(0) * graph.num_nodes + ends.max(0))
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    sites = np.diff(first, append=len(keys))
+    return len(first), int((sites > 1).sum())
 
 
 def _ends(partition: Partition) -> np.ndarray:

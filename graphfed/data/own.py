@@ -1,27 +1,6 @@
-"""The user's own graph: a description in YAML of one file of nodes and one of edges, checked and read.
-
-    nodes: accounts.csv        CSV or Parquet, by the ending; paths start from the description's own folder
-    edges: transfers.csv
-    id: account                columns of the nodes; these four have the defaults id, site, label and split,
-    site: bank                 the last three of them only where there is such a column
-    label: fraud               any text or number; empty where unknown
-    split: part                train, val, test, or empty for none
-    features: [age, "f_*"]     default: every other column
-    source: from               columns of the edges: the ids of both ends (default: source, target)
-    target: to
-    source_site: from_bank     where an id is unique within its site only: the site of each end
-    target_site: to_bank
-    weight: amount             positive numbers (default: weight, where there is such a column)
-    repeated: sum              sum, mean or max: the weight of an edge that has several rows (default: sum)
-    name: accounts             what to call the graph (default: the name of the file of nodes)
-
-Ids, sites and labels are text as it stands in the file: 007 is not 7. Edges are undirected: rows of the same
-two vertices, in either direction, are one edge; self loops are dropped, and columns of the edges that are not
-named are not read. A key with nothing after it (site:) says not to use such a column.
-"""
+"""The user's own graph: the tables that a description names, files of a whole graph, and networkx graphs."""
 
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,18 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.graph import REPEATED, Graph, Split, from_pyg, make_graph
+from graphfed.data.description import NODE_COLUMNS, Description, Files, at_site
+from graphfed.data.graph import Graph, Held, Split, from_pyg, make_graph
 from graphfed.data.messages import brief
 from graphfed.data.table_files import TableFile
-from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.plain_yaml import read_yaml
+from graphfed.data.union import SiteTables, unite
+from graphfed.errors import InputError, shown
 
 __all__ = [
     "FILES",
-    "KEYS",
-    "Description",
-    "describe",
-    "describe_file",
     "from_networkx",
     "load_description",
     "read_graph_file",
@@ -49,18 +25,6 @@ __all__ = [
 #: Endings of files that are a whole graph, or describe one.
 FILES = (".yaml", ".yml", ".pt", ".graphml")
 
-#: The columns of each file that a description can name, with their defaults.
-_NODE_COLUMNS = {"id": "id", "site": "site", "label": "label", "split": "split"}
-_EDGE_COLUMNS = {
-    "source": "source",
-    "target": "target",
-    "source_site": None,
-    "target_site": None,
-    "weight": "weight",
-}
-KEYS = ("nodes", "edges", *_NODE_COLUMNS, "features", *_EDGE_COLUMNS, "repeated", "name")
-#: Columns that a description can leave out by naming nothing.
-_OPTIONAL = ("site", "label", "split", "source_site", "target_site", "weight")
 #: More values of a label than this are no classes but numbers or names.
 MAX_CLASSES = 1000
 #: So few may have less than two vertices each.
@@ -68,47 +32,6 @@ FEW_CLASSES = 20
 #: Between a site and an id in one key; a character that no file of text should have.
 _BETWEEN = "\x1f"
 _PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 3, "": 3}
-
-
-@dataclasses.dataclass(frozen=True)
-class Description:
-    """Where a graph's files are and which columns are what. Every column named here is in its file.
-
-    site, label, split, source_site, target_site, weight: None where there is no such column. features: names
-    of columns, in the order they are used. repeated: what `make_graph` does with the weights of an edge that
-    has several rows."""
-
-    name: str
-    nodes: Path
-    edges: Path
-    id: str
-    site: str | None
-    label: str | None
-    split: str | None
-    features: tuple[str, ...]
-    source: str
-    target: str
-    source_site: str | None
-    target_site: str | None
-    weight: str | None
-    repeated: str
-
-    def to_json(self) -> dict[str, Any]:
-        """A mapping that `describe` takes, with absolute paths."""
-        content = dataclasses.asdict(self)
-        content |= {key: str(content[key].resolve()) for key in ("nodes", "edges")}
-        content["features"] = list(self.features)
-        return content
-
-
-def describe_file(path: Path) -> Description:
-    """The description in a YAML file, or under `data` in a run's config file.
-
-    InputError as `describe`, and for a file that is no plain YAML."""
-    content = read_yaml(path, "the data's description")
-    if isinstance(content, dict) and isinstance(content.get("data"), dict):
-        content = content["data"]
-    return describe(content, path.parent, f"the data's description {path}")
 
 
 def read_graph_file(path: Path) -> Graph:
@@ -205,110 +128,6 @@ def from_networkx(graph: Any, name: str = "custom") -> Graph:
     return _assembled(name, ids, x, texts, edges, features, weights=weights)
 
 
-def describe(content: Any, folder: Path, origin: str) -> Description:
-    """A checked description. content: a mapping of KEYS; folder: where relative paths start; origin: what to
-    call the mapping in messages.
-
-    Only the names of the columns are read. Raises InputError for an unknown key, a missing file or a column
-    that is not there."""
-    if not isinstance(content, Mapping):
-        raise InputError(
-            f"{origin} must be a mapping, as in 'nodes: nodes.csv' (found {type(content).__name__})"
-        )
-    for key, value in content.items():
-        if key not in KEYS:
-            raise InputError(f"{origin} has an unknown key {key!r}; {did_you_mean(str(key), KEYS)}")
-        unused = value is None and key in _OPTIONAL
-        if key != "features" and not unused and not isinstance(value, str | int | float):
-            raise InputError(f"{origin}: {key} must be text (found {type(value).__name__})")
-    paths = {}
-    for key in ("nodes", "edges"):
-        if key not in content:
-            raise InputError(f"{origin} has no {key!r}; name the file of {key}, as in '{key}: {key}.csv'")
-        paths[key] = folder / str(content[key])
-    nodes, edges = TableFile(paths["nodes"]), TableFile(paths["edges"])
-    chosen = _columns(nodes, _NODE_COLUMNS, content, origin) | _columns(edges, _EDGE_COLUMNS, content, origin)
-    for key in ("id", "source", "target"):
-        if chosen[key] is None:
-            file = nodes if key == "id" else edges
-            raise InputError(
-                f"{file.path} has no column {(_NODE_COLUMNS | _EDGE_COLUMNS)[key]!r}; the columns are "
-                f"{', '.join(file.columns)}: name the one to use in {origin}, as in "
-                f"'{key}: {file.columns[0]}'"
-            )
-    if (chosen["source_site"] is None) != (chosen["target_site"] is None):
-        raise InputError(
-            f"{origin} names the site of one end of the edges only; give source_site and target_site"
-        )
-    if chosen["source_site"] is not None and chosen["site"] is None:
-        raise InputError(f"{origin} names the sites of edges, but no column 'site' of {nodes.path}")
-    repeated = content.get("repeated", "sum")
-    if repeated not in REPEATED:
-        raise InputError(
-            f"{origin}: repeated, the weight of an edge with several rows, is {shown(repeated)}; "
-            f"{did_you_mean(str(repeated), REPEATED)}"
-        )
-    used = [chosen[key] for key in _NODE_COLUMNS if chosen[key] is not None]
-    left_out = [_NODE_COLUMNS[key] for key in _NODE_COLUMNS if key in content and content[key] is None]
-    features = _features(nodes, content.get("features"), used, left_out, origin)
-    return Description(
-        name=str(content.get("name", nodes.path.name.partition(".")[0])),
-        nodes=nodes.path,
-        edges=edges.path,
-        features=features,
-        repeated=repeated,
-        **chosen,
-    )
-
-
-def _columns(
-    file: TableFile, defaults: Mapping[str, str | None], content: Mapping[str, Any], origin: str
-) -> dict[str, Any]:
-    """The column for each key: as named, or the default where the file has it."""
-    chosen: dict[str, Any] = {}
-    for key, default in defaults.items():
-        if key in content and content[key] is None:
-            chosen[key] = None
-            continue
-        name = str(content[key]) if key in content else default
-        if key in content and name not in file.columns:
-            raise InputError(
-                f"{origin}: {file.path} has no column {name!r} ({key}); "
-                f"{did_you_mean(str(name), file.columns)}"
-            )
-        chosen[key] = name if name in file.columns else None
-    return chosen
-
-
-def _features(
-    file: TableFile, asked: Any, used: list[str], left_out: list[str], origin: str
-) -> tuple[str, ...]:
-    """The columns that `asked` names; without it all but those that are used and those to be left out."""
-    if asked is None:
-        names = [name for name in file.columns if name not in used and name not in left_out]
-    else:
-        patterns = [asked] if isinstance(asked, str) else asked
-        if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
-            raise InputError(f"{origin}: features must be a list of column names, as in [age, balance]")
-        names = []
-        for pattern in patterns:
-            found = [pattern] if pattern in file.columns else fnmatch.filter(file.columns, pattern)
-            if not found:
-                raise InputError(
-                    f"{origin}: {file.path} has no column {pattern!r} (features); "
-                    f"{did_you_mean(pattern, file.columns)}"
-                )
-            names += [name for name in found if name not in names]
-        for name in names:
-            if name in used:
-                raise InputError(
-                    f"{origin}: column {name!r} of {file.path} cannot be a feature and something else"
-                )
-    if not names:
-        raise InputError(f"{file.path} has no column left for features; methods need at least one")
-    return tuple(names)
-
-
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
@@ -316,12 +135,13 @@ def load_description(description: Description) -> Graph:
     """The graph that is described.
 
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
-    vertex, a feature that is no finite number, a part of the split that is not known, an empty site, ..."""
-    nodes = _read_nodes(description)
-    keys = nodes.ids if description.source_site is None else _joined(nodes.site, nodes.ids)
-    _check_unique(description, keys, nodes)
+    vertex, a feature that is no finite number, a part of the split that is not known, an empty site, ...; and
+    where two sites disagree, with both sites, files and rows."""
+    if description.files[0].site is not None:
+        return _load_sites(description)
+    (files,) = description.files
+    nodes, edges, weights = _read(description, files)
     texts = {"label": nodes.label, "site": nodes.site}
-    edges, weights = _read_edges(description, keys)
     return _assembled(
         description.name,
         nodes.ids,
@@ -335,6 +155,49 @@ def load_description(description: Description) -> Graph:
     )
 
 
+def _load_sites(description: Description) -> Graph:
+    """The graph that several sites' files list together, and who holds what of it."""
+    tables = []
+    for files in description.files:
+        assert files.site is not None
+        with at_site(files.site):
+            nodes, ends, weight = _read(description, files)
+        tables.append(
+            SiteTables(
+                files.site, TableFile(files.nodes), TableFile(files.edges),
+                nodes.ids, nodes.x, nodes.label, nodes.split, ends, weight,
+            )
+        )  # fmt: skip
+    union = unite(
+        tables,
+        features=description.features,
+        label=description.label,
+        split=description.split,
+        weight=description.weight,
+        repeated=description.repeated,
+    )
+    return _assembled(
+        description.name,
+        union.ids,
+        union.x,
+        {} if union.label is None else {"label": union.label},
+        union.ends,
+        description.features,
+        parts=union.part,
+        weights=union.weight,
+        held=union.held,
+        site_names=tuple(table.name for table in tables),
+    )
+
+
+def _read(description: Description, files: Files) -> tuple["_Nodes", np.ndarray, np.ndarray | None]:
+    """A pair of files: nodes, ends of edges [2, m] as rows of the nodes, and weights [m] or None."""
+    nodes = _read_nodes(description, files)
+    keys = nodes.ids if description.source_site is None else _joined(nodes.site, nodes.ids)
+    _check_unique(description, files, keys, nodes)
+    return nodes, *_read_edges(description, files, keys)
+
+
 def _assembled(
     name: str,
     ids: Any,
@@ -346,8 +209,11 @@ def _assembled(
     parts: np.ndarray | None = None,
     weights: np.ndarray | None = None,
     repeated: str = "mean",
+    held: Held | None = None,
+    site_names: tuple[str, ...] = (),
 ) -> Graph:
-    """The graph of columns that are read: texts has label, site and split where there are any."""
+    """The graph of columns that are read: texts has label, site and split where there are any; held and the
+    names of its sites, where there are several sites' files."""
     if "split" in texts:
         parts = np.empty(len(x), dtype=np.int8)
         for i, part in enumerate(texts["split"].to_pylist()):
@@ -358,7 +224,6 @@ def _assembled(
                 )
             parts[i] = _PARTS[part]
     sites: np.ndarray | None = None
-    site_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     y = np.full(len(x), -1, dtype=np.int64)
     if "site" in texts:
@@ -382,7 +247,9 @@ def _assembled(
         split=split,
         num_classes=len(class_names),
     )
-    return dataclasses.replace(graph, ids=ids, sites=sites, site_names=site_names, feature_names=features)
+    return dataclasses.replace(
+        graph, ids=ids, sites=sites, site_names=site_names, feature_names=features, held=held
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,12 +264,12 @@ class _Nodes:
     split: np.ndarray | None
 
 
-def _read_nodes(description: Description) -> _Nodes:
+def _read_nodes(description: Description, files: Files) -> _Nodes:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file = TableFile(description.nodes)
-    texts = {key: getattr(description, key) for key in _NODE_COLUMNS if getattr(description, key) is not None}
+    file = TableFile(files.nodes)
+    texts = {key: getattr(description, key) for key in NODE_COLUMNS if getattr(description, key) is not None}
     wanted = list(dict.fromkeys([*texts.values(), *description.features]))
     found: dict[str, list[Any]] = {key: [] for key in texts}
     x: list[np.ndarray] = []
@@ -433,7 +300,8 @@ def _read_nodes(description: Description) -> _Nodes:
             block[:, j] = file.numbers(batch, name, start)
         x.append(block)
     if not x:
-        raise InputError(f"{file.path} has no row; it needs one for each vertex")
+        alone = "" if files.site is None else ": add them, or leave the site out"
+        raise InputError(f"{file.path} has no row; it needs one for each vertex{alone}")
     columns = {key: pa.chunked_array(chunks).combine_chunks() for key, chunks in found.items()}
     return _Nodes(
         columns["id"],
@@ -451,14 +319,14 @@ def _joined(site: Any, ids: Any) -> Any:
     return pc.binary_join_element_wise(site, ids, _BETWEEN)
 
 
-def _check_unique(description: Description, keys: Any, nodes: _Nodes) -> None:
+def _check_unique(description: Description, files: Files, keys: Any, nodes: _Nodes) -> None:
     """Refuse an id that two vertices have, naming both rows."""
     import pyarrow.compute as pc
 
     first = pc.index_in(keys, value_set=keys).to_numpy(zero_copy_only=False)
     again = np.flatnonzero(first != np.arange(len(first)))
     if again.size:
-        file, row = TableFile(description.nodes), int(again[0])
+        file, row = TableFile(files.nodes), int(again[0])
         name = nodes.ids[row].as_py()
         at = "" if description.source_site is None else f" of site {nodes.site[row].as_py()!r}"
         raise InputError(
@@ -502,13 +370,13 @@ def _classes(name: str, labels: Any) -> tuple[tuple[str, ...], np.ndarray]:
     return names, y
 
 
-def _read_edges(description: Description, keys: Any) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_edges(description: Description, files: Files, keys: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """[2, m] int64: positions of both ends; and their weights [m] float32. Block by block, so that the ids of
     all edges are never held."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file = TableFile(description.edges)
+    file = TableFile(files.edges)
     ends = (("source", "source_site"), ("target", "target_site"))
     keys_used = [key for pair in ends for key in pair if getattr(description, key) is not None]
     weight = description.weight
@@ -528,7 +396,7 @@ def _read_edges(description: Description, keys: Any) -> tuple[np.ndarray, np.nda
             ends, columns, (places[: batch.num_rows], places[batch.num_rows :]), strict=True
         ):
             file.refuse_first(
-                pc.is_null(place), start, getattr(description, key), f"is no vertex of {description.nodes}",
+                pc.is_null(place), start, getattr(description, key), f"is no vertex of {files.nodes}",
                 "add the vertex, or drop the edge", column,
             )  # fmt: skip
         blocks.append(places.to_numpy(zero_copy_only=False).reshape(2, -1))

@@ -30,7 +30,7 @@ class PartitionSpec:
 
 
 def _sites_of(graph: Graph) -> int:
-    if graph.sites is None:
+    if not graph.names_sites:
         raise InputError(
             f"partition 'column' needs a column of sites, and {graph.name!r} has none; name it in the data's "
             "description (site: ...), or deal the graph with another partition, as 'random'"

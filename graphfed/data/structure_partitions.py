@@ -1,4 +1,4 @@
-"""Partitions that ignore the labels: random, louvain, metis, ego."""
+"""Partitions that ignore the labels: random, louvain, metis, ego; and the one that the data names, column."""
 
 import heapq
 
@@ -22,9 +22,31 @@ def random(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def column(graph: Graph, clients: int, seed: int) -> Partition:
-    """The sites of the data itself: one client for each of `graph.sites`."""
-    assert graph.sites is not None
-    return from_assignment(graph, graph.sites, num_sites=clients)
+    """The sites of the data itself: one client for each of `graph.site_names`.
+
+    Where the sites' own files may share vertices and edges (`graph.held`), each site holds what its files
+    list, and nothing is cut: an edge that a site does not list is unknown there."""
+    held = graph.held
+    if held is None:
+        assert graph.sites is not None
+        return from_assignment(graph, graph.sites, num_sites=clients)
+    u, v = graph.edges[:, held.edge]
+    none = np.zeros(0, dtype=np.int64)
+    return Partition(
+        held_site=held.site,
+        held_id=held.vertex,
+        held_vertex=held.vertex.copy(),
+        held_owner=held.owner,
+        edge_site=held.edge_site,
+        edge_u=u,
+        edge_v=v,
+        cut_site=none,
+        cut_id=none.copy(),
+        cut_remote_site=none.copy(),
+        cut_remote_id=none.copy(),
+        num_sites=clients,
+        graph_hash=graph.hash,
+    )
 
 
 def ego(graph: Graph, clients: int, seed: int) -> Partition:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
+from graphfed.data.description import Description, describe
 from graphfed.data.graph import Graph
-from graphfed.data.own import Description, describe
 from graphfed.data.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
@@ -71,8 +71,9 @@ _OTHER_OPTIONS = ("checkpoint_every", "set")
 class RunConfig:
     """One run, every choice made and checked.
 
-    clients: None only where the partition fixes it (one per vertex). partition_file: where the partition is
-    saved, None where it is made; partition, its options and seed are then those it was made with."""
+    clients: None only where the partition fixes it and the data must be read to know it (one per vertex).
+    partition_file: where the partition is saved, None where it is made; partition, its options and seed are
+    then those it was made with."""
 
     method: Method
     training: TrainingConfig
@@ -189,7 +190,7 @@ def make_config(
     training, rest = _training(chosen, settings, rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
-    sites = dealt.clients
+    sites = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
     kind = _runtime(runtime)
     if kind == "processes" and device != "cpu":
         raise InputError(
@@ -241,8 +242,8 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
 def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
 
-    `data` may be a description of one's own files (see `graphfed.data.own`); their paths, and that of a
-    partition's file, start from the folder of the config. A config is a plain file (see `read_yaml`).
+    `data` may be a description of one's own files (see `graphfed.data.description`); their paths, and that of
+    a partition's file, start from the folder of the config. A config is a plain file (see `read_yaml`).
     Raises InputError for a file that cannot be read, that is no such mapping, or has a key that is no option
     or a value that is not of its kind."""
     path, known = Path(path), [*OPTIONS, *extra]

@@ -59,11 +59,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a method predicts for n owned vertices: vertex [n] and site [n] int64, logits [n, C]."""
+    """What a method predicts for n owned vertices: vertex [n] and site [n] int64, logits [n, C]. site_names:
+    what the data calls the sites, () where they are not the data's."""
 
     vertex: np.ndarray
     site: np.ndarray
     logits: np.ndarray
+    site_names: tuple[str, ...] = ()
 
 
 def plain(value: Any) -> Any:
@@ -353,6 +355,8 @@ def predictions_table(
         columns["id"] = graph.ids.take(pa.array(vertex))
     if graph.sites is not None:
         columns["site_name"] = _named(graph.sites[vertex], graph.site_names)
+    elif predictions.site_names:  # a vertex may be at several sites, with a row for each
+        columns["site_name"] = _named(predictions.site[order], predictions.site_names)
     if graph.class_names:
         columns["label_name"] = _named(label, graph.class_names)
     names = graph.class_names if class_names is None else class_names

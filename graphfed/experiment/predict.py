@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.data.graph import Graph, Split
+from graphfed.data.overview import site_names
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.folder import Predictions, check_new_file, predictions_table
@@ -133,9 +134,10 @@ def _predict(
     with fed.phase("predict"):
         logits = method.predict(fed, _with_weights(fed, fresh, arrays, method), config.training, "all")
         rows, values = fed.clients.run(owned_rows, data, logits).parts[0]
-    return cohort_predictions(
+    predictions = cohort_predictions(
         [(cohort, rows, values)], partition, inputs.partition if method.pooled else None
     )
+    return replace(predictions, site_names=site_names(inputs.graph, inputs.partition))
 
 
 def _with_weights(

@@ -135,7 +135,7 @@ def run(
     """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
 
     data: the name of a data set (`graphfed data list`), the path of a description of one's own files (.yaml,
-    see `graphfed.data.own`) or of a whole graph (.pt, .graphml), a description as a mapping, a
+    see `graphfed.data.description`) or of a whole graph (.pt, .graphml), a description as a mapping, a
     `graphfed.data.graph.Graph`, a PyG `Data` or a networkx graph.
     clients: default 10, or as many as the partition fixes. rounds: default the method's own.
     partition: a name, or the file of a saved one (`Partition.save`, `graphfed data partition`); default
@@ -262,9 +262,10 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
     """Raises InputError where the method of `config` cannot use these inputs."""
     held = np.bincount(inputs.partition.held_vertex, minlength=inputs.graph.num_nodes)
     if config.method.disjoint and held.max() > 1:
+        vertex = inputs.graph.vertex_name(int(held.argmax()))
         raise InputError(
             f"{config.method.name} needs every vertex at one client only, but partition {config.partition!r} "
-            f"gives vertex {int(held.argmax())} to {int(held.max())}; use one that deals the vertices, as "
+            f"gives vertex {vertex} to {int(held.max())}; use one that deals the vertices, as "
             "'label_dirichlet'"
         )
     here = np.bincount(inputs.partition.held_site, minlength=inputs.partition.num_sites)
@@ -508,7 +509,10 @@ def _train(
         outcome,
         ledger,
         _model_arrays(method, outcome),
-        cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
+        dataclasses.replace(
+            cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
+            site_names=site_names(inputs.graph, inputs.partition),
+        ),
     )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.data.datasets import DATASETS
+from graphfed.data.description import Description, describe, describe_file
 from graphfed.data.graph import Graph, from_pyg
-from graphfed.data.own import FILES, Description, describe, describe_file, from_networkx, read_graph_file
+from graphfed.data.own import FILES, from_networkx, read_graph_file
 from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["DataSource", "data_source"]
@@ -32,10 +33,15 @@ class DataSource:
     @property
     def default_partition(self) -> str:
         """The sites that the data names, else an even deal."""
-        named = (isinstance(self.value, Graph) and self.value.sites is not None) or (
-            isinstance(self.value, Description) and self.value.site is not None
-        )
+        named = not isinstance(self.value, str) and self.value.names_sites
         return "column" if named else "label_dirichlet"
+
+    @property
+    def num_sites(self) -> int | None:
+        """How many sites the data names, None where it names none or only reading it will tell."""
+        if isinstance(self.value, Description):
+            return len(self.value.files) if self.value.files[0].site is not None else None
+        return len(self.value.site_names) or None if isinstance(self.value, Graph) else None
 
 
 def data_source(data: Any) -> DataSource:

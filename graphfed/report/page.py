@@ -6,6 +6,7 @@ needs no network and runs no script.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from graphfed import __version__
@@ -28,7 +29,10 @@ PROTECTION = {
     "aggregate": "the receiver gets only the total",
     "shared": "secret shares",
     "encrypted": "encrypted",
+    "simulated": "simulated: nothing is hidden in this run",
 }
+#: More sites than this have no column each in the table of what each sent.
+SITE_COLUMNS = 12
 #: From the ledger's ends to words.
 LINKS = {
     ("clients", "server"): "site to server",
@@ -296,12 +300,14 @@ def _left(label: str, run: Run) -> dict[str, Any]:
             "link": link,
             "words": words.get(name, "This method has no words for it."),
             "bytes": human_bytes(line["bytes"]),
+            "sites": line["sites"],
             "each": _range(line["sites"] or [0]),
             "transfers": f"{line['transfers']:,}",
             "phases": ", ".join(dict.fromkeys(line["phases"])),
             "kind": line["kind"],
             "protection": PROTECTION.get(protection, protection),
             "clear": protection == "clear",
+            "open": protection in ("clear", "simulated"),
         }
         for (name, link, protection), line in lines.items()
     ]
@@ -312,7 +318,33 @@ def _left(label: str, run: Run) -> dict[str, Any]:
         "out": out,
         "in": [line for line in told if line["link"].startswith("server")],
         "sentence": _sentence(run, out),
+        "sent": _sent(run, out),
     }
+
+
+def _sent(run: Run, out: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What each site sent: a line for every transfer that leaves the sites, with the bytes of each site, of
+    many sites with the smallest, the median and the largest. None where nothing left a site, or training was
+    pooled."""
+    known = get_method(run.result.method) if run.result.method in METHODS else None
+    count = run.result.clients
+    if not out or (known is not None and known.pooled) or any(len(line["sites"]) != count for line in out):
+        return None
+    named = run.manifest.get("partition", {}).get("site_names") or ()
+    names = [str(name) for name in named] if len(named) == count else [f"site {k}" for k in range(count)]
+    total = [sum(each) for each in zip(*(line["sites"] for line in out), strict=True)]
+    many = count > SITE_COLUMNS
+    return {
+        "names": ["smallest", "median", "largest"] if many else names,
+        "many": many,
+        "rows": [{**line, "cells": _cells(line["sites"], many)} for line in out],
+        "total": _cells(total, many),
+    }
+
+
+def _cells(each: Sequence[int], many: bool) -> list[str]:
+    """Bytes of every site, or of many the smallest, the median and the largest."""
+    return [human_bytes(amount) for amount in ((min(each), median(each), max(each)) if many else each)]
 
 
 def _audits(subject: Subject) -> list[dict[str, Any]]:
@@ -351,9 +383,11 @@ def _sentence(run: Run, out: Sequence[Mapping[str, Any]]) -> str:
     kinds = "1 kind of value" if len(out) == 1 else f"{len(out)} kinds of values"
     clear = sum(line["clear"] for line in out)
     read = "all" if clear == len(out) else str(clear) if clear else "none"
+    simulated = sum(line["open"] for line in out) - clear
+    more = f"; the protection of {simulated} more is only simulated" if simulated else ""
     return (
         f"Together the {run.result.clients} sites sent {kinds}, {total} in all; {read} of them can be read "
-        "by the receiver."
+        f"by the receiver{more}."
     )
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from graphfed.data import table_files
+from graphfed.data.description import describe, describe_file
 from graphfed.data.graph import Graph
-from graphfed.data.own import describe, describe_file, from_networkx, load_description, read_graph_file
+from graphfed.data.own import from_networkx, load_description, read_graph_file
 from graphfed.errors import InputError
 
 NODES = """id,site,age,balance,label,split
@@ -244,7 +245,7 @@ def test_a_table_read_in_small_blocks_is_the_table_read_at_once(
 def test_a_description_survives_json(folder: Path) -> None:
     description = describe({"nodes": "nodes.csv", "edges": "edges.csv", "features": ["age"]}, folder, "it")
     again = describe(description.to_json(), Path("/nowhere"), "it")
-    assert dataclasses.replace(again, nodes=description.nodes, edges=description.edges) == description
+    assert dataclasses.replace(again, files=description.files) == description
 
 
 def test_a_pickle_that_would_run_code_does_not(folder: Path) -> None:

@@ -3,11 +3,14 @@ is built without a warning.
 
 A block of commands, Python or YAML follows a comment: ``run``, ``run, needs: <library or real data>``,
 ``refused: <what is said>``, ``file: <name>`` (written for the blocks below it) or ``not run: <reason>``. The
-blocks of a page are run in order, in one folder."""
+blocks of a page are run in order, in one folder. A block of text after ``output`` is among what the block
+above it prints, up to blanks and lines of tables; after ``output, within N %`` its figures may be off by as
+much, and durations, spreads and best rounds by any amount."""
 
 import importlib.util
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -32,6 +35,7 @@ OTHER_FENCES = {"text", "{eval-rst}", "{help-pages}", "{include}", "{methods-tab
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
 )
+OUTPUT = re.compile(r"output(?:, within (\d+) %)?")
 MARK = re.compile(r"run|run, needs: .+|refused: .+|file: \S+|not run: .+")
 
 
@@ -49,9 +53,14 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """The blocks of a page that a reader could type; ``text`` is output or a sketch."""
+    return [
+        block for block in every_block(page) if block.language in ("console", "python", "yaml", "bash", "sh")
+    ]
+
+
+def every_block(page: str) -> list[Block]:
     found = BLOCK.finditer((ROOT / "docs" / page).read_text())
-    every = [Block(m["mark"] or "", m["language"], m["text"]) for m in found]
-    return [block for block in every if block.language in ("console", "python", "yaml", "bash", "sh")]
+    return [Block(m["mark"] or "", m["language"], m["text"]) for m in found]
 
 
 def runs(page: str) -> bool:
@@ -63,6 +72,8 @@ def test_every_block_says_whether_it_is_run(page: str) -> None:
     for block in blocks(page):
         assert MARK.fullmatch(block.mark), f"{page}: {block.text}"
         assert (block.language == "yaml") == block.mark.startswith("file: ")
+    for block in every_block(page):
+        assert block.language != "text" or not block.mark or OUTPUT.fullmatch(block.mark), block.mark
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -78,22 +89,69 @@ def test_the_blocks_of_a_page_do_what_it_says_one_after_the_other(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for block in blocks(page):
-        if block.mark.startswith("not run") or not here(block.needs):
+    printed = ""
+    for block in every_block(page):
+        if block.language == "text":
+            told = OUTPUT.fullmatch(block.mark)
+            assert not told or among(block.text, printed, int(told[1] or 0)), printed
+            continue
+        if block not in blocks(page) or block.mark.startswith("not run") or not here(block.needs):
             continue
         if block.language == "yaml":
             Path(block.mark.removeprefix("file: ")).write_text(block.text)
         elif block.language == "python":
             exec(compile(block.text, page, "exec"), {})
         else:
+            printed = ""
             for line in commands(block):
                 capsys.readouterr()
-                code = main(shlex.split(line, comments=True)[1:])
+                words = shlex.split(line, comments=True)
+                if words[0] == "python":
+                    runpy.run_path(str(ROOT / words[1]))["main"](Path(words[2]))
+                    continue
+                code = main(words[1:])
                 if block.mark.startswith("refused: "):
                     assert code == InputError.exit_code
                     assert block.mark.removeprefix("refused: ") in capsys.readouterr().err
                 else:
-                    assert code == 0, capsys.readouterr().err
+                    out, error = capsys.readouterr()
+                    assert code == 0, error
+                    printed += out
+
+
+def among(text: str, printed: str, percent: int) -> bool:
+    """Whether the words of a text stand one after the other in what was printed."""
+    expected, found = (tokens(told, rough=percent > 0) for told in (text, printed))
+    return any(
+        all(
+            a == b or (percent > 0 and close(a, b, percent))
+            for a, b in zip(expected, found[i : i + len(expected)], strict=False)
+        )
+        for i in range(len(found) - len(expected) + 1)
+    )
+
+
+def tokens(text: str, *, rough: bool) -> list[str]:
+    """The words, without the lines of tables; rough: without durations, spreads and best rounds, too."""
+    if rough:
+        text = re.sub(r"(?<=[ .])[\d.:]+ m?s\b|± [\d.]+|round \d+ of|\d+:\d\d", "", text)
+    return re.findall(r"[^\s━─┃│┏┓┡┩└┘┳╇┴]+", text)
+
+
+def close(one: str, other: str, percent: int) -> bool:
+    a, b = (re.fullmatch(r"([\d.]*\d)([,;]?)", word) for word in (one, other))
+    if a is None or b is None or a[2] != b[2]:
+        return False
+    return abs(float(a[1]) - float(b[1])) <= percent / 100 * float(a[1])
+
+
+def test_a_text_that_is_not_what_was_printed_is_noticed() -> None:
+    printed = "a ┃ 10.0 ± 0.3 ┃ 1.2 s\nround 7 of 9, loss 0.5\n"
+    assert among("a 10.0 ± 0.3", printed, 0)
+    assert not among("a 10.1 ± 0.3", printed, 0)
+    assert among("a 10.1 ± 0.9 │ 3 s\nround 8 of 9, loss 0.5", printed, 2)
+    assert not among("a 10.3 ± 0.3", printed, 2)
+    assert not among("b 10.0 ± 0.3", printed, 2)
 
 
 def here(needed: str | None) -> bool:
@@ -103,9 +161,11 @@ def here(needed: str | None) -> bool:
 
 
 def commands(block: Block) -> list[str]:
-    """The lines of a console block; every one must be graphfed's."""
+    """The lines of a console block; every one must be graphfed's, or make an example's data."""
     lines = block.text.splitlines()
-    assert all(line.startswith("$ graphfed ") for line in lines), block.text
+    assert all(re.match(r"\$ (graphfed|python examples/\S+/make_data\.py) ", line) for line in lines), (
+        block.text
+    )
     return [line.removeprefix("$ ") for line in lines]
 
 

@@ -219,6 +219,140 @@ def test_broken_files_are_refused_in_one_line_and_nothing_is_written(
     refused(["--data", "d.yaml"], capsys, told)
 
 
+# ---- several sites' files ----------------------------------------------------------------------------------
+
+CUSTOMERS = {
+    "north": ["id,age,balance,label,split", "a,1,5,yes,train", "b,2,6,no,val", "c,3,7,yes,test"],
+    "south": ["id,age,balance,label,split", "c,3,7,yes,test", "d,4,8,no,train", "b,2,6,,"],
+}
+TRANSFERS = {"north": ["source,target", "a,b", "b,c"], "south": ["source,target", "c,d", "b,c"]}
+TWO = (
+    "sites:\n  north: {nodes: north/customers.csv, edges: north/transfers.csv}\n"
+    "  south: {nodes: south/customers.csv, edges: south/transfers.csv}\n"
+)
+
+
+def good_sites() -> None:
+    for name, customers in CUSTOMERS.items():
+        Path(name).mkdir()
+        Path(name, "customers.csv").write_text("\n".join(customers) + "\n")
+        Path(name, "transfers.csv").write_text("\n".join(TRANSFERS[name]) + "\n")
+    Path("d.yaml").write_text(TWO)
+
+
+def weights(north: str, south: str) -> Callable[[], None]:
+    def change() -> None:
+        for name, rows in (("north", north), ("south", south)):
+            Path(name, "transfers.csv").write_text(f"source,target,weight\n{rows}")
+
+    return change
+
+
+def renamed(name: str, column: str) -> Callable[[], None]:
+    """A column of customers is called something else at one site."""
+    return line(f"{name}/customers.csv", 1, CUSTOMERS[name][0].replace(column, f"{column}_"))
+
+
+#: What is done to the good files of two sites, and what the message must say: site, file, place and value.
+SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    # what two sites say of one vertex or edge
+    "a holder with features of another width": (
+        content("south/customers.csv", "id,age,label,split\nc,3,yes,test\nd,4,no,train\n"),
+        "site 'south': south/customers.csv has other features than north/customers.csv of site 'north': it lacks 'balance'; give"),
+    "a feature more": (
+        content("south/customers.csv", "id,age,balance,limit,label,split\nc,3,7,0,yes,test\n"),
+        "of site 'north': it also has 'limit'; give all sites' files the same columns"),
+    "a feature of another name": (renamed("south", "age"), "it lacks 'age' and also has 'age_'"),
+    "a named feature that a site lacks": (
+        lambda: (renamed("south", "age")(), yaml(TWO + "features: [age]\n")()),
+        "site 'south': the data's description d.yaml: south/customers.csv has no column 'age' (features); did you mean 'age_'?"),
+    "two features of one vertex": (
+        line("south/customers.csv", 2, "c,3,7.5,yes,test"),
+        "site 'south': south/customers.csv, line 2, column 'balance': this feature of vertex 'c' is 7.5 here and 7.0 at site 'north' (north/customers.csv, line 4); a vertex"),
+    "two labels of one vertex": (
+        line("south/customers.csv", 4, "b,2,6,yes,"),
+        "site 'south': south/customers.csv, line 4, column 'label': the label of vertex 'b' is 'yes' here and 'no' at site 'north' (north/customers.csv, line 3); correct one"),
+    "two parts of one vertex": (
+        line("south/customers.csv", 4, "b,2,6,,test"),
+        "site 'south': south/customers.csv, line 4, column 'split': part of the split of vertex 'b' is 'test' here and 'val' at site 'north' (north/customers.csv, line 3)"),
+    "two weights of one edge": (
+        weights("a,b,1\nb,c,2\n", "c,d,4\nc,b,1\nb,c,2\n"),
+        "site 'south': south/transfers.csv, line 3, column 'weight': the edge between 'b' and 'c' weighs 3.0 here and 2.0 at site 'north' (north/transfers.csv, line 3); give it one weight"),
+    # one site's files
+    "an empty holder": (
+        content("south/customers.csv", CUSTOMERS["south"][0] + "\n"),
+        "site 'south': south/customers.csv has no row; it needs one for each vertex: add them, or leave the site out"),
+    "an edge to another site's vertex": (
+        line("south/transfers.csv", 2, "c,a"),
+        "site 'south': south/transfers.csv, line 2, column 'target': 'a' is no vertex of south/customers.csv; add the vertex, or drop the edge"),
+    "an id twice at one site": (
+        line("south/customers.csv", 3, "c,3,7,yes,test"), "site 'south': south/customers.csv, line 3, column 'id': the id 'c' is also in line 2"),
+    "a bad number at one site": (
+        line("south/customers.csv", 3, "d,old,8,no,train"), "site 'south': south/customers.csv, line 3, column 'age': 'old' is no number"),
+    "a part that one site calls otherwise": (
+        line("south/customers.csv", 3, "d,4,8,no,training"), "site 'south': south/customers.csv, line 3, column 'split': 'training' is no part"),
+    "a site without its file": (
+        lambda: Path("south/transfers.csv").unlink(), "site 'south': south/transfers.csv cannot be read"),
+    "a site without labels": (
+        lambda: (renamed("south", "label")(), yaml(TWO + "features: [age]\n")()),
+        "site 'south': south/customers.csv has no column 'label' (label), and north/customers.csv of site 'north' has one; add it"),
+    "a site with weights": (
+        content("south/transfers.csv", "source,target,weight\nc,d,2\n"),
+        "site 'north': north/transfers.csv has no column 'weight' (weight), and south/transfers.csv of site 'south' has one"),
+    "a site without ids": (renamed("south", "id"), "site 'south': south/customers.csv has no column 'id'"),
+    # the description
+    "sites and nodes": (yaml(TWO + "nodes: nodes.csv\n"), "d.yaml has both 'sites' and 'nodes'"),
+    "sites and edges": (yaml(TWO + "edges: edges.csv\n"), "d.yaml has both 'sites' and 'edges'"),
+    "sites and a column of sites": (yaml(TWO + "site: bank\n"), "d.yaml has both 'sites' and 'site'"),
+    "sites and the sites of ends": (yaml(TWO + "source_site: s\n"), "d.yaml has both 'sites' and 'source_site'"),
+    "sites and the sites of other ends": (yaml(TWO + "target_site: s\n"), "d.yaml has both 'sites' and 'target_site'"),
+    "one site": (yaml("\n".join(TWO.splitlines()[:2])), "d.yaml: sites names 1 site, and it takes two to share a graph"),
+    "no site": (yaml("sites: {}\n"), "d.yaml: sites names 0 sites"),
+    "sites that are a list": (yaml("sites: [north, south]\n"), "d.yaml: sites must map each site's name to its files"),
+    "sites that are empty": (yaml("sites:\n"), "d.yaml: sites must map each site's name to its files"),
+    "a site that is text": (yaml(TWO + "  west: west.csv\n"), "d.yaml, site 'west' must name its files"),
+    "an unknown key of a site": (
+        yaml(TWO + "  west: {nods: west.csv, edges: e.csv}\n"), "d.yaml, site 'west' has an unknown key 'nods'; did you mean 'nodes'?"),
+    "a key of a site that is common": (
+        yaml(TWO + "  west: {nodes: w.csv, edges: e.csv, label: fraud}\n"), "d.yaml, site 'west' has an unknown key 'label'"),
+    "a site without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "site 'west': the data's description d.yaml has no 'edges'"),
+    "a site whose file is a list": (yaml(TWO + "  west: {nodes: [a], edges: e.csv}\n"), "d.yaml, site 'west': nodes must be text"),
+    "a site twice": (yaml(TWO + TWO.splitlines()[1] + "\n"), "d.yaml, line 4: 'north' is given twice"),
+    "a site whose name is no text": (yaml(TWO.replace("north:", "yes:")), "d.yaml: the site True has no name that is text; put it in quotes"),
+    "a site without a name": (yaml(TWO.replace("  north:", "  '':")), "d.yaml: the site '' has no name"),
+    "sites misspelt": (yaml(TWO.replace("sites:", "site_s:")), "d.yaml has an unknown key 'site_s'; did you mean 'sites'?"),
+}  # fmt: skip
+
+
+def test_the_good_files_of_two_sites_are_good() -> None:
+    good_sites()
+    assert main([*RUN, "--data", "d.yaml"]) == 0
+    weights("a,b,1\nb,c,3\n", "c,d,4\nc,b,1\nb,c,2\n")()
+    assert main([*RUN, "--data", "d.yaml", "--out", "weighted"]) == 0
+
+
+@pytest.mark.parametrize("case", SITE_CASES)
+def test_broken_files_of_sites_are_refused_in_one_line_and_nothing_is_written(
+    case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good_sites()
+    change, told = SITE_CASES[case]
+    change()
+    refused(["--data", "d.yaml"], capsys, told)
+
+
+def test_a_method_that_cannot_share_vertices_names_one_that_is_shared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    good_sites()
+    told = "fedgcn needs every vertex at one client only, but partition 'column' gives vertex 'b' to 2"
+    before = sorted(Path().rglob("*"))
+    assert main(["run", "fedgcn", "--data", "d.yaml"]) == 2
+    assert told in capsys.readouterr().err
+    assert sorted(Path().rglob("*")) == before
+    refused(["--data", "d.yaml", "--clients", "3"], capsys, "has 2 clients for 'customers', not 3")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [

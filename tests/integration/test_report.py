@@ -1,5 +1,6 @@
 """The report says what the run's files say, needs nothing from elsewhere, and no text becomes markup."""
 
+import html
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ from graphfed.data.datasets import load
 from graphfed.errors import InputError
 from graphfed.report import charts, write_report
 
-SECTIONS = ("result", "data", "cost", "left", "audit", "how")
+SECTIONS = ("result", "data", "cost", "left", "sent", "audit", "how")
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
@@ -98,6 +99,67 @@ def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(comp
         f"Together the 3 sites sent 8 kinds of values, {human_bytes(sent)} in all; all of them can be read"
         in page.text
     )
+
+
+def sent(text: str) -> list[tuple[list[str], list[tuple[str, list[str]]]]]:
+    """The tables of what each site sent: names of the columns; of each line its first cell and figures."""
+    tables = []
+    for table in re.findall(r'<table class="each">(.*?)</table>', text, re.DOTALL):
+        lines = [
+            re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in re.findall(r"<tr>(.*?)</tr>", table)
+        ]
+        head, *rows = [
+            [html.unescape(re.sub(r"<[^>]+>", "\n", cell)).strip() for cell in line] for line in lines
+        ]
+        tables.append((head[1:], [(row[0], row[1:]) for row in rows]))
+    return tables
+
+
+def test_each_sites_column_has_the_bytes_that_the_ledger_says_left_it(compared: Path) -> None:
+    from graphfed.experiment.progress import human_bytes
+    from graphfed.methods.registry import get_method
+
+    ((head, rows),) = sent(page_of(compared / "fedgcn-seed0")[0])
+    assert head == ["site 0", "site 1", "site 2"]
+    entries = json.loads((compared / "fedgcn-seed0/ledger.json").read_text())["entries"]
+    out = [entry for entry in entries if entry["from"] == "clients"]
+    assert {name for name, _ in rows} >= {"all of these"}
+    assert len(rows) == len({entry["name"] for entry in out}) + 1
+    for entry in out:
+        (figures,) = [figures for name, figures in rows if f"\n{entry['name']}\n" in name]
+        assert figures == [human_bytes(amount) for amount in entry["sent"]]
+    words = get_method("fedgcn").messages["fedgcn/partial_sums"]
+    (line,) = [name for name, _ in rows if "fedgcn/partial_sums" in name]
+    assert line.startswith(words)
+    assert "none: the receiver reads it" in line
+    total = [sum(entry["sent"][site] for entry in out) for site in range(3)]
+    assert rows[-1] == ("all of these", [human_bytes(amount) for amount in total])
+
+
+def test_of_more_than_twelve_sites_the_smallest_the_median_and_the_largest_are_told(tmp_path: Path) -> None:
+    from statistics import median
+
+    from graphfed.experiment.progress import human_bytes
+
+    for clients in (12, 13):
+        folder = tmp_path / str(clients)
+        settings = {"partition.beta": 1.0}
+        graphfed.run("fedgcn", clients=clients, rounds=1, settings=settings, out=folder)
+        ((head, rows),) = sent(page_of(folder)[0])
+        assert len(head) == (12 if clients == 12 else 3)
+    assert head == ["smallest", "median", "largest"]
+    entries = json.loads((folder / "ledger.json").read_text())["entries"]
+    out = [entry["sent"] for entry in entries if entry["from"] == "clients"]
+    total = [sum(each) for each in zip(*out, strict=True)]
+    assert len(set(total)) > 3
+    assert rows[-1][1] == [human_bytes(f(total)) for f in (min, median, max)]
+
+
+def test_a_comparison_has_a_table_of_what_each_site_sent_for_each_row_that_sends(compared: Path) -> None:
+    assert len(sent(page_of(compared)[0])) == 3, "isolated, fedavg, fedgcn"
+    text, page = page_of(compared / "central-seed0")
+    assert sent(text) == []
+    assert page.text.count("it presumes that everything has left the sites already") == 2
 
 
 def test_isolated_training_is_said_to_send_scores_and_central_to_presume_everything(compared: Path) -> None:
@@ -185,6 +247,8 @@ def test_text_of_the_files_stays_text(tmp_path: Path) -> None:
     assert "<script>" not in text
     assert "<b>bold" not in text
     assert evil in page.text
+    ((head, _),) = [table for table in sent(text) if len(table[1]) > 4][:1]
+    assert head == [f"{evil}{s}" for s in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -256,3 +320,15 @@ def test_run_and_compare_name_their_report(
     assert main([*run, "--out", "c", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["method"] == "fedavg"
     assert Path("c/report.html").exists()
+
+
+def test_a_simulated_protection_is_never_told_as_one(tmp_path: Path) -> None:
+    graphfed.run("sapgnn", clients=2, partition="edges_uniform", rounds=1, out=tmp_path / "run")
+    entries = json.loads((tmp_path / "run/ledger.json").read_text())["entries"]
+    out = {entry["name"]: entry["protection"] for entry in entries if entry["from"] == "clients"}
+    simulated = sum(protection == "simulated" for protection in out.values())
+    assert simulated > 0
+    text, page = page_of(tmp_path / "run")
+    assert f"the protection of {simulated} more is only simulated." in page.text
+    told = '<span class="warn">simulated: nothing is hidden in this run</span>'
+    assert text.count(told) == simulated

@@ -126,6 +126,34 @@ def test_the_names_of_many_sites_stay_apart(tmp_path: Path) -> None:
     assert told["overlaps"] == []
 
 
+@pytest.fixture(scope="module")
+def twelve_banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with a column for each of twelve sites, whose names are long, with blanks and without."""
+    folder = tmp_path_factory.mktemp("twelve")
+    names = [f"{'Savings and Loan Association ' if s % 2 else 'Bankhaus' * 8}{s}" for s in range(12)]
+    rows = [f"{i},{names[i % 12]},{'ab'[i // 40 % 2]},{i % 7}" for i in range(240)]
+    (folder / "nodes.csv").write_text("\n".join(["id,site,label,x", *rows]))
+    (folder / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{i + 1}" for i in range(239))]))
+    (folder / "graph.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
+    split = "random:0.5,0.25,0.25"
+    graphfed.run("fedgcn", data=folder / "graph.yaml", rounds=2, split=split, out=folder / "run")
+    return write_report([folder / "run"])
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_column_for_each_of_twelve_sites_scrolls_in_its_own_box(width: int, twelve_banks: Path) -> None:
+    told = measured(twelve_banks, width, False)
+    assert told["overflow"] <= 0
+    assert min(contrast(colour, told["paper"]) for colour in told["notes"]) >= 4.5
+
+
+def test_on_paper_twelve_sites_fit_the_page(twelve_banks: Path) -> None:
+    """The rules of print on a screen as wide as A4 between its margins: nothing scrolls there."""
+    paper = twelve_banks.with_name("paper.html")
+    paper.write_text(twelve_banks.read_text().replace("@media print {", "@media all {"))
+    assert measured(paper, 718, False)["overflow"] <= 0
+
+
 def test_the_page_can_be_printed(report: Path, tmp_path: Path) -> None:
     browse(report, f"--print-to-pdf={tmp_path / 'report.pdf'}", "--no-pdf-header-footer")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")

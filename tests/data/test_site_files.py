@@ -1,0 +1,247 @@
+"""Several sites' own files are one graph: what all of them list, and each site holds what its files list."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphfed.data.description import Description, describe, describe_file
+from graphfed.data.graph import Graph, Split
+from graphfed.data.overview import overview, site_facts, site_names
+from graphfed.data.own import load_description
+from graphfed.data.partition import partition
+from graphfed.errors import InputError
+
+NORTH = "id,age,balance,label,split\na,1.5,-2,yes,train\nb,2,3e2,,\nc,0,0,no,test\n"
+SOUTH = "id,balance,age,label,split\nd,1,4,,\nc,0,0,no,test\nb,300,2.0,no,train\n"
+SITES = {
+    "north": {"nodes": "north/customers.csv", "edges": "north/transfers.csv"},
+    "south": {"nodes": "south/customers.csv", "edges": "south/transfers.csv"},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {
+        "north/customers.csv": NORTH,
+        "north/transfers.csv": "source,target\na,b\nb,c\nb,a\nc,c\n",
+        "south/customers.csv": SOUTH,
+        "south/transfers.csv": "source,target\nd,c\nc,b\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def described(folder: Path, **more: Any) -> Description:
+    return describe({"sites": SITES, **more}, folder, "it")
+
+
+def load(folder: Path, **more: Any) -> Graph:
+    return load_description(described(folder, **more))
+
+
+def test_the_graph_is_what_all_sites_list_and_an_id_is_one_vertex(folder: Path) -> None:
+    graph = load(folder)
+    assert graph.name == "customers", "the name that all files of nodes have"
+    assert graph.ids.to_pylist() == ["a", "b", "c", "d"]
+    assert graph.feature_names == ("age", "balance"), "as the first site has them"
+    np.testing.assert_array_equal(graph.x, np.array([[1.5, -2], [2, 300], [0, 0], [4, 1]], dtype=np.float32))
+    assert graph.edges.T.tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert (graph.class_names, graph.y.tolist()) == (("no", "yes"), [1, 0, 0, -1])
+    assert graph.split is not None
+    assert [np.flatnonzero(m).tolist() for m in (graph.split.train, graph.split.val, graph.split.test)] == [
+        [0, 1], [], [2],
+    ]  # fmt: skip
+    assert (graph.site_names, graph.sites) == (("north", "south"), None)
+
+
+def test_a_site_holds_what_its_files_list_and_owns_what_it_has_the_label_of(folder: Path) -> None:
+    graph = load(folder)
+    dealt = partition(graph, "column", None, 0)
+    dealt.check(graph)
+    names = graph.ids.to_pylist()
+    held = [
+        (graph.site_names[s], names[v], bool(owner))
+        for s, v, owner in zip(dealt.held_site, dealt.held_vertex, dealt.held_owner, strict=True)
+    ]
+    assert held == [
+        ("north", "a", True), ("north", "b", False), ("north", "c", True),
+        ("south", "b", True), ("south", "c", True), ("south", "d", True),
+    ]  # fmt: skip
+    assert [
+        (graph.site_names[s], names[u], names[v])
+        for s, u, v in zip(dealt.edge_site, dealt.edge_u, dealt.edge_v, strict=True)
+    ] == [("north", "a", "b"), ("north", "b", "c"), ("south", "b", "c"), ("south", "c", "d")]
+    assert len(dealt.cut_site) == 0
+    assert site_names(graph, dealt) == ("north", "south")
+    assert site_names(graph, partition(graph, "random", 2, 0)) == ()
+
+
+def test_what_sites_share_is_counted(folder: Path) -> None:
+    graph = load(folder)
+    none = np.zeros(graph.num_nodes, dtype=bool)
+    told = overview(
+        graph, graph.split or Split("none", none, none, none), partition(graph, "column", None, 0)
+    )
+    assert told["shared"] == {"vertices": 2, "edges": 1}
+    assert [row["name"] for row in told["sites"]] == ["north", "south"]
+    assert ("at several sites", "2 vertices, 1 edges") in site_facts(told)
+    alone = overview(graph, Split("none", none, none, none), partition(graph, "random", 2, 0))
+    assert alone["shared"] == {"vertices": 0, "edges": 0}
+    del alone["shared"]
+    assert "at several sites" not in dict(site_facts(alone)), "an overview of an earlier version"
+
+
+def test_any_other_partition_deals_the_graph_of_all_sites(folder: Path) -> None:
+    graph = load(folder)
+    dealt = partition(graph, "random", 2, 0)
+    dealt.check(graph)
+    assert len(dealt.held_id) == graph.num_nodes
+
+
+def test_without_a_column_of_labels_every_holder_owns_its_vertices(folder: Path) -> None:
+    graph = load(folder, label=None, features=["age"])
+    assert graph.held is not None
+    assert graph.held.owner.all()
+    assert (graph.y == -1).all()
+
+
+def test_a_column_called_site_is_no_feature(folder: Path) -> None:
+    for name in SITES:
+        path = folder / name / "customers.csv"
+        head, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([f"{head},site", *(f"{row},{name}" for row in rows)]) + "\n")
+    assert load(folder).feature_names == ("age", "balance")
+
+
+def test_an_edge_that_two_sites_list_weighs_what_both_say_and_not_the_sum(folder: Path) -> None:
+    (folder / "north/transfers.csv").write_text("source,target,weight\na,b,2\nb,c,1\nc,b,0.5\n")
+    (folder / "south/transfers.csv").write_text("source,target,weight\nd,c,1\nc,b,1.5\n")
+    graph = load(folder)
+    assert graph.edge_weight is not None
+    assert graph.edge_weight.tolist() == [2, 1.5, 1], "rows of one site add up"
+    with pytest.raises(InputError, match=r"the edge between 'b' and 'c' weighs 1\.5 here and 1\.0 at site"):
+        load(folder, repeated="max")
+    assert load(folder, weight=None).edge_weight is None
+
+
+def test_a_description_of_sites_survives_json_and_names_absolute_paths(folder: Path) -> None:
+    lines = ["sites:"] + [
+        f"  {name}: {{nodes: {f['nodes']}, edges: {f['edges']}}}" for name, f in SITES.items()
+    ]
+    (folder / "d.yaml").write_text("\n".join([*lines, "split:", "features: [age]", "name: mine"]))
+    description = describe_file(folder / "d.yaml")
+    told = description.to_json()
+    again = describe(told, Path("/nowhere"), "it")
+    assert again == description
+    assert again.to_json() == told
+    assert all(Path(path).is_absolute() for site in told["sites"].values() for path in site.values())
+    assert (again.name, again.features, again.split) == ("mine", ("age",), None)
+    assert hash(again) == hash(description)
+    assert load_description(again).hash == load_description(description).hash
+
+
+def test_the_name_of_files_with_different_names_is_sites(folder: Path) -> None:
+    (folder / "south/customers.csv").rename(folder / "south/people.csv")
+    south = {"nodes": "south/people.csv", "edges": "south/transfers.csv"}
+    assert load(folder, sites={**SITES, "south": south}).name == "sites"
+    assert load(folder, sites={1: SITES["north"], 2: south}).site_names == ("1", "2")
+
+
+# ---- against a slow count ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class World:
+    """What is true, and which part of it each site lists, blank where it does not know."""
+
+    x: list[list[float]]
+    label: list[str]
+    part: list[str]
+    weight: dict[tuple[int, int], float]
+    nodes: list[dict[int, tuple[bool, bool]]]  # of each site: vertex -> whether label and part are there
+    edges: list[list[tuple[int, int]]]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    n, sites = draw(st.integers(1, 12)), draw(st.integers(2, 4))
+    vertex = st.integers(0, n - 1)
+    pair = st.lists(st.integers(-3, 3).map(float), min_size=2, max_size=2)
+    world = World(
+        draw(st.lists(pair, min_size=n, max_size=n)),
+        draw(st.lists(st.sampled_from(["yes", "no", ""]), min_size=n, max_size=n)),
+        draw(st.lists(st.sampled_from(["train", "val", "test", "", "none"]), min_size=n, max_size=n)),
+        {}, [], [],
+    )  # fmt: skip
+    for _ in range(sites):
+        mine = draw(st.dictionaries(vertex, st.tuples(st.booleans(), st.booleans()), min_size=1))
+        ends = st.sampled_from(sorted(mine))
+        world.nodes.append(mine)
+        world.edges.append(draw(st.lists(st.tuples(ends, ends), max_size=15)))
+    for u, v in {(min(e), max(e)) for edges in world.edges for e in edges}:
+        world.weight[u, v] = draw(st.integers(1, 4)) / 2
+    return world
+
+
+def write(world: World, folder: Path, weighted: bool) -> dict[str, Any]:
+    sites: dict[str, Any] = {}
+    for s, (nodes, edges) in enumerate(zip(world.nodes, world.edges, strict=True)):
+        rows = [
+            f"v{v},{world.label[v] * label},{world.x[v][0]},{world.part[v] * part},{world.x[v][1]}"
+            for v, (label, part) in nodes.items()
+        ]
+        (folder / f"n{s}.csv").write_text("\n".join(["id,label,p,split,q", *rows]) + "\n")
+        lines = [f"v{u},v{v},{world.weight[min(u, v), max(u, v)]}" for u, v in edges]
+        (folder / f"e{s}.csv").write_text("\n".join(["source,target,w", *lines]) + "\n")
+        sites[f"site {s}"] = {"nodes": f"n{s}.csv", "edges": f"e{s}.csv"}
+    return {"sites": sites} | ({"weight": "w", "repeated": "max"} if weighted else {})
+
+
+@settings(deadline=None, max_examples=60)
+@given(world=worlds(), weighted=st.booleans())
+def test_sites_files_say_what_a_slow_count_of_them_says(
+    world: World, weighted: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("world")
+    graph = load_description(describe(write(world, folder, weighted), folder, "it"))
+    names = [f"v{v}" for v in dict.fromkeys(v for nodes in world.nodes for v in nodes)]
+    ids = graph.ids.to_pylist()
+    assert ids == names
+    place = {int(name[1:]): i for i, name in enumerate(ids)}
+    assert graph.x is not None
+    assert graph.x.tolist() == [world.x[v] for v in place]
+    known = {v for nodes in world.nodes for v, (label, _) in nodes.items() if label and world.label[v]}
+    told = ["" if c < 0 else graph.class_names[c] for c in graph.y]
+    assert told == [world.label[v] if v in known else "" for v in place]
+    assert graph.split is not None
+    for part in ("train", "val", "test"):
+        there = {
+            v for nodes in world.nodes for v, (_, says) in nodes.items() if says and world.part[v] == part
+        }
+        assert {v for v, i in place.items() if getattr(graph.split, part)[i]} == there
+    proper = [{(min(e), max(e)) for e in edges if e[0] != e[1]} for edges in world.edges]
+    back = {i: v for v, i in place.items()}
+    pairs = [(min(back[u], back[v]), max(back[u], back[v])) for u, v in graph.edges.T.tolist()]
+    assert len(pairs) == len(set(pairs))
+    assert set(pairs) == set().union(*proper)
+    if graph.edge_weight is not None:
+        assert graph.edge_weight.tolist() == [world.weight[pair] for pair in pairs]
+    elif weighted:
+        assert all(world.weight[pair] == 1 for pair in pairs)
+    dealt = partition(graph, "column", None, 0)
+    dealt.check(graph)
+    for s, nodes in enumerate(world.nodes):
+        mine = dealt.held_site == s
+        assert {back[v] for v in dealt.held_vertex[mine].tolist()} == set(nodes)
+        owned = {back[v] for v in dealt.held_vertex[mine & dealt.held_owner].tolist()}
+        assert owned == {v for v, (says, _) in nodes.items() if (says and world.label[v]) or v not in known}
+        at = dealt.edge_site == s
+        ends = zip(dealt.edge_u[at].tolist(), dealt.edge_v[at].tolist(), strict=True)
+        assert {(min(back[u], back[v]), max(back[u], back[v])) for u, v in ends} == proper[s]
