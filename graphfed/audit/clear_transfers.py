@@ -1,7 +1,8 @@
 """Does the ledger agree with itself and with the result, and what crossed that the receiver could read?
 
 Nothing is attacked. The totals of the result are added up again from the ledger's entries, those of each
-entry from its clients and from its rounds; and every transfer of the class "clear" is named."""
+entry from its clients and from its rounds; and every transfer of the class "clear" is named, or "simulated":
+what is only simulated protects nothing."""
 
 from typing import Any
 
@@ -39,13 +40,14 @@ def _by_class(statement: Any) -> dict[str, tuple[int, list[str]]]:
 
 def _told(entry: Entry) -> str:
     way = {"up": "to the server", "down": "to the clients", "peer": "between clients"}[entry.direction]
-    return f"{entry.name} ({entry.phase}, {way}, {human_bytes(entry.bytes)})"
+    simulated = ", its protection only simulated" if entry.protection == "simulated" else ""
+    return f"{entry.name} ({entry.phase}, {way}, {human_bytes(entry.bytes)}{simulated})"
 
 
 def run(audited: AuditedRun) -> Finding:
     """Names every clear transfer; leaks where a client sent one."""
     wrong = disagreements(audited.ledger, audited.result.bytes, audited.result.privacy)
-    clear = [entry for entry in audited.ledger.entries if entry.protection == "clear"]
+    clear = [entry for entry in audited.ledger.entries if entry.protection in ("clear", "simulated")]
     left = [entry for entry in clear if entry.direction != "down"]
     named = "; ".join(_told(entry) for entry in clear) or "nothing crossed in clear"
     result = named if not wrong else f"the ledger does not add up: {'; '.join(wrong)}. {named}"

@@ -29,6 +29,7 @@ PROTECTION = {
     "aggregate": "the receiver gets only the total",
     "shared": "secret shares",
     "encrypted": "encrypted",
+    "keyed hash": "a keyed hash: the receiver can compare, not read",
     "simulated": "simulated: nothing is hidden in this run",
 }
 #: More sites than this have no column each in the table of what each sent.

@@ -326,6 +326,17 @@ def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
     assert torch.allclose(messages.grad, expected_grad.to(found.dtype))
 
 
+@pytest.mark.parametrize("pooling", ["max", "min"])
+@pytest.mark.parametrize("maps", ["linear", "identity"])
+@pytest.mark.parametrize("placement", ["stacked", "one at a time"])
+def test_a_secure_maximum_on_fixed_point_gives_what_pooling_in_clear_gives_up_to_its_rounding(
+    pooling: str, maps: str, placement: str
+) -> None:
+    """Rounded to 2^-17 in every layer, in the forward pass and in what the step makes of it."""
+    world = covered(4, 30, 60, 3, endpoints=True, share=0.4, sparse=maps == "identity")
+    agree(world, placement, 2e-4, pooling=pooling, maps=maps, secure_pooling="simulated")
+
+
 # ---- what the server gets ----------------------------------------------------------------------------------
 
 
