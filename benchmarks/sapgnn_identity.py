@@ -22,7 +22,7 @@ import graphfed
 
 #: The paper's messages, which leave one linear map per layer at the server.
 PAPER = {"maps": "identity", "predictor": "server"}
-#: Runs that drift: dtype, holders and how gradients are summed, all with local maps.
+#: Runs that drift: dtype, holders and how gradients are summed, all with the predictor at the holders.
 DRIFTING = {
     "float64, 3 holders, clear": (torch.float64, 3, "clear"),
     "float64, 3 holders, shares": (torch.float64, 3, "additive"),
@@ -55,7 +55,7 @@ def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds
         with tempfile.TemporaryDirectory() as folder:
             graphfed.run(
                 "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds,
-                out=Path(folder) / "run", settings={"aggregation": aggregation},
+                out=Path(folder) / "run", settings={"maps": "identity", "aggregation": aggregation},
             )  # fmt: skip
             lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
     finally:

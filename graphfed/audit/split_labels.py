@@ -29,7 +29,7 @@ def run(audited: AuditedRun) -> Finding:
     (gradient,) = transcript.first(TOP[audited.config.method.name], "train").payload
     ids, row = torch.unique(cohort.id, return_inverse=True)
     gradient = gradient.new_zeros(len(ids), gradient.shape[1]).index_add(0, row, gradient).double().cpu()
-    label = torch.full((len(ids),), -1).index_copy(0, row.cpu(), cohort.y.cpu()).numpy()
+    label = torch.full((len(ids),), -1).scatter_reduce(0, row.cpu(), cohort.y.cpu(), "amax").numpy()
     known = gradient.abs().sum(1) > 0
     rows, label = gradient[known].numpy(), label[known.numpy()]
     classes = cohort.num_classes

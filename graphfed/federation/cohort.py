@@ -28,11 +28,11 @@ class Cohort:
     """The rows of K clients, sorted by (client, id).
 
     clients: stable ids of the clients; client [N] index in the cohort and id [N] stable vertex id of each
-    row; x [N, F]; y [N] (-1 unknown); edge_index [2, E] (source, destination) rows, both directions, no self
-    loops, inside a client; cut_row [C], cut_client [C] (stable id), cut_id [C]: edges to other clients'
-    vertices; owned, train, val, test [N] bool: a vertex is trained on and scored where it is owned, which
-    may be at several clients; owners [N]: at how many, of all the run's clients;
-    edge_weight [E] and cut_weight [C]: of a weighted graph, else None."""
+    row; x [N, F]; y [N] (-1: unknown, or known to other clients only); edge_index [2, E] (source,
+    destination) rows, both directions, no self loops, inside a client; cut_row [C], cut_client [C] (stable
+    id), cut_id [C]: edges to other clients' vertices; owned, train, val, test [N] bool: a vertex is trained
+    on and scored where it is owned, which may be at several clients; owners [N]: at how many, of all the
+    run's clients; edge_weight [E] and cut_weight [C]: of a weighted graph, else None."""
 
     clients: tuple[int, ...]
     client: Tensor
@@ -145,7 +145,7 @@ def make_cohort(
         client=tensor(client),
         id=tensor(ids),
         x=x,
-        y=tensor(graph.y[vertex]),
+        y=tensor(np.where(owned, graph.y[vertex], -1)),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
         cut_row=tensor(cut),
         cut_client=tensor(partition.cut_remote_site[outside]),

@@ -90,7 +90,7 @@ def test_rows_edges_and_cuts_are_those_of_the_partition(graph, split, parts):
     x = graph.x.toarray() if hasattr(graph.x, "toarray") else graph.x
     held = [vertex[key] for key in keys]
     assert np.array_equal(dense(cohort.x).numpy(), x[held])
-    assert cohort.y.tolist() == graph.y[held].tolist()
+    assert cohort.y.tolist() == [y if own else -1 for y, own in zip(graph.y[held], cohort.owned, strict=True)]
     edges = {(s, u, v) for s, u, v in zip(parts.edge_site, parts.edge_u, parts.edge_v, strict=True)}
     got = {(keys[a][0], keys[a][1], keys[b][1]) for a, b in cohort.edge_index.t().tolist()}
     assert got == edges | {(s, v, u) for s, u, v in edges}
@@ -149,6 +149,14 @@ def test_a_vertex_of_several_owners_is_trained_on_and_scored_at_each_of_them(gra
     assert cohort.owners.tolist() == holders[cohort.id].tolist()
     assert len(set(cohort.owners.tolist())) > 1
     assert cohort.train.tolist() == split.train[cohort.id].tolist()
+
+
+def test_a_client_gets_no_label_that_it_does_not_own(graph, split):
+    parts = partition(graph, "edges_uniform", CLIENTS, 0, labels="one")
+    cohort = make_cohort(graph, split, parts, range(CLIENTS))
+    assert cohort.y[cohort.owned].tolist() == graph.y[cohort.id[cohort.owned]].tolist()
+    assert (cohort.y[~cohort.owned] == -1).all()
+    assert not cohort.owned.all()
 
 
 def test_degrees_and_counts_are_those_of_the_edges(graph, split, parts):
