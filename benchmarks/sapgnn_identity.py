@@ -21,7 +21,7 @@ from measure import add_common_options, finish, float64, load_average
 import graphfed
 
 #: The paper's messages, which leave one linear map per layer at the server.
-PAPER = {"maps": "identity", "predictor": "server"}
+PAPER = {"maps": "identity", "predictor": "server", "weight_decay": 5e-3}
 #: Runs that drift: dtype, holders and how gradients are summed, all with the predictor at the holders.
 DRIFTING = {
     "float64, 3 holders, clear": (torch.float64, 3, "clear"),
@@ -55,7 +55,7 @@ def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds
         with tempfile.TemporaryDirectory() as folder:
             graphfed.run(
                 "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds,
-                out=Path(folder) / "run", settings={"maps": "identity", "aggregation": aggregation},
+                out=Path(folder) / "run", settings={"maps": "identity", "weight_decay": 5e-3, "aggregation": aggregation},
             )  # fmt: skip
             lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
     finally:
