@@ -55,7 +55,8 @@ def losses(data: str, dtype: torch.dtype, holders: int, aggregation: str, rounds
         with tempfile.TemporaryDirectory() as folder:
             graphfed.run(
                 "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds,
-                out=Path(folder) / "run", settings={"maps": "identity", "weight_decay": 5e-3, "aggregation": aggregation},
+                out=Path(folder) / "run",
+                settings={**PAPER, "predictor": "holders", "aggregation": aggregation},
             )  # fmt: skip
             lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
     finally:
