@@ -20,12 +20,12 @@ vertices. Of equal maxima the first holder's counts, and there the neighbour tha
 
 What it shows. The server reads which holders have a vertex of the same name, local embeddings, which vertices
 are trained on and which of these have the same label (audit/split_labels.py); it gets no features, edges,
-labels or local weights. A vertex's name is a keyed hash
-of its id (`graphfed.secure.keyed_ids`); the key is simulated unless vertex_ids=keyed. A holder learns the
-summed gradient: with two holders, that is the other's. Exceptions, each by its own setting: maps=identity
-shows the server the features themselves, aggregation=clear every holder's gradients, predictor=server the
-training labels, vertex_ids=plain the ids, and batch_size, through the rows that a batch needs, who is near
-its vertices. secure_pooling=simulated counts what hiding the local embeddings would cost, and hides nothing.
+labels or local weights. A vertex's name is a keyed hash of its id (`graphfed.secure.keyed_ids`); the key is
+simulated unless vertex_ids=keyed. A holder learns the summed gradient: with two holders, that is the other's.
+Exceptions, each by its own setting: maps=identity shows the server the features themselves, aggregation=clear
+every holder's gradients, predictor=server the training labels, vertex_ids=plain the ids, and batch_size,
+through the rows that a batch needs, who is near its vertices. secure_pooling=simulated counts what hiding the
+local embeddings would cost, and hides nothing.
 
 Differs from the paper: local maps before upload (the paper: identity, which shows raw features); holders'
 losses weigh n_p / n (the paper adds means, which is not the pooled loss); the update family is the exact one
@@ -160,11 +160,10 @@ def initial_global(device: str, task: Task, config: SapgnnConfig) -> Weights:
 
 @dataclass(frozen=True)
 class LayerRows:
-    """One layer at a cohort's holders, from n_in to n_out rows. rows [n_out]: of the cohort; pattern [n_out,
-    n_in]: the edges into them; own [n_out]: their places among the rows in (None: the same rows); client
-    [n_in] and tiles: whose weights the rows in meet, where holders' copies of the weights differ."""
+    """One layer at a cohort's holders, from n_in to n_out rows. pattern [n_out, n_in]: its edges; own
+    [n_out]: the places of the rows out among the rows in (None: the same rows); client [n_in] and tiles:
+    whose weights the rows in meet, where holders' copies of the weights differ."""
 
-    rows: Tensor
     pattern: SparseMatrix
     own: Tensor | None
     client: Tensor
@@ -181,13 +180,12 @@ class PassRows:
     layers: tuple[LayerRows, ...]
 
 
-def layer_rows(holders: Holders, rows: Tensor, fed_by: Tensor | None) -> LayerRows:
-    """A layer whose output are some rows [n_out] of the cohort, from its rows `fed_by` [n_in] (None: all)."""
+def layer_rows(holders: Holders, into: Tensor, rows: Tensor) -> LayerRows:
+    """A layer from some rows of the cohort [n_in] to others [n_out], both ascending."""
     cohort = holders.cohort
     source, target = cohort.edge_index
     place = torch.full((2, cohort.num_rows), -1, device=rows.device)
     place[0, rows] = torch.arange(len(rows), device=rows.device)
-    into = torch.arange(cohort.num_rows, device=rows.device) if fed_by is None else fed_by
     place[1, into] = torch.arange(len(into), device=rows.device)
     used = place[0, target] >= 0
     row, column = place[0, target[used]], place[1, source[used]]
@@ -196,7 +194,7 @@ def layer_rows(holders: Holders, rows: Tensor, fed_by: Tensor | None) -> LayerRo
     whole = len(rows) == len(into) == cohort.num_rows
     client = cohort.client[into]
     tiles = make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
-    return LayerRows(rows, pattern, None if whole else place[1, rows], client, tiles)
+    return LayerRows(pattern, None if whole else place[1, rows], client, tiles)
 
 
 def all_rows(holders: Holders) -> Tensor:
@@ -214,18 +212,21 @@ def needed_rows(holders: Holders, rows: Tensor) -> Tensor:
 
 def pass_rows(holders: Holders, config: SapgnnConfig, *outputs: Tensor) -> PassRows:
     """outputs[l] [n_{l+1}]: the rows of the cohort that leave layer l."""
-    cohort = holders.cohort
+    cohort, x = holders.cohort, holders.cohort.x
+    assert x is not None
+    entering = all_rows(holders)
+    if len(outputs[0]) < cohort.num_rows:
+        entering = needed_rows(holders, outputs[0])
+        x = x.select_rows(entering) if isinstance(x, SparseMatrix) else x[entering]
     layers: list[LayerRows] = []
-    for layer, rows in enumerate(outputs):
-        if layer and len(rows) == cohort.num_rows == len(outputs[layer - 1]):
+    for layer, (into, rows) in enumerate(pairwise((entering, *outputs))):
+        if layer and len(into) == len(rows) == cohort.num_rows:
             layers.append(layers[-1])  # every row in and out, as before
         else:
-            layers.append(layer_rows(holders, rows, None if layer == 0 else outputs[layer - 1]))
-    x = cohort.x
-    assert x is not None
+            layers.append(layer_rows(holders, into, rows))
     apart = None
     if isinstance(x, SparseMatrix) and config.aggregation == "additive" and cohort.num_clients > 1:
-        columns = x.indices + cohort.client[x.row] * x.shape[1]
+        columns = x.indices + cohort.client[entering][x.row] * x.shape[1]
         shape = (x.shape[0], cohort.num_clients * x.shape[1])
         apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
     if isinstance(x, SparseMatrix) and config.maps == "identity" and not sends_features(config):
