@@ -130,10 +130,22 @@ def reproduce(
         try:
             for entry in found:
                 write_bytes(folder / entry["plot"], draw(entry))
-            write_json(folder / "reproduce.json", finished.to_json())
+            content = finished.to_json()
+            # Items that the folder has from before stay, in the recipe's order.
+            every = {entry["item"]: entry for entry in [*_items_before(folder), *content["items"]]}
+            content["items"] = [every[name] for name in recipe.items if name in every]
+            write_json(folder / "reproduce.json", content)
         except OSError as error:
             raise files.cannot_be_written(folder, error) from error
     return finished
+
+
+def _items_before(folder: Path) -> list[dict[str, Any]]:
+    """The items in reproduce.json, none where it is not there."""
+    path = folder / "reproduce.json"
+    content = files.read_json(path) if path.exists() else {}
+    items: list[dict[str, Any]] = content.get("items", []) if isinstance(content, dict) else []
+    return items
 
 
 def resume_reproduction(

@@ -131,6 +131,17 @@ def test_another_item_can_join_the_folder_and_the_quick_version_or_a_changed_rec
         reproduce(toy, out="r")
 
 
+def test_the_file_keeps_the_items_that_were_made_before_in_the_order_of_the_recipe(
+    toy: str, own_folder: Path
+) -> None:
+    reproduce(toy, "other", out="r")
+    before = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
+    assert [item["item"] for item in reproduce(toy, "small", out="r").items] == ["small"]
+    after = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
+    assert [item["item"] for item in after] == ["small", "other"]
+    assert after[1] == before[0]
+
+
 def test_a_metric_that_is_no_share_is_not_in_percent(toy: str) -> None:
     (item,) = reproduce(toy, "other", out="r").items
     alone = graphfed.run("fedavg", clients=2, rounds=1, out=False)
