@@ -111,7 +111,7 @@ def test_the_whole_command_is_measured_from_outside_with_its_imports_and_memory(
 def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
     (graph,) = run("split_learning", tmp_path / "split.json")["graphs"]
     assert graph["largest_differences"]["three holders and one"] <= 1e-9
-    assert 0 < graph["largest_differences"]["with shares"] < 1e-2
+    assert 0 < graph["largest_differences"]["with shares"] < 1e-3
     assert set(graph["ratios"]) == {"three holders / one", "shares / clear"}
 
 
