@@ -24,7 +24,7 @@ from graphfed.experiment.config import RunConfig
 from graphfed.experiment.plan import InputCache, run_or_read
 from graphfed.experiment.progress import human_seconds, show_progress
 from graphfed.experiment.reopen import config_from_json
-from graphfed.runtime.interrupts import stopping
+from graphfed.runtime.interrupts import heard_since, stopping
 
 __all__ = ["Run", "check_jobs", "run_all"]
 
@@ -146,6 +146,7 @@ def _end_with_caller(hears: Connection) -> None:
 
 
 def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
+    began = time.monotonic()
     try:
         with stopping():
             path = Path(folder)
@@ -153,3 +154,5 @@ def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
             run_or_read(config, _cache.get(config), path, command, None)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)  # whoever only returns is given the next run
+    if heard_since(began):  # the run had ended already: nobody asks again
+        os._exit(INTERRUPTED)

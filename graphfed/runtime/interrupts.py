@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Interrupted", "Wish", "listening", "stopping"]
+__all__ = ["Interrupted", "Wish", "heard_since", "listening", "stopping"]
 
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -24,6 +24,11 @@ class _Ear:
     """When this process last heard a signal."""
 
     last = float("-inf")
+
+
+def heard_since(moment: float) -> bool:
+    """Whether a signal was heard after a moment of `time.monotonic`."""
+    return _Ear.last > moment
 
 
 class Wish:
