@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.transcript import dense_rows
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.fedgcn import find_closure, neighbour_counts
 from graphfed.nn.sparse import SparseMatrix
@@ -91,18 +92,11 @@ def _matches(
 ) -> np.ndarray:
     """Whether each share times its factor is the vertex's features, [n] bool."""
     assert cohort.x is not None
-    recovered = _dense(uploaded, share) * torch.from_numpy(factor)[:, None]
-    truth = _dense(cohort.x, source)
+    recovered = dense_rows(uploaded, share) * torch.from_numpy(factor)[:, None]
+    truth = dense_rows(cohort.x, source)
     scale = truth.abs().amax(dim=1).clamp(min=1e-30)
     close: np.ndarray = ((recovered - truth).abs().amax(dim=1) <= TOLERANCE * scale).numpy()
     return close
-
-
-def _dense(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:
-    at = torch.from_numpy(index)
-    if isinstance(rows, SparseMatrix):
-        return rows.select_rows(at.to(rows.values.device)).to_dense().double().cpu()
-    return rows[at.to(rows.device)].double().cpu()
 
 
 CHECK = Check(

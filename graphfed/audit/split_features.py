@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.federation.cohort import Cohort
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.audit.transcript import dense_rows
 
 __all__ = ["CHECK"]
 
@@ -28,10 +27,11 @@ def run(audited: AuditedRun) -> Finding:
     cohort = transcript.cohort
     ids, first = np.unique(cohort.id.cpu().numpy(), return_index=True)
     kept = np.sort(np.random.default_rng(0).permutation(len(ids))[:MOST])
-    rows = torch.from_numpy(first[kept])
-    truth = _dense(cohort.x, rows)
+    assert cohort.x is not None
+    rows = first[kept]
+    truth = dense_rows(cohort.x, rows)
     if audited.config.training.maps == "identity":  # type: ignore[attr-defined]
-        return _read(audited, cohort, rows, truth)
+        return _read(audited, rows, truth)
     uploads = transcript.first("sapgnn/local_embedding", "train").payload.double().cpu()
     place = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()))
     pooled = torch.full((len(ids), uploads.shape[1]), -torch.inf, dtype=torch.float64)
@@ -55,11 +55,11 @@ def run(audited: AuditedRun) -> Finding:
     )
 
 
-def _read(audited: AuditedRun, cohort: Cohort, rows: torch.Tensor, truth: torch.Tensor) -> Finding:
+def _read(audited: AuditedRun, rows: np.ndarray, truth: torch.Tensor) -> Finding:
     """Identity messages: the rows that arrived are the features."""
     pooling = "sapgnn/features" if audited.config.training.update != "tropical" else None  # type: ignore[attr-defined]
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
-    arrived = _dense(audited.transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
+    arrived = dense_rows(audited.transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
     same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
     share = float(same.mean())
     return Finding(
@@ -92,13 +92,6 @@ def _fit(
     gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
     guess = (others - centre) @ torch.linalg.lstsq(gram, a.T @ b).solution + middle
     return 1 - float(((their_truth - guess) ** 2).sum() / ((their_truth - middle) ** 2).sum())
-
-
-def _dense(rows: torch.Tensor | SparseMatrix | None, index: torch.Tensor) -> torch.Tensor:
-    assert rows is not None
-    if isinstance(rows, SparseMatrix):
-        return rows.select_rows(index.to(rows.values.device)).to_dense().double().cpu()
-    return rows[index.to(rows.device)].double().cpu()
 
 
 CHECK = Check(

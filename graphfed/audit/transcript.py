@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from graphfed.errors import GraphfedError
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.nn.sparse import SparseMatrix
 
 if TYPE_CHECKING:
     from graphfed.experiment.config import RunConfig
     from graphfed.experiment.run import Inputs
 
-__all__ = ["Crossing", "Transcript", "record_first_round"]
+__all__ = ["Crossing", "Transcript", "dense_rows", "record_first_round"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,3 +82,11 @@ def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
     train(fed, config.method, data, task, dataclasses.replace(config.training, rounds=1))
     return Transcript(tuple(fed.crossings), cohort)
+
+
+def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:
+    """Some rows [n] of features or of what crossed, [n, F] float64 on the CPU."""
+    at = torch.from_numpy(index)
+    if isinstance(rows, SparseMatrix):
+        return rows.select_rows(at.to(rows.values.device)).to_dense().double().cpu()
+    return rows[at.to(rows.device)].double().cpu()

@@ -1,12 +1,10 @@
 """Partitions by class: label_dirichlet (two kinds) and label_skew."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from graphfed.data.graph import Graph
 from graphfed.data.seeding import generator
-from graphfed.data.tables import Partition, from_assignment
+from graphfed.data.tables import Partition, from_assignment, without_cut
 from graphfed.errors import InputError, did_you_mean
 
 __all__ = ["MIN_VERTICES", "label_dirichlet", "label_skew"]
@@ -139,15 +137,5 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, vertices: st
         return dealt
     held_id = np.tile(np.arange(graph.num_nodes), clients)
     held_site = np.repeat(np.arange(clients), graph.num_nodes)
-    none = np.zeros(0, dtype=np.int64)
-    return replace(
-        dealt,
-        held_site=held_site,
-        held_id=held_id,
-        held_vertex=held_id.copy(),
-        held_owner=site[held_id] == held_site,
-        cut_site=none,
-        cut_id=none.copy(),
-        cut_remote_site=none.copy(),
-        cut_remote_id=none.copy(),
-    )
+    held = (held_site, held_id, site[held_id] == held_site)
+    return without_cut(graph, held, (dealt.edge_site, dealt.edge_u, dealt.edge_v), num_sites=clients)

@@ -5,7 +5,7 @@ from scipy.special import ndtr, ndtri
 
 from graphfed.data.graph import Graph, sorted_unique
 from graphfed.data.seeding import generator
-from graphfed.data.tables import Partition, cut_rows
+from graphfed.data.tables import Partition, cut_rows, without_cut
 from graphfed.errors import InputError, did_you_mean
 
 __all__ = ["edges_uniform", "overlapping"]
@@ -68,22 +68,8 @@ def edges_uniform(
         holders = np.bincount(held_id, minlength=n)
         chosen = np.cumsum(holders) - holders + (rng.random(n) * holders).astype(np.int64)
         held_owner[by_vertex[chosen]] = True
-    none = np.zeros(0, dtype=np.int64)
-    return Partition(
-        held_site=held_site,
-        held_id=held_id,
-        held_vertex=held_id.copy(),
-        held_owner=held_owner,
-        edge_site=edge_site,
-        edge_u=edge_u,
-        edge_v=edge_v,
-        cut_site=none,
-        cut_id=none.copy(),
-        cut_remote_site=none.copy(),
-        cut_remote_id=none.copy(),
-        num_sites=clients,
-        graph_hash=graph.hash,
-    )
+    held, edges = (held_site, held_id, held_owner), (edge_site, edge_u, edge_v)
+    return without_cut(graph, held, edges, num_sites=clients)
 
 
 def overlapping(graph: Graph, clients: int, seed: int, mean: float, variance: float) -> Partition:

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 
 from graphfed.data.graph import Graph
 from graphfed.data.seeding import generator
-from graphfed.data.tables import Partition, from_assignment
+from graphfed.data.tables import Partition, from_assignment, without_cut
 from graphfed.errors import InputError
 
 __all__ = ["ego", "louvain", "metis", "random"]
@@ -30,23 +30,8 @@ def column(graph: Graph, clients: int, seed: int) -> Partition:
     if held is None:
         assert graph.sites is not None
         return from_assignment(graph, graph.sites, num_sites=clients)
-    u, v = graph.edges[:, held.edge]
-    none = np.zeros(0, dtype=np.int64)
-    return Partition(
-        held_site=held.site,
-        held_id=held.vertex,
-        held_vertex=held.vertex.copy(),
-        held_owner=held.owner,
-        edge_site=held.edge_site,
-        edge_u=u,
-        edge_v=v,
-        cut_site=none,
-        cut_id=none.copy(),
-        cut_remote_site=none.copy(),
-        cut_remote_id=none.copy(),
-        num_sites=clients,
-        graph_hash=graph.hash,
-    )
+    edges = (held.edge_site, *graph.edges[:, held.edge])
+    return without_cut(graph, (held.site, held.vertex, held.owner), edges, num_sites=clients)
 
 
 def ego(graph: Graph, clients: int, seed: int) -> Partition:

@@ -28,7 +28,7 @@ from graphfed.data.table_checks import check_against_graph, check_recipe, check_
 from graphfed.errors import InputError, shown
 from graphfed.files import read_metadata, read_tensors, write_tensors
 
-__all__ = ["Option", "Partition", "cut_rows", "from_assignment", "order_by_site"]
+__all__ = ["Option", "Partition", "cut_rows", "from_assignment", "order_by_site", "without_cut"]
 
 Option = int | float | str
 
@@ -210,6 +210,36 @@ def from_assignment(
         name=name,
         options=dict(options or {}),
         seed=int(seed),
+    )
+
+
+def without_cut(
+    graph: Graph,
+    held: tuple[np.ndarray, np.ndarray, np.ndarray],
+    edges: tuple[np.ndarray, np.ndarray, np.ndarray],
+    *,
+    num_sites: int,
+) -> Partition:
+    """The partition of sites that may share vertices and edges, where an edge that a site lacks is only
+    unknown there: no edge is cut.
+
+    held: site, vertex and owner [M], sorted by (site, vertex); edges: site, u and v [E], sorted by (site, u,
+    v)."""
+    none = np.zeros(0, dtype=np.int64)
+    return Partition(
+        held_site=held[0],
+        held_id=held[1],
+        held_vertex=held[1].copy(),
+        held_owner=held[2],
+        edge_site=edges[0],
+        edge_u=edges[1],
+        edge_v=edges[2],
+        cut_site=none,
+        cut_id=none.copy(),
+        cut_remote_site=none.copy(),
+        cut_remote_id=none.copy(),
+        num_sites=num_sites,
+        graph_hash=graph.hash,
     )
 
 
