@@ -13,10 +13,7 @@ No process outlives its caller: a thread of every process watches the connection
 process when it closes, however the caller ended. A process is in a session of its own, so that Ctrl-C reaches
 the caller alone, which then stops them all.
 
-When a program fails, its process says where: stage, place, phase, round, and the exception's type and line.
-The exception's message goes along only where graphfed raised it on purpose: any other message may quote the
-values that it is about (``KeyError: 'Alice'``), and those are a site's data. The local runtime, where all
-data is in one process anyway, shows everything."""
+What a process says of its own failure is in `runtime.failures`."""
 
 import contextlib
 import errno
@@ -30,7 +27,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -38,36 +34,18 @@ from typing import Any, NoReturn
 
 import torch
 
-from graphfed.errors import GraphfedError, InputError
-from graphfed.federation import Federation, StageError, wire
+from graphfed.errors import InputError
+from graphfed.federation import Federation, wire
 from graphfed.federation.tape import SERVER_END
+from graphfed.runtime.failures import MAX_TEXT, what_failed
+from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, ProcessError, check_size
 
-__all__ = ["MAX_MESSAGE", "PATIENCE", "PipeLink", "ProcessError", "Sites"]
-
-#: Seconds without any sign of life after which a waiting process gives up.
-PATIENCE = 600.0
-#: Bytes of the largest message between two processes: 1 GiB. A longer one is refused where it is sent; a
-#: length beyond it on arrival is refused before any memory is taken for it.
-MAX_MESSAGE = 1 << 30
+__all__ = ["PipeLink", "Sites"]
 
 #: Bytes of the longest key of a message.
 _MAX_KEY = 1 << 12
-#: Characters of the longest error text a process sends.
-_MAX_TEXT = 20_000
 #: Seconds all processes together have to end by themselves.
 _GRACE = 2.0
-
-
-class ProcessError(GraphfedError):
-    """A process of the run failed, died, stayed silent or was stopped."""
-
-
-class _PeerLost(ProcessError):
-    """The connection to another process is gone."""
-
-    def __init__(self, peer: int, message: str) -> None:
-        super().__init__(message)
-        self.peer = peer
 
 
 class PipeLink:
@@ -85,50 +63,39 @@ class PipeLink:
         patience: float = PATIENCE,
         max_message: int = MAX_MESSAGE,
     ) -> None:
-        self.run = ""
         self._connections = connections
-        self._patience, self._max_message = patience, max_message
-        self._mail: dict[tuple[int, str], bytes] = {}
-        #: peers that can be heard no more, and why
-        self._closed: dict[int, str] = {}
-        self._arrived = threading.Condition()
+        self._max_message = max_message
+        self._mailbox = Mailbox(patience)
         for peer, connection in connections.items():
             threading.Thread(target=self._read, args=(peer, connection), daemon=True).start()
+
+    def begin(self, run: str) -> None:
+        """Messages from here on are those of another run."""
+        self._mailbox.begin(run)
 
     def _read(self, peer: int, connection: Connection) -> None:
         try:
             while True:
                 key = connection.recv_bytes(_MAX_KEY).decode()
                 message = connection.recv_bytes(self._max_message)
-                with self._arrived:
-                    self._mail[peer, key] = message
-                    self._arrived.notify_all()
+                self._mailbox.put(peer, key, message)
         except (EOFError, ConnectionError):
             reason = "closed its connection"
         except (OSError, ValueError, MemoryError) as error:
             reason = f"sent what cannot be read ({error}; at most {self._max_message} bytes a message)"
-        with self._arrived:
-            self._closed[peer] = reason
-            self._arrived.notify_all()
+        self._mailbox.close(peer, reason)
 
     def send(self, to: int, key: str, message: bytes) -> None:
-        _check_size(message, key, self._max_message)
+        check_size(message, key, self._max_message)
         connection = self._connections[to]
         try:
-            connection.send_bytes(f"{self.run}/{key}".encode())
+            connection.send_bytes(f"{self._mailbox.run}/{key}".encode())
             connection.send_bytes(message)
         except OSError as error:
-            raise _PeerLost(to, f"{_name(to)} closed its connection; sending {key}") from error
+            raise PeerLost(to, f"{_name(to)} closed its connection; sending {key}") from error
 
     def recv(self, sender: int, key: str) -> bytes:
-        box = (sender, f"{self.run}/{key}")
-        with self._arrived:
-            self._arrived.wait_for(lambda: box in self._mail or sender in self._closed, self._patience)
-            if box in self._mail:
-                return self._mail.pop(box)
-            if sender in self._closed:
-                raise _PeerLost(sender, f"{_name(sender)} {self._closed[sender]}; waiting for {key}")
-        raise ProcessError(f"{_name(sender)} sent nothing for {self._patience:g} s; waiting for {key}")
+        return self._mailbox.take(sender, key, _name(sender))
 
 
 class Sites:
@@ -321,14 +288,6 @@ def _close_all(peers: dict[int, socket.socket]) -> None:
         s.close()
 
 
-def _check_size(message: bytes, what: str, limit: int) -> None:
-    if len(message) > limit:
-        raise ProcessError(
-            f"{what} is a message of {len(message)} bytes, more than the {limit} that cross between two "
-            "processes; use runtime 'local', or more clients with fewer rows each"
-        )
-
-
 def _refuse_start(error: OSError, count: int) -> NoReturn:
     """Why `count` processes cannot be started."""
     if error.errno != errno.EMFILE:
@@ -371,7 +330,7 @@ def _serve(told: dict[str, Any]) -> None:
 
     def report(value: Any, **header: Any) -> None:
         message = wire.encode(value, **header)
-        _check_size(message, f"the {header['kind']} of {_name(end)}", MAX_MESSAGE)
+        check_size(message, f"the {header['kind']} of {_name(end)}", MAX_MESSAGE)
         with contextlib.suppress(OSError):  # the caller is gone: the watching thread ends this process
             control.send_bytes(message)
 
@@ -380,7 +339,7 @@ def _serve(told: dict[str, Any]) -> None:
 
     while True:
         job = json.loads(jobs.get())
-        link.run = str(job["run"])
+        link.begin(str(job["run"]))
         fed = Federation(
             job["hosts"],
             here=[] if end == SERVER_END else [end],
@@ -391,33 +350,11 @@ def _serve(told: dict[str, Any]) -> None:
             module, _, name = job["program"].partition(":")
             report(getattr(importlib.import_module(module), name)(fed, job["arguments"], tell), kind="result")
         except InputError as error:
-            report(str(error)[:_MAX_TEXT], kind="input")
-        except _PeerLost as error:
-            report(str(error)[:_MAX_TEXT], kind="lost", peer=error.peer)
+            report(str(error)[:MAX_TEXT], kind="input")
+        except PeerLost as error:
+            report(str(error)[:MAX_TEXT], kind="lost", peer=error.peer)
         except Exception as error:
-            report(_what_failed(error, fed.ledger.round)[:_MAX_TEXT], kind="failed")
-
-
-def _what_failed(error: Exception, number: int) -> str:
-    """What leaves the process when its program fails in round `number`: see the top of this file.
-
-    A `StageError` says stage, place, phase and round before the message of its cause; what follows (that
-    message, the inputs) is left out."""
-    cause = error.__cause__
-    if isinstance(error, StageError) and isinstance(cause, Exception):
-        before, found, _ = str(error).partition(f": {type(cause).__name__}: ")
-        if found:
-            return f"{before}: {_kind_and_line(cause)}"
-    return f"failed in round {number}, outside a stage: {_kind_and_line(error)}"
-
-
-def _kind_and_line(error: Exception) -> str:
-    """The exception's type with the innermost file and line, or with the message where it is graphfed's."""
-    kind = type(error).__name__
-    if isinstance(error, GraphfedError) and not isinstance(error, StageError):
-        return f"{kind}: {error}"
-    frames = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
-    return f"{kind} at {frames[-1]}" if frames else kind
+            report(what_failed(error, fed.ledger.round), kind="failed")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from runtime_programs import SECRET
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import CLIENTS, Federation, wire
 from graphfed.federation.tape import SERVER_END
-from graphfed.runtime import processes
-from graphfed.runtime.processes import PipeLink, ProcessError, Sites
+from graphfed.runtime import failures, processes
+from graphfed.runtime.mailbox import ProcessError
+from graphfed.runtime.processes import PipeLink, Sites
 
 #: Seconds after which a test gives up on a process that should have ended.
 LIMIT = 30
@@ -305,13 +306,13 @@ def test_outside_a_stage_the_message_goes_along_only_where_graphfed_wrote_it() -
     fed = Federation([(0,)])
     with pytest.raises(ValueError, match="Alice") as foreign:
         runtime_programs.fails_outside_a_stage(fed)
-    told = processes._what_failed(foreign.value, fed.ledger.round)
+    told = failures.what_failed(foreign.value, fed.ledger.round)
     assert told.startswith("failed in round 3, outside a stage: ValueError at ")
     assert "runtime_programs.py:" in told
     assert SECRET not in told
     with pytest.raises(GraphfedError) as ours:
         runtime_programs.refuses(fed)
-    assert "GraphfedError: layer 2 needs 4 heads" in processes._what_failed(ours.value, 0)
+    assert "GraphfedError: layer 2 needs 4 heads" in failures.what_failed(ours.value, 0)
 
 
 def test_the_local_runtime_shows_everything() -> None:
