@@ -1,0 +1,167 @@
+"""The project file `graphfed-project.yaml`: who takes part in a deployment, and where the server is.
+
+    name: fraud
+    server: {host: fl.example.org, port: 8002, listen: 0.0.0.0}
+    sites: [bank_a, bank_b, {name: hub, clients: 100}]
+    coordinator: coordinator@graphfed.example
+
+host: what the sites connect to; listen: the server's own address that is listened at, 127.0.0.1 (only this
+machine) unless it is given. The sites stand in the order of the clients; a gateway holds several, one after
+the other. The coordinator is who starts runs.
+"""
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import write_bytes
+from graphfed.plain_yaml import read_yaml
+
+__all__ = ["COORDINATOR", "PROJECT_FILE", "Project", "Site", "load_project", "make_project", "write_project"]
+
+PROJECT_FILE = "graphfed-project.yaml"
+COORDINATOR = "coordinator@graphfed.example"
+PORT = 8002
+LOOPBACK = "127.0.0.1"
+#: Names of folders beside the sites' kits.
+RESERVED = ("server", "coordinator", "authority")
+#: FLARE's forms of names, and the 64 signs that a certificate has for one.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HOST = re.compile(
+    r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+)
+_IDENTITY = re.compile(r"(?=.{1,64}$)[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}")
+MAX_CLIENTS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """One site's process and how many clients it holds."""
+
+    name: str
+    clients: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """A project file, checked. sites: in the order of the clients."""
+
+    name: str
+    sites: tuple[Site, ...]
+    host: str = "localhost"
+    port: int = PORT
+    listen: str = LOOPBACK
+    coordinator: str = COORDINATOR
+
+    @property
+    def hosts(self) -> list[tuple[int, ...]]:
+        """The indices of each site's clients, one after the other."""
+        blocks, start = [], 0
+        for site in self.sites:
+            blocks.append(tuple(range(start, start + site.clients)))
+            start += site.clients
+        return blocks
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as the sites connect to it."""
+        return f"{self.host}:{self.port}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What `make_project` takes."""
+        return {
+            "name": self.name,
+            "server": {"host": self.host, "port": self.port, "listen": self.listen},
+            "sites": [s.name if s.clients == 1 else dataclasses.asdict(s) for s in self.sites],
+            "coordinator": self.coordinator,
+        }
+
+
+def load_project(path: Path) -> Project:
+    """Read a project file. InputError as `make_project`, and for a file that is no plain YAML."""
+    return make_project(read_yaml(path, "the project file"), f"the project file {path}")
+
+
+def make_project(content: Any, origin: str) -> Project:
+    """A project of plain values; `origin` is for messages. InputError for whatever is wrong with them."""
+    content = _mapping(content, origin, ("name", "server", "sites", "coordinator"))
+    server = _mapping(content.get("server") or {}, f"{origin}, server", ("host", "port", "listen"))
+    host = _text(
+        server.get("host", "localhost"), f"{origin}, server, host", _HOST, "a host's name or address"
+    )
+    listen = server.get("listen", LOOPBACK)
+    try:
+        listen = str(ipaddress.IPv4Address(listen))
+    except ValueError:
+        raise InputError(
+            f"{origin}, server, listen: {shown(listen)} is no IPv4 address; give 127.0.0.1 for this machine "
+            "only, 0.0.0.0 for every network it is in, or one of its own addresses"
+        ) from None
+    return Project(
+        name=_text(content.get("name"), f"{origin}, name", _NAME, "letters, digits, - and _"),
+        sites=_sites(content.get("sites"), f"{origin}, sites"),
+        host=host,
+        port=_number(server.get("port", PORT), f"{origin}, server, port", 1, 65535),
+        listen=listen,
+        coordinator=_text(
+            content.get("coordinator", COORDINATOR),
+            f"{origin}, coordinator",
+            _IDENTITY,
+            "as name@example.org",
+        ),
+    )
+
+
+def write_project(project: Project, path: Path) -> None:
+    """Write the file that `load_project` reads. InputError where there is one already."""
+    import yaml
+
+    if path.exists():
+        raise InputError(f"{path} is there already; remove it, or give --out another name")
+    text = yaml.safe_dump(project.to_json(), sort_keys=False, default_flow_style=None)
+    write_bytes(path, text.encode())
+
+
+def _mapping(content: Any, origin: str, keys: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise InputError(f"{origin} must have the keys {', '.join(keys)}; got {shown(content)}")
+    for key in content:
+        if key not in keys:
+            raise InputError(f"{origin} has no key {shown(key)}; {did_you_mean(str(key), keys)}")
+    return content
+
+
+def _text(value: Any, origin: str, form: re.Pattern[str], expected: str) -> str:
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise InputError(f"{origin}: {shown(value)} cannot be used; write {expected}")
+    return value
+
+
+def _number(value: Any, origin: str, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InputError(f"{origin}: {shown(value)} cannot be used; give a number from {low} to {high}")
+    return value
+
+
+def _sites(content: Any, origin: str) -> tuple[Site, ...]:
+    if not isinstance(content, list) or not content:
+        raise InputError(f"{origin}: name at least one, as in [bank_a, bank_b]; got {shown(content)}")
+    sites: list[Site] = []
+    for entry in content:
+        fields = entry if isinstance(entry, Mapping) else {"name": entry}
+        fields = _mapping(fields, origin, ("name", "clients"))
+        name = _text(fields.get("name"), origin, _NAME, "letters, digits, - and _, at most 64")
+        if name.lower() in RESERVED:
+            raise InputError(
+                f"{origin}: {name!r} is the name of another folder of the project; choose another"
+            )
+        # The kits' folders may come to lie where capitals make no difference.
+        if name.lower() in {site.name.lower() for site in sites}:
+            raise InputError(f"{origin}: {name!r} is named twice; give every site a name of its own")
+        clients = _number(fields.get("clients", 1), f"{origin}, {name}, clients", 1, MAX_CLIENTS)
+        sites.append(Site(name, clients))
+    return tuple(sites)
