@@ -1,1 +1,1 @@
-"""Protections as functions on what a party holds: no places, no messages, no sockets."""
+"""Protections on what a party holds and sends: functions and state machines; no places, no sockets."""
