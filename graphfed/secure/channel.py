@@ -212,9 +212,10 @@ def _read(path: Path) -> bytes:
 
 
 def _read_certificate(path: Path) -> x509.Certificate:
+    content = _read(path)
     try:
-        return x509.load_pem_x509_certificate(_read(path))
-    except ValueError:
+        return x509.load_pem_x509_certificate(content)
+    except Exception:  # there are many ways not to be one
         raise InputError(f"{path} is not a certificate in PEM form; take it from the start-up kit") from None
 
 
@@ -307,8 +308,11 @@ class Handshake:
                 )
         try:
             certificate = x509.load_der_x509_certificate(encoded)
+        except Exception as error:  # a stranger's bytes can break a parser in many ways
+            raise self._refused(f"its certificate cannot be read ({type(error).__name__})") from None
+        try:
             name = _site_of(certificate, self.identity.root)
-        except (ValueError, x509.InvalidVersion) as why:
+        except ValueError as why:
             raise self._refused(f"its certificate cannot be trusted: {why}") from None
         if name != self.peer:
             raise self._refused(f"its certificate is that of {shown(name)}")

@@ -493,12 +493,15 @@ def test_a_site_cannot_vouch_for_another_name() -> None:
     assert "does not vouch for it" in refusal(offer_of(fake))
 
 
-@settings(deadline=None, max_examples=300)
-@given(bit=st.integers(0, 8 * 4096))
-def test_an_offer_with_any_bit_flipped_is_refused(bit: int) -> None:
-    offer = Handshake.begin(bank("north"), "south", "run 1").offer
-    with pytest.raises(ChannelError, match="what came as the offer of 'north' is refused: "):
-        Handshake.begin(bank("south"), "north", "run 1").finish(flipped(offer, bit))
+@pytest.mark.parametrize("kind", ["p256", "rsa"])
+def test_an_offer_with_any_bit_flipped_is_refused(kind: str) -> None:
+    """Every bit. Some flips make a certificate that the library warns of, and warnings are errors here."""
+    offer = Handshake.begin(site("north", kind), "south", "run 1").offer
+    south = Handshake.begin(bank("south"), "north", "run 1")
+    for bit in range(8 * len(offer)):
+        with pytest.raises(ChannelError, match="what came as the offer of 'north' is refused: "):
+            south.finish(flipped(offer, bit))
+    south.finish(offer)
 
 
 def test_an_offer_cut_at_any_length_or_made_longer_is_refused() -> None:
