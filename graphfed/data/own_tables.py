@@ -206,7 +206,7 @@ def classes_of(name: str, labels: Any, classes: Sequence[str] = ()) -> tuple[tup
 def _read_edges(
     description: Description, files: Files, keys: Any, site: Any, among: Among | None
 ) -> tuple[np.ndarray, np.ndarray | None, Any]:
-    """The last three of `Tables`. Block by block, so that the ids of all edges are never held."""
+    """The last three of `Tables`. Block by block, so that of the edges' ids only those elsewhere are held."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphfed.data import table_files
 from graphfed.data import vertex_ids as hashing
 from graphfed.data.description import describe_file
 from graphfed.data.graph import Graph
@@ -163,7 +164,7 @@ def test_sites_with_edges_between_them_read_what_one_party_would_deal_them(
 
 @settings(deadline=None, max_examples=30)
 @given(world=worlds(), data=st.data())
-def test_the_order_of_rows_and_the_direction_of_edges_do_not_matter(
+def test_the_order_of_rows_the_direction_of_edges_and_the_size_of_blocks_do_not_matter(
     world: World, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
@@ -174,7 +175,9 @@ def test_the_order_of_rows_and_the_direction_of_edges_do_not_matter(
     head, *rows = (folder / "north_edges.csv").read_text().splitlines()
     turned = [",".join([*row.split(",")[2:4], *row.split(",")[:2], row.split(",")[4]]) for row in rows]
     (folder / "north_edges.csv").write_text("\n".join([head, *turned]) + "\n")
-    again = read(folder / "north.yaml", "north")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_files, "_BLOCK_BYTES", 64)
+        again = read(folder / "north.yaml", "north")
     assert again.ids.equals(one.ids)
     assert again.schema == one.schema
     for field in dataclasses.fields(Cohort):
@@ -476,6 +479,17 @@ def test_without_a_column_sites_that_share_a_vertex_put_it_into_the_same_part(tm
     assert len(common) == 20
     assert all(parts[0][v] == parts[1][v] for v in common)
     assert len({parts[0][v] for v in common}) > 1
+
+
+@pytest.mark.parametrize(("split", "part"), [("default", "train"), ("random:1,0,0", "")])
+def test_a_part_counts_where_the_label_is(split: str, part: str, tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text(f"id,f,label,split\na,1,x,{part}\nb,2,,{part}\n")
+    (tmp_path / "e.csv").write_text("source,target\n")
+    (tmp_path / "d.yaml").write_text("nodes: n.csv\nedges: e.csv\n")
+    data = read(tmp_path / "d.yaml", "north", split=split)
+    assert data.schema.parts == ("column" if part else "hash")
+    assert [data.ids[i].as_py() for i in data.cohort.rows("train").tolist()] == ["a"]
+    assert data.cohort.owned.all()
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------
