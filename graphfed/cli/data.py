@@ -25,6 +25,7 @@ app = typer.Typer(
         graphfed data list
         graphfed data inspect bank.yaml
         graphfed data partition cora --clients 10 --out sites.safetensors
+        graphfed data deal cora --clients 3 --out sites
     See also:
         graphfed run; docs/data.md
     """,
@@ -194,6 +195,53 @@ def data_partition(
     print(f"\npartition: {out}\nuse it with: --partition {out}")
     if picture is not None:
         print(f"picture: {picture}")
+
+
+@app.command("deal")
+def data_deal(
+    data: DataArgument,
+    *,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", show_default=False, help="The new folder.")],
+    clients: Clients = None,
+    partition: Partition = None,
+    split: Split = None,
+    seed: Seed = None,
+    settings: DataSettings = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Deal a graph over sites and write a file for each: all that the site reads in a trial of a deployment.
+
+    A file is named after its site. It holds the site's vertices with their features, the labels and parts of
+    the split that the site owns, its edges, and the ids at the other ends of its edges to other sites. Hand
+    each site its own file and no other.
+
+    Examples:
+        graphfed data deal cora --clients 3 --out sites
+        graphfed data deal bank.yaml --out banks
+    See also:
+        graphfed data partition, graphfed data inspect; docs/data.md
+    """
+    from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.dealing import check_new_folder, write_cohorts
+    from graphfed.experiment.inspect import Inspection, inspect
+    from graphfed.experiment.source import data_source
+
+    check_new_folder(out)
+    source = data_source(data)
+    found = inspect(
+        source, clients=clients, partition=partition or source.default_partition, split=split or "default",
+        seed=seed or 0, data_dir=data_dir, settings=parse_settings(settings or ()),
+    )  # fmt: skip
+    if not isinstance(found, Inspection):
+        raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
+    if found.split_problem is not None:
+        raise InputError(found.split_problem)
+    assert found.partition is not None
+    files = write_cohorts(found.graph, found.parts, found.partition, out)
+    _print_sites(found)
+    print("\nthe sites' files, in the order of the clients:")
+    for name, file in files.items():
+        print(f"{name}: {file}")
 
 
 # ---- files -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ each of several sites, checked.
     site: bank                 the last three of them only where there is such a column
     label: fraud               any text or number; empty where unknown
     split: part                train, val, test, or empty for none
+    classes: [legit, fraud]    the labels in the order of their numbers (default: those found, sorted)
     features: [age, "f_*"]     default: every other column
     source: from               columns of the edges: the ids of both ends (default: source, target)
     target: to
@@ -56,7 +57,7 @@ _EDGE_COLUMNS = {
 #: The files of one site, and what else has no use beside `sites`.
 _FILES = ("nodes", "edges")
 _ONE_TABLE = (*_FILES, "site", "source_site", "target_site")
-KEYS = ("sites", *_FILES, *NODE_COLUMNS, "features", *_EDGE_COLUMNS, "repeated", "name")
+KEYS = ("sites", *_FILES, *NODE_COLUMNS, "classes", "features", *_EDGE_COLUMNS, "repeated", "name")
 #: Columns that a description can leave out by naming nothing.
 _OPTIONAL = ("site", "label", "split", "source_site", "target_site", "weight")
 
@@ -76,7 +77,8 @@ class Description:
 
     files: one entry without a site, or two and more, each with its site. site, label, split, source_site,
     target_site, weight: None where there is no such column. features: names of columns, in the order they are
-    used. repeated: what `make_graph` does with the weights of an edge that has several rows."""
+    used. repeated: what `make_graph` does with the weights of an edge that has several rows. classes: every
+    label there may be, () where they are those that are found."""
 
     name: str
     files: tuple[Files, ...]
@@ -91,11 +93,14 @@ class Description:
     target_site: str | None
     weight: str | None
     repeated: str
+    classes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A mapping that `describe` takes, with absolute paths."""
         content = dataclasses.asdict(self) | {"features": list(self.features)}
-        del content["files"]
+        del content["files"], content["classes"]
+        if self.classes:
+            content["classes"] = list(self.classes)
         paths = {files.site: {k: str(getattr(files, k).resolve()) for k in _FILES} for files in self.files}
         if None in paths:
             return {**paths[None], **content}
@@ -131,7 +136,11 @@ def describe(content: Any, folder: Path, origin: str) -> Description:
         if key not in KEYS:
             raise InputError(f"{origin} has an unknown key {key!r}; {did_you_mean(str(key), KEYS)}")
         unused = value is None and key in _OPTIONAL
-        if key not in ("features", "sites") and not unused and not isinstance(value, str | int | float):
+        if (
+            key not in ("features", "sites", "classes")
+            and not unused
+            and not isinstance(value, str | int | float)
+        ):
             raise InputError(f"{origin}: {key} must be text (found {type(value).__name__})")
     if "sites" in content:
         return _describe_sites(content, folder, origin)
@@ -255,6 +264,7 @@ def _describe(content: Mapping[str, Any], site: str | None, folder: Path, origin
         files=(Files(site, nodes.path, edges.path),),
         features=features,
         repeated=repeated,
+        classes=_classes(content.get("classes"), origin),
         **chosen,
     )
 
@@ -304,4 +314,22 @@ def _features(
                 )
     if not names:
         raise InputError(f"{file.path} has no column left for features; methods need at least one")
+    return tuple(names)
+
+
+def _classes(named: Any, origin: str) -> tuple[str, ...]:
+    """The names of the classes in the order of their numbers, as text."""
+    if named is None:
+        return ()
+    if not isinstance(named, list) or not named:
+        found = "none in it" if isinstance(named, list) else shown(named)
+        raise InputError(f"{origin}: classes must be a list of labels, as in [legit, fraud] (found {found})")
+    names = []
+    for name in named:
+        if isinstance(name, bool) or not isinstance(name, str | int | float) or not str(name).strip():
+            raise InputError(f"{origin}: the class {shown(name)} is no text; put it in quotes")
+        names.append(str(name).strip())
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{origin}: classes names {shown(twice[0])} twice; name every class once")
     return tuple(names)

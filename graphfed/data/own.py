@@ -1,16 +1,16 @@
 """The user's own graph: the tables that a description names, files of a whole graph, and networkx graphs."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphfed.data.description import NODE_COLUMNS, Description, Files, at_site
+from graphfed.data.description import Description, at_site
 from graphfed.data.graph import Graph, Held, Split, from_pyg, make_graph
 from graphfed.data.messages import brief
+from graphfed.data.own_tables import PARTS, classes_of, encoded, read_tables
 from graphfed.data.table_files import TableFile
 from graphfed.data.union import SiteTables, unite
 from graphfed.errors import InputError, shown
@@ -24,14 +24,6 @@ __all__ = [
 
 #: Endings of files that are a whole graph, or describe one.
 FILES = (".yaml", ".yml", ".pt", ".graphml")
-
-#: More values of a label than this are no classes but numbers or names.
-MAX_CLASSES = 1000
-#: So few may have less than two vertices each.
-FEW_CLASSES = 20
-#: Between a site and an id in one key; a character that no file of text should have.
-_BETWEEN = "\x1f"
-_PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 3, "": 3}
 
 
 def read_graph_file(path: Path) -> Graph:
@@ -140,18 +132,19 @@ def load_description(description: Description) -> Graph:
     if description.files[0].site is not None:
         return _load_sites(description)
     (files,) = description.files
-    nodes, edges, weights = _read(description, files)
-    texts = {"label": nodes.label, "site": nodes.site}
+    tables = read_tables(description, files)
+    texts = {"label": tables.label, "site": tables.site}
     return _assembled(
         description.name,
-        nodes.ids,
-        nodes.x,
+        tables.ids,
+        tables.x,
         {key: column for key, column in texts.items() if column is not None},
-        edges,
+        tables.ends,
         description.features,
-        parts=nodes.split,
-        weights=weights,
+        parts=tables.part,
+        weights=tables.weight,
         repeated=description.repeated,
+        classes=description.classes,
     )
 
 
@@ -161,11 +154,11 @@ def _load_sites(description: Description) -> Graph:
     for files in description.files:
         assert files.site is not None
         with at_site(files.site):
-            nodes, ends, weight = _read(description, files)
+            read = read_tables(description, files)
         tables.append(
             SiteTables(
                 files.site, TableFile(files.nodes), TableFile(files.edges),
-                nodes.ids, nodes.x, nodes.label, nodes.split, ends, weight,
+                read.ids, read.x, read.label, read.part, read.ends, read.weight,
             )
         )  # fmt: skip
     union = unite(
@@ -186,16 +179,9 @@ def _load_sites(description: Description) -> Graph:
         parts=union.part,
         weights=union.weight,
         held=union.held,
+        classes=description.classes,
         site_names=tuple(table.name for table in tables),
     )
-
-
-def _read(description: Description, files: Files) -> tuple["_Nodes", np.ndarray, np.ndarray | None]:
-    """A pair of files: nodes, ends of edges [2, m] as rows of the nodes, and weights [m] or None."""
-    nodes = _read_nodes(description, files)
-    keys = nodes.ids if description.source_site is None else _joined(nodes.site, nodes.ids)
-    _check_unique(description, files, keys, nodes)
-    return nodes, *_read_edges(description, files, keys)
 
 
 def _assembled(
@@ -211,30 +197,31 @@ def _assembled(
     repeated: str = "mean",
     held: Held | None = None,
     site_names: tuple[str, ...] = (),
+    classes: tuple[str, ...] = (),
 ) -> Graph:
     """The graph of columns that are read: texts has label, site and split where there are any; held and the
     names of its sites, where there are several sites' files."""
     if "split" in texts:
         parts = np.empty(len(x), dtype=np.int8)
         for i, part in enumerate(texts["split"].to_pylist()):
-            if part not in _PARTS:
+            if part not in PARTS:
                 raise InputError(
                     f"graph {name!r}, vertex {ids[i].as_py()[:60]!r}: {shown(part)} is no part of a split; "
                     "use train, val, test or nothing"
                 )
-            parts[i] = _PARTS[part]
+            parts[i] = PARTS[part]
     sites: np.ndarray | None = None
-    class_names: tuple[str, ...] = ()
+    class_names = classes
     y = np.full(len(x), -1, dtype=np.int64)
     if "site" in texts:
-        site_names, sites = _encoded(texts["site"])
+        site_names, sites = encoded(texts["site"])
         if "" in site_names:
             row = int(np.flatnonzero(sites == site_names.index(""))[0])
             raise InputError(
                 f"graph {name!r}, vertex {ids[row].as_py()[:60]!r} has no site; give every vertex one"
             )
     if "label" in texts:
-        class_names, y = _classes(name, texts["label"])
+        class_names, y = classes_of(name, texts["label"], classes)
     split = None if parts is None else Split("own", parts == 0, parts == 1, parts == 2)
     graph = make_graph(
         name,
@@ -250,166 +237,3 @@ def _assembled(
     return dataclasses.replace(
         graph, ids=ids, sites=sites, site_names=site_names, feature_names=features, held=held
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Nodes:
-    """Columns of the nodes: text as pyarrow arrays (None where there is no such column), x [N, F] float32,
-    split [N] int8 (see _PARTS)."""
-
-    ids: Any
-    site: Any
-    label: Any
-    x: np.ndarray
-    split: np.ndarray | None
-
-
-def _read_nodes(description: Description, files: Files) -> _Nodes:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    file = TableFile(files.nodes)
-    texts = {key: getattr(description, key) for key in NODE_COLUMNS if getattr(description, key) is not None}
-    wanted = list(dict.fromkeys([*texts.values(), *description.features]))
-    found: dict[str, list[Any]] = {key: [] for key in texts}
-    x: list[np.ndarray] = []
-    parts: list[np.ndarray] = []
-    for start, batch in file.batches(wanted):
-        for key, name in texts.items():
-            column = file.text(batch, name)
-            if key in ("id", "site"):
-                file.refuse_first(
-                    pc.equal(column, ""), start, name, "is empty", f"every vertex needs its {key}: fill it in"
-                )
-            if key == "split":
-                known = pc.index_in(column, value_set=pa.array(_PARTS))
-                file.refuse_first(
-                    pc.is_null(known),
-                    start,
-                    name,
-                    "is no part of a split",
-                    "use train, val, test or nothing",
-                    column,
-                )
-                parts.append(
-                    np.array(list(_PARTS.values()), dtype=np.int8)[known.to_numpy(zero_copy_only=False)]
-                )
-            found[key].append(column)
-        block = np.empty((batch.num_rows, len(description.features)), dtype=np.float32)
-        for j, name in enumerate(description.features):
-            block[:, j] = file.numbers(batch, name, start)
-        x.append(block)
-    if not x:
-        alone = "" if files.site is None else ": add them, or leave the site out"
-        raise InputError(f"{file.path} has no row; it needs one for each vertex{alone}")
-    columns = {key: pa.chunked_array(chunks).combine_chunks() for key, chunks in found.items()}
-    return _Nodes(
-        columns["id"],
-        columns.get("site"),
-        columns.get("label"),
-        np.concatenate(x),
-        np.concatenate(parts) if parts else None,
-    )
-
-
-def _joined(site: Any, ids: Any) -> Any:
-    """One key for each (site, id)."""
-    import pyarrow.compute as pc
-
-    return pc.binary_join_element_wise(site, ids, _BETWEEN)
-
-
-def _check_unique(description: Description, files: Files, keys: Any, nodes: _Nodes) -> None:
-    """Refuse an id that two vertices have, naming both rows."""
-    import pyarrow.compute as pc
-
-    first = pc.index_in(keys, value_set=keys).to_numpy(zero_copy_only=False)
-    again = np.flatnonzero(first != np.arange(len(first)))
-    if again.size:
-        file, row = TableFile(files.nodes), int(again[0])
-        name = nodes.ids[row].as_py()
-        at = "" if description.source_site is None else f" of site {nodes.site[row].as_py()!r}"
-        raise InputError(
-            f"{file.where(row)}, column {description.id!r}: the id {name!r}{at} is also in "
-            f"{file.place(int(first[row]))}; give every vertex an id of its own ({again.size} repeated)"
-        )
-
-
-def _encoded(column: Any) -> tuple[tuple[str, ...], np.ndarray]:
-    """The distinct values, in their natural order, and the number of each entry's."""
-    encoded = column.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    order = sorted(range(len(names)), key=lambda i: _natural(names[i]))
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[order] = np.arange(len(names))
-    return tuple(names[i] for i in order), rank[encoded.indices.to_numpy(zero_copy_only=False)]
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    """Numbers by value, before texts by letter."""
-    try:
-        value = float(name)
-    except ValueError:
-        return 1, 0.0, name
-    return (1, 0.0, name) if math.isnan(value) else (0, value, name)
-
-
-def _classes(name: str, labels: Any) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names of the classes, and the class of each vertex: -1 where the label is empty."""
-    names, y = _encoded(labels)
-    if "" in names:
-        empty = names.index("")
-        names = tuple(label for label in names if label)
-        y = np.where(y == empty, -1, y - (y > empty))
-    labelled = int((y >= 0).sum())
-    if len(names) > MAX_CLASSES or (len(names) > FEW_CLASSES and 2 * len(names) > labelled):
-        raise InputError(
-            f"graph {name!r}: {len(names)} different labels of {labelled} vertices are no classes; name "
-            "another column as 'label', or put these values into a few groups"
-        )
-    return names, y
-
-
-def _read_edges(description: Description, files: Files, keys: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """[2, m] int64: positions of both ends; and their weights [m] float32. Block by block, so that the ids of
-    all edges are never held."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    file = TableFile(files.edges)
-    ends = (("source", "source_site"), ("target", "target_site"))
-    keys_used = [key for pair in ends for key in pair if getattr(description, key) is not None]
-    weight = description.weight
-    wanted = list(dict.fromkeys(getattr(description, key) for key in keys_used))
-    wanted += [weight] if weight is not None and weight not in wanted else []
-    blocks: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
-    for start, batch in file.batches(wanted):
-        columns = [file.text(batch, getattr(description, key)) for key, _ in ends]
-        named = columns
-        if description.source_site is not None:
-            sites = (file.text(batch, getattr(description, key)) for _, key in ends)
-            named = [_joined(site, column) for site, column in zip(sites, columns, strict=True)]
-        # Both ends at once: the table of a million keys is built anew for every call.
-        places = pc.index_in(pa.concat_arrays(named), value_set=keys)
-        for (key, _), column, place in zip(
-            ends, columns, (places[: batch.num_rows], places[batch.num_rows :]), strict=True
-        ):
-            file.refuse_first(
-                pc.is_null(place), start, getattr(description, key), f"is no vertex of {files.nodes}",
-                "add the vertex, or drop the edge", column,
-            )  # fmt: skip
-        blocks.append(places.to_numpy(zero_copy_only=False).reshape(2, -1))
-        if weight is not None:
-            numbers = file.numbers(
-                batch, weight, start, "do without weights: 'weight:' with nothing after it"
-            )
-            file.refuse_first(
-                pa.array(numbers <= 0), start, weight, "is no weight",
-                "a weight is a number above 0: drop the edge, or rescale", pa.array(numbers),
-            )  # fmt: skip
-            weights.append(numbers)
-    edges = np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), dtype=np.int64)
-    if weight is None:
-        return edges, None
-    return edges, np.concatenate([*weights, np.zeros(0, dtype=np.float32)])

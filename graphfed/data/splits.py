@@ -6,7 +6,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["make_split"]
+__all__ = ["hashed_parts", "make_split"]
 
 KINDS = ("default", "per_class", "public", "random")
 
@@ -22,17 +22,7 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
 
     Raises InputError for an unknown spec, a split the data set does not have, or too few vertices.
     """
-    kind, colon, numbers = spec.partition(":")
-    kind = kind.lower()
-    if kind not in KINDS:
-        raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
-    if colon and kind in ("default", "public"):
-        raise InputError(
-            f"split {_brief(spec)}: {kind!r} takes no numbers; leave them out, or use "
-            "'per_class:20,500,1000' or 'random:0.5,0.25,0.25'"
-        )
-    if colon and not numbers:
-        raise InputError(f"split {_brief(spec)} has no numbers after the colon; write them or drop the colon")
+    kind, numbers = _parsed(spec)
     if kind == "default":
         kind = "per_class" if graph.split is None else "public"
     if kind == "public":
@@ -45,6 +35,44 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
     if kind == "per_class":
         return _per_class(graph, _counts(spec, numbers or "20,500,1000"), seed)
     return _random(graph, _fractions(spec, numbers or "0.5,0.25,0.25"), seed)
+
+
+def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
+    """The part of each vertex by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Sites that share a
+    vertex agree on its part without a word, whatever else they hold.
+
+    ids: [n] int64. spec: "random:A,B,C" as of `make_split`, here the chances of each part; "default" is
+    "random:0.5,0.25,0.25". Raises InputError for the splits that must see the whole graph."""
+    import torch
+
+    from graphfed.random import fold, uniform
+
+    kind, numbers = _parsed(spec)
+    if kind not in ("default", "random"):
+        raise InputError(
+            f"split {_brief(spec)} cannot be drawn where every site sees its own vertices only; give the "
+            "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
+        )
+    fractions = _fractions(spec, numbers or "0.5,0.25,0.25")
+    # A 64-bit hash of (seed, id), as a number in [0, 1).
+    place = uniform(fold(seed, "split/random"), torch.from_numpy(ids))[:, 0].numpy()
+    return np.searchsorted(np.cumsum(fractions), place, side="right").astype(np.int8)
+
+
+def _parsed(spec: str) -> tuple[str, str]:
+    """The kind of split that `spec` names, and its numbers as text; InputError for an unknown spec."""
+    kind, colon, numbers = spec.partition(":")
+    kind = kind.lower()
+    if kind not in KINDS:
+        raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
+    if colon and kind in ("default", "public"):
+        raise InputError(
+            f"split {_brief(spec)}: {kind!r} takes no numbers; leave them out, or use "
+            "'per_class:20,500,1000' or 'random:0.5,0.25,0.25'"
+        )
+    if colon and not numbers:
+        raise InputError(f"split {_brief(spec)} has no numbers after the colon; write them or drop the colon")
+    return kind, numbers
 
 
 def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:

@@ -37,10 +37,12 @@ class Inspection:
 
     overview: what `graphfed.data.overview.overview` tells; partition: None where the data names no sites and
     none were asked for; split_problem: why there is no usable split, None where there is; methods: every
-    method, with the reason why a run of it would be refused on this, None where it would not."""
+    method, with the reason why a run of it would be refused on this, None where it would not; parts: the
+    split itself, without vertices where it cannot be used."""
 
     graph: Graph
     partition: Partition | None
+    parts: Split
     overview: dict[str, Any]
     split: str
     split_problem: str | None
@@ -116,6 +118,7 @@ def inspect(
     return Inspection(
         graph=graph,
         partition=dealt,
+        parts=chosen,
         overview=overview(graph, chosen, inputs.partition),
         split=chosen.name,
         split_problem=split_problem,

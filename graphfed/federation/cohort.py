@@ -5,6 +5,7 @@ One client is a cohort of size one; all clients of a run can be one cohort. Func
 written for a cohort and never loop over its clients.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from torch import Tensor
 from graphfed.data.graph import Graph, Split
 from graphfed.data.tables import Partition
 from graphfed.errors import InputError
-from graphfed.files import read_tensors, write_tensors
+from graphfed.federation.cohort_checks import check_arrays
+from graphfed.files import read_metadata, read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix, sums_by
 
-__all__ = ["Cohort", "load_cohort", "make_cohort", "save_cohort"]
+__all__ = ["Cohort", "Names", "load_cohort", "load_names", "make_cohort", "save_cohort"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,14 @@ class Cohort:
     def counts(self, mask: Tensor) -> Tensor:
         """Rows of each client in a mask [N], [K] int64."""
         return torch.bincount(self.client[mask], minlength=self.num_clients)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a cohort's columns and classes are called: features (F of them), classes (C); () where unknown."""
+
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 def make_cohort(
@@ -176,10 +186,13 @@ _PLAIN = (
     "owners",
 )
 _WEIGHTS = ("edge_weight", "cut_weight")
+#: The key of the names among a file's texts.
+_NAMES = "names"
 
 
-def save_cohort(cohort: Cohort, path: Path) -> None:
-    """Write a cohort as one safetensors file: what a site's process reads, and all it reads."""
+def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
+    """Write a cohort as one safetensors file: what a site's process reads, and all it reads. names: go along
+    as text."""
     weights = _WEIGHTS if cohort.edge_weight is not None else ()
     arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
     arrays["clients"] = np.array(cohort.clients, dtype=np.int64)
@@ -193,11 +206,15 @@ def save_cohort(cohort: Cohort, path: Path) -> None:
         }
     elif cohort.x is not None:
         arrays["x"] = cohort.x.cpu().numpy()
-    write_tensors(path, arrays)
+    told = None
+    if names is not None:
+        told = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
+    write_tensors(path, arrays, told)
 
 
 def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
-    """Read what `save_cohort` wrote. Raises InputError for any other file."""
+    """Read what `save_cohort` wrote. Raises InputError for any other file, and for one whose columns do not
+    go together."""
     try:
         arrays, _ = read_tensors(path)
     except Exception as error:
@@ -205,6 +222,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
     missing = {*_PLAIN, "clients", "num_classes"} - {*arrays}
     if missing:
         raise InputError(f"{path} is not a cohort file: it lacks {', '.join(sorted(missing))}")
+    check_arrays(arrays, str(path))
     t = {name: torch.from_numpy(value).to(device) for name, value in arrays.items()}
     x: Tensor | SparseMatrix | None = t.get("x")
     if "x_values" in t:
@@ -218,3 +236,20 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
         cut_weight=t.get("cut_weight"),
         **{name: t[name] for name in _PLAIN},
     )
+
+
+def load_names(path: Path) -> Names:
+    """The names that `save_cohort` wrote beside a cohort; without any () for both. InputError for a file that
+    is no cohort's, and for names that are no lists of text."""
+    try:
+        told = read_metadata(path).get(_NAMES)
+        if told is None:
+            return Names()
+        content = json.loads(told)
+        lists = [content["features"], content["classes"]]
+    except Exception as error:
+        raise InputError(f"{path} is not a cohort file: {error}") from error
+    for names in lists:
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{path} is not a cohort file: its names are no lists of text")
+    return Names(*map(tuple, lists))

@@ -191,11 +191,14 @@ def find_rows(held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, n
 
     Raises InputError when a client of this host is asked for a vertex it does not hold."""
     client = site - host[0]
-    largest = int(held.held_ids.max()) if len(held.held_ids) else -1
-    wrong = (client < 0) | (client >= len(host)) | (ids < 0) | (ids > largest)
-    codes = held.held_client * (largest + 1) + held.held_ids
+    # Ids may be any numbers up to 2^63: a code has the id's place among those held.
+    known, place = torch.unique(held.held_ids, return_inverse=True)
+    wanted_place = torch.searchsorted(known, ids).clamp(max=max(len(known) - 1, 0))
+    wrong = (client < 0) | (client >= len(host))
+    wrong = wrong | (known[wanted_place] != ids if len(known) else torch.ones_like(wrong))
+    codes = held.held_client * len(known) + place
     order = torch.argsort(codes)
-    wanted = client * (largest + 1) + ids
+    wanted = client * len(known) + wanted_place
     row = torch.searchsorted(codes[order], wanted).clamp(max=max(len(codes) - 1, 0))
     if len(codes):
         row = order[row]

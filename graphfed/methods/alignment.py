@@ -8,7 +8,7 @@ vertex in common and which vertices are trained on. It refuses vertices whose fe
 it compares keyed hashes of them, and learns that they are the same or not. The first weights that holders
 have in common follow from the key too: the server could undo maps that it can draw itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -28,12 +28,14 @@ from graphfed.secure.keyed_ids import holders_key, keyed_names, simulated_key
 
 __all__ = [
     "MESSAGES",
+    "OWNER_MESSAGES",
     "AlignedConfig",
     "Alignment",
     "Holders",
     "TrainingVertices",
     "align",
     "common_seed",
+    "count_owners",
     "training_vertices",
 ]
 
@@ -72,14 +74,18 @@ def prepare(cohort: Cohort, task: Task, config: AlignedConfig) -> Holders:
             f"client {cohort.clients[0]} has {cohort.num_features} features where the holders agreed on "
             f"{task.num_features}; all holders need the same features in the same order"
         )
-    names = cohort.id
-    if config.vertex_ids != "plain":
-        ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
-        hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
-        if len(np.unique(hashed)) < len(hashed):
-            raise InputError("two vertices have one name under the holders' key; agree on another key")
-        names = torch.from_numpy(hashed[place]).to(cohort.id.device)
-    return Holders(cohort, names)
+    return Holders(cohort, names_of_ids(cohort, config))
+
+
+def names_of_ids(cohort: Cohort, config: AlignedConfig) -> Tensor:
+    """The name of each row's vertex, [N] int64, alike at all holders."""
+    if config.vertex_ids == "plain":
+        return cohort.id
+    ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
+    hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
+    if len(np.unique(hashed)) < len(hashed):
+        raise InputError("two vertices have one name under the holders' key; agree on another key")
+    return torch.from_numpy(hashed[place]).to(cohort.id.device)
 
 
 def secret(config: AlignedConfig) -> bytes:
@@ -128,6 +134,20 @@ def training_names(holders: Holders) -> RowIds:
 
 def names_of(holders: Holders, rows: Tensor) -> RowIds:
     return RowIds(holders.names[rows], holders.cohort.client[rows])
+
+
+def owner_names(cohort: Cohort, config: AlignedConfig) -> RowIds:
+    return RowIds(names_of_ids(cohort, config), cohort.client)
+
+
+def has_label(cohort: Cohort) -> Tensor:
+    """[N] uint8."""
+    return (cohort.y >= 0).to(torch.uint8)
+
+
+def with_owners(cohort: Cohort, counts: Tensor) -> Cohort:
+    """counts [N]: as of `owners_of`. A vertex without a label here is others' where they have its label."""
+    return replace(cohort, owned=(cohort.y >= 0) | (counts < 0), owners=counts.abs())
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -180,6 +200,14 @@ def batch_of(table: RouteTable, batches: int) -> Tensor:
     return torch.arange(n, device=table.ids.device) * batches // n
 
 
+def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
+    """How many holders have the label of each vertex, or, below zero, how many have the vertex where none has
+    its label, [U] int64. labels [M] uint8: whether each row has one."""
+    holders = torch.bincount(table.index, minlength=len(table.ids))
+    known = torch.zeros_like(holders).index_add(0, table.index, labels.long())
+    return torch.where(known > 0, known, -holders)
+
+
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -203,7 +231,7 @@ def align(fed: Federation, data: Located, task: Task, config: AlignedConfig) -> 
     InputError for a holder without vertices or with features of another width, a missing key or another than
     the other holders', and a vertex with other features at one holder than at another."""
     holders = fed.clients.run(prepare, data, task, config)
-    protection = {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.vertex_ids]
+    protection = protection_of(config)
     if config.vertex_ids == "keyed":
         checks = fed.clients.run(key_check, holders, config)
         checks = fed.gather(checks, name="key_check", protection=protection, grad=False)
@@ -241,6 +269,36 @@ def training_vertices(fed: Federation, aligned: Alignment, batch_size: int | Non
     batch = fed.download(fed.server.run(batch_of, table, count), route, name="batches", grad=False)
     return TrainingVertices(weight, batch, count)
 
+
+def count_owners(fed: Federation, data: Located, config: AlignedConfig) -> Located:
+    """The cohorts of holders that have read their own files, each with the `owned` and `owners` that it would
+    have if one party had dealt all files: a vertex is owned by those who have its label, and by all its
+    holders where nobody has. To be run before a method whose config is an `AlignedConfig`.
+
+    Holders with different keys have no name in common, and `align` says so afterwards."""
+    names = fed.clients.run(owner_names, data, config)
+    protection = protection_of(config)
+    route = fed.route(names, name="owners/vertex_ids", protection=protection)
+    labels = fed.upload(fed.clients.run(has_label, data), route, name="owners/labels", grad=False)
+    counts = fed.server.run(owners_of, labels, fed.table(route))
+    counts = fed.download(counts, route, name="owners/counts", grad=False)
+    result: Located = fed.clients.run(with_owners, data, counts)
+    return result
+
+
+def protection_of(config: AlignedConfig) -> str:
+    """What names of vertices are on the ledger."""
+    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.vertex_ids]
+
+
+OWNER_MESSAGES = {
+    "owners/vertex_ids": "A name for each of a holder's vertices, as in vertex_ids: the server learns which "
+    "holders have a vertex of the same name.",
+    "owners/labels": "For each of these whether the holder has its label, and not which. The server reads "
+    "it.",
+    "owners/counts": "From the server: for each of a holder's vertices how many holders have its label; "
+    "where none has, how many have the vertex.",
+}
 
 MESSAGES = {
     "key_check": "A number that holders of the same key have in common, so that the server can tell when one "

@@ -80,13 +80,16 @@ class Closure:
 def find_closure(cohort: Cohort) -> Closure:
     """The one-hop closure of every client."""
     cut_client = cohort.client[cohort.cut_row]
-    width = int(torch.cat([cohort.id, cohort.cut_id, cohort.id.new_zeros(1)]).max()) + 1
-    own, remote = cohort.client * width + cohort.id, cut_client * width + cohort.cut_id
-    codes = torch.unique(torch.cat([own, remote]))
-    place = torch.searchsorted(codes, own)
+    # Ids may be any numbers up to 2^63: a code has the id's place among those of the closure.
+    known, near = torch.unique(torch.cat([cohort.id, cohort.cut_id]), return_inverse=True)
+    codes, place = torch.unique(
+        torch.cat([cohort.client, cut_client]) * len(known) + near, return_inverse=True
+    )
+    own, remote = place[: cohort.num_rows], place[cohort.num_rows :]
     mine = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-    mine[place] = True
-    return Closure(codes % width, codes // width, place, mine, torch.searchsorted(codes, remote))
+    mine[own] = True
+    count = max(len(known), 1)
+    return Closure(known[codes % count], codes // count, own, mine, remote)
 
 
 def closure_ids(closure: Closure) -> RowIds:

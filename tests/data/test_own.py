@@ -135,6 +135,24 @@ def test_ids_that_are_unique_within_a_site_only_are_named_with_the_site(folder: 
     assert graph.edges.tolist() == [[0, 0], [1, 2]]
 
 
+@pytest.mark.parametrize("classes", [["yes", "maybe", "no"], ["no", "yes"]])
+def test_named_classes_are_numbered_in_their_order_whether_they_occur_or_not(
+    folder: Path, classes: list[str]
+) -> None:
+    graph = load(folder, classes=classes)
+    assert (graph.class_names, graph.num_classes) == (tuple(classes), len(classes))
+    assert graph.y.tolist() == [classes.index("yes"), classes.index("no"), -1, classes.index("no")]
+    assert load(folder, classes=None).class_names == ("no", "yes")
+    alone = load(folder, classes=classes, label=None, features=["age"])
+    assert (alone.class_names, alone.y.tolist()) == (tuple(classes), [-1] * 4), "named, though none is known"
+    again = describe(
+        describe({"nodes": "nodes.csv", "edges": "edges.csv", "classes": classes}, folder, "it").to_json(),
+        folder, "it",
+    )  # fmt: skip
+    assert again.classes == tuple(classes)
+    assert load_description(again).hash == graph.hash
+
+
 AMOUNTS = "source,target,amount\na,b,2\nb,a,0.5\n007,7,1\nb,b,9\n7,b,4\n"
 
 

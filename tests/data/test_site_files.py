@@ -112,6 +112,15 @@ def test_without_a_column_of_labels_every_holder_owns_its_vertices(folder: Path)
     assert (graph.y == -1).all()
 
 
+def test_named_classes_are_those_of_all_sites(folder: Path) -> None:
+    graph = load(folder, classes=["yes", "no", "unclear"])
+    assert (graph.class_names, graph.y.tolist()) == (("yes", "no", "unclear"), [0, 1, 1, -1])
+    with pytest.raises(
+        InputError, match=r"site 'north': .*customers\.csv, line 2, column 'label': 'yes' is none"
+    ):
+        load(folder, classes=["no"])
+
+
 def test_a_column_called_site_is_no_feature(folder: Path) -> None:
     for name in SITES:
         path = folder / name / "customers.csv"

@@ -4,13 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from graphfed.data.graph import make_graph
 from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
-from graphfed.federation.cohort import Cohort, load_cohort, make_cohort, save_cohort
+from graphfed.federation.cohort import Cohort, Names, load_cohort, load_names, make_cohort, save_cohort
+from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix
 
 PARTITIONS = {
@@ -28,8 +30,6 @@ def dense(x):
 
 @pytest.fixture(scope="module", params=["dense", "sparse"])
 def graph(request):
-    import scipy.sparse as sp
-
     rng = np.random.default_rng(3)
     n = 60
     x = (rng.random((n, 7)) < 0.3).astype(np.float32)
@@ -205,8 +205,91 @@ def test_another_file_is_no_cohort(tmp_path):
     (tmp_path / "x").write_bytes(b"text")
     with pytest.raises(InputError, match="is not a cohort file"):
         load_cohort(tmp_path / "x")
-    from graphfed.files import write_tensors
-
     write_tensors(tmp_path / "y", {"clients": np.zeros(1)})
     with pytest.raises(InputError, match="it lacks client, cut_client"):
         load_cohort(tmp_path / "y")
+
+
+def test_names_go_along_and_are_no_must(graph, split, parts, tmp_path):
+    cohort, path = make_cohort(graph, split, parts, [1]), tmp_path / "cohort.safetensors"
+    save_cohort(cohort, path)
+    assert load_names(path) == Names()
+    names = Names(("f\u00e9", "", 'g"'), ("no", "yes", "?"))
+    save_cohort(cohort, path, names)
+    assert load_names(path) == names
+    assert torch.equal(load_cohort(path).id, cohort.id)
+    for text in ("[", "{}", '{"features": "ab", "classes": []}', '{"features": [1], "classes": []}'):
+        write_tensors(path, read_tensors(path)[0], {"names": text})
+        with pytest.raises(InputError, match="is not a cohort file"):
+            load_names(path)
+    with pytest.raises(InputError, match="is not a cohort file"):
+        load_names(tmp_path / "nowhere")
+
+
+def at(index, value):
+    """One entry of an array is another."""
+
+    def change(array):
+        array = array.copy()
+        array[index] = value
+        return array
+
+    return change
+
+
+#: What is done to a column of a whole file, and what is said of it.
+DAMAGED = {
+    "rows that are short": ("y", lambda a: a[1:], "y has dtype int64 and shape"),
+    "labels that are fractions": ("y", lambda a: a + 0.5, "y has dtype float64"),
+    "a mask of numbers": ("train", lambda a: a.astype(int), "train has dtype int64"),
+    "edges of three ends": ("edge_index", lambda a: np.concatenate([a, a[:1]]), "edge_index has dtype"),
+    "an edge beyond the rows": ("edge_index", at((0, 0), 10**6), "edge_index points beyond the"),
+    "an edge before the rows": ("edge_index", at((0, 0), -1), "edge_index points beyond the"),
+    "a cut edge beyond the rows": ("cut_row", at(0, 10**6), "cut_row points beyond the"),
+    "a row of no client": ("client", at(-1, 2), "client points beyond the 2 clients"),
+    "clients that descend": ("clients", lambda a: a[::-1], "its clients are not different numbers"),
+    "a client twice": ("clients", lambda a: a * 0, "its clients are not different numbers"),
+    "no client": ("clients", lambda a: a[:0], "client points beyond the 0 clients"),
+    "ids out of order": ("id", lambda a: a[::-1], "its rows are not sorted by client and id"),
+    "an id twice": ("id", lambda a: at(1, a[0])(a), "its rows are not sorted by client and id"),
+    "an id below zero": ("id", at(0, -1), "its rows are not sorted by client and id"),
+    "a label beyond the classes": ("y", at(0, 3), "a label is beyond its 3 classes"),
+    "a label to train on that is unknown": (
+        "y",
+        lambda a: a * 0 - 1,
+        "a vertex without a label is in a part",
+    ),
+    "a vertex that nobody owns": ("owners", at(0, 0), "a vertex has no owner"),
+    "weights of some edges": ("cut_weight", None, "it has the weights of some edges only"),
+    "a negative weight": ("edge_weight", at(0, -1), "the weight of an edge is no positive number"),
+    "a weight that is no number": (
+        "cut_weight",
+        at(0, np.nan),
+        "the weight of an edge is no positive number",
+    ),
+    "features that are no numbers": ("x", at((0, 0), np.inf), "x is no table of finite numbers"),
+    "features of fewer rows": ("x", lambda a: a[1:], "x is no table of finite numbers"),
+    "sparse features of other rows": ("x_shape", at(0, 3), "its sparse features do not go together"),
+    "a sparse feature beyond the columns": ("x_col", at(0, 7), "its sparse features do not go together"),
+    "a sparse feature that is no number": ("x_values", at(0, np.nan), "its sparse features do not go"),
+    "sparse features in part": ("x_row", None, "its sparse features do not go together"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_file_whose_columns_do_not_go_together_is_refused(case, graph, split, tmp_path):
+    """It may be another party's: nothing is worked out of it before it is known to be whole."""
+    column, change, told = DAMAGED[case]
+    x = sp.csr_matrix(graph.x) if column.startswith("x_") else sp.csr_matrix(graph.x).toarray()
+    heavy = dataclasses.replace(graph, x=x, edge_weight=np.full(graph.num_edges, 2, dtype=np.float32))
+    path = tmp_path / "cohort.safetensors"
+    save_cohort(make_cohort(heavy, split, partition(heavy, "random", CLIENTS, 0), [1, 3]), path)
+    load_cohort(path)
+    arrays, _ = read_tensors(path)
+    if change is None:
+        del arrays[column]
+    else:
+        arrays[column] = change(arrays[column])
+    write_tensors(path, arrays)
+    with pytest.raises(InputError, match=f"is not a whole cohort file: {told}.*; write it again"):
+        load_cohort(path)

@@ -1,5 +1,6 @@
 """Every transfer gives the same values and the same ledger wherever the clients stand."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -367,6 +368,27 @@ def ask(fed: Federation, site: list[int], ids: list[int]) -> None:
 def test_a_wanted_row_that_its_owner_lacks_is_bad_input(vertex):
     with pytest.raises(InputError, match=f"client 1 is asked for vertex {vertex}, which it does not hold"):
         ask(Federation([(0, 1)]), [1], [vertex])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ids_may_be_any_numbers_that_63_bits_hold(seed):
+    world = make_world(6, seed)
+
+    def large(ids: Tensor) -> Tensor:
+        return 2**63 - 1 - ids * 2**58
+
+    renamed = dataclasses.replace(
+        world,
+        ids=[large(ids) for ids in world.ids],
+        wants=[torch.stack([w[:, 0], large(w[:, 1])], 1) for w in world.wants],
+    )
+    for hosts in (GATEWAYS, [tuple(range(6))]):
+        rows = []
+        for each in (world, renamed):
+            fed = Federation(hosts)
+            peer = fed.peer_route(peer_ids(fed, each), name="wants")
+            rows.append(whole(fed.exchange(at_clients(fed, "x", each.x), peer, name="exchange")))
+        assert torch.equal(*rows)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,11 @@ from graphfed.data.overview import overview
 from graphfed.data.partition import Partition, partition
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
+from graphfed.experiment.dealing import write_cohorts
 from graphfed.experiment.inspect import Inspection, SensorInspection, inspect
+from graphfed.experiment.site_data import read_site
+from graphfed.federation.cohort import Names, make_cohort, save_cohort
+from graphfed.files import read_tensors
 from graphfed.methods.registry import METHODS
 
 
@@ -278,3 +282,110 @@ def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str
     for name, spec in DATASETS.items():
         assert f" {name} " in page
         assert spec.title.split(":")[0][:12] in page
+
+
+# ---- a file for each site ----------------------------------------------------------------------------------
+
+
+def test_every_site_gets_a_file_with_what_the_partition_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["data", "deal", "digits", "--clients", "3", "--partition", "random", "--seed", "4"]
+    assert main([*command, "--split", "random:0.5,0.2,0.3", "--out", "dealt"]) == 0
+    page = capsys.readouterr().out
+    digits = load("digits")
+    assert isinstance(digits, Graph)
+    made, split = partition(digits, "random", 3, 4), make_split(digits, "random:0.5,0.2,0.3", 4)
+    assert sorted(path.name for path in Path("dealt").iterdir()) == [f"site{k}.safetensors" for k in range(3)]
+    for k in range(3):
+        path = Path(f"dealt/site{k}.safetensors")
+        assert f"site{k}: {path}\n" in page
+        save_cohort(
+            make_cohort(digits, split, made, [k]),
+            Path("again"),
+            Names(digits.feature_names, digits.class_names),
+        )
+        arrays, names = read_tensors(path)
+        again, known = read_tensors(Path("again"))
+        assert names == known
+        assert {*arrays} == {*again}
+        for column, array in arrays.items():
+            np.testing.assert_array_equal(array, again[column])
+    assert list(Path().glob(".*")) == []
+
+
+def test_files_are_named_after_the_sites_of_the_data_whatever_they_are_called(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = ["a/../b", "A.. b", "a-..-B", "ärzte", "x" * 300]
+    rows = "".join(f'v{i},"{name}",{i},{i % 2},{part}\n' for i, (name, part) in enumerate(
+        (name, part) for name in names for part in ("train", "val", "test")))  # fmt: skip
+    Path("nodes.csv").write_text("id,site,f,label,split\n" + rows)
+    Path("edges.csv").write_text("source,target\nv1,v2\nv1,v9\n")
+    Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
+    assert main(["data", "deal", "d.yaml", "--out", "dealt"]) == 0
+    page = capsys.readouterr().out
+    files = sorted(path.name for path in Path("dealt").iterdir())
+    assert len({name.lower() for name in files}) == len(names)
+    assert all(f"dealt/{name}\n" in page for name in files)
+    assert "ärzte.safetensors" in files
+    assert max(map(len, files)) < 70
+    roster = [line.partition(": dealt/")[0] for line in page.splitlines() if ": dealt/" in line]
+    assert sorted(roster) == sorted(names)
+    for line in page.splitlines():
+        site, found, file = line.partition(": dealt/")
+        if found:
+            path = Path("dealt", file)
+            data = read_site(path, split="default", split_seed=0, roster=roster, site=site)
+            assert data.schema.class_names == ("0", "1")
+
+
+def test_a_folder_that_is_there_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("dealt").mkdir()
+    assert main(["data", "deal", "digits", "--out", "dealt"]) == 2
+    assert capsys.readouterr().err == "error: dealt is there already; remove it, or name another folder\n"
+    assert list(Path("dealt").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["digits", "--out", "no/dealt"], "no/dealt cannot be made: no is not a folder you may write to"),
+        (["roads", "--out", "dealt"], "which partitions of graphs do not deal"),
+        (["digits", "--partition", "colunm", "--out", "dealt"], "did you mean 'column'"),
+        (["digits", "--set", "lr=0.1", "--out", "dealt"], "lr is a setting of training"),
+        (["digits", "--split", "public:1", "--out", "dealt"], "'public' takes no numbers"),
+        (["digits", "--split", "per_class:999", "--out", "dealt"], "write three counts"),
+        (["digits"], "Missing option '--out'"),
+    ],
+)
+def test_what_cannot_be_dealt_leaves_nothing(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "deal", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    assert told in error
+    assert list(Path().iterdir()) == []
+
+
+def test_a_graph_without_features_is_not_dealt() -> None:
+    plain = graph(x=None)
+    with pytest.raises(InputError, match="'toy' has no features"):
+        write_cohorts(plain, make_split(plain, "public", 0), partition(plain, "random", 2, 0), Path("dealt"))
+    assert list(Path().iterdir()) == []
+
+
+def test_what_the_disk_refuses_leaves_no_file_of_any_site(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace = os.replace
+
+    def full(source: Any, target: Any) -> None:
+        if str(target).endswith("site1.safetensors"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    assert main(["data", "deal", "digits", "--clients", "3", "--out", "dealt"]) == 1
+    assert "dealt could not be written: No space left" in capsys.readouterr().err
+    assert list(Path().iterdir()) == []

@@ -130,6 +130,15 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: (content("nodes.csv", "id,age,label\n" + "".join(f"{i},1,{i // 2 + 0.5}\n" for i in range(49)))(),
                  content("edges.csv", "source,target\n0,1\n")()),
         "25 different labels of 49 vertices are no classes"),
+    "a label that is no class": (
+        yaml(YAML + "classes: ['no', maybe]\n"),
+        "nodes.csv, line 2, column 'label': 'yes' is none of the classes; correct it, or name it under 'classes' ('no', 'maybe')"),
+    "classes that are no list": (yaml(YAML + "classes: legit\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found 'legit')"),
+    "no class in the list": (yaml(YAML + "classes: []\n"), "d.yaml: classes must be a list of labels, as in [legit, fraud] (found none in it)"),
+    "a class that YAML takes for no text": (yaml(YAML + "classes: [yes, no]\n"), "d.yaml: the class True is no text; put it in quotes"),
+    "a class without a name": (yaml(YAML + "classes: ['yes', ' ']\n"), "d.yaml: the class ' ' is no text"),
+    "a class that is a list": (yaml(YAML + "classes: [[a], b]\n"), "d.yaml: the class list is no text"),
+    "a class twice": (yaml(YAML + "classes: ['yes', 'no', 'yes ']\n"), "d.yaml: classes names 'yes' twice"),
     "no labels at all": (content("nodes.csv", "id,age\na,1\nb,2\nc,3\nd,4\n"), "'nodes' has no labels to train on"),
     "a part that is unknown": (line("nodes.csv", 4, "c,x,3,yes,tset"), "nodes.csv, line 4, column 'split': 'tset' is no part"),
     "nothing to train on": (

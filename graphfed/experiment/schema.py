@@ -1,0 +1,151 @@
+"""What sites tell each other of their data before they train together, and whether it goes together."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from graphfed.errors import InputError, shown
+
+__all__ = ["Schema", "compare_schemas"]
+
+#: What a vertex goes by at the other sites, and where its part of the split is from.
+IDS = ("id", "site and id", "dealt")
+PARTS = ("column", "hash", "dealt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """The form of a site's data. It holds no data, and no number of vertices or edges; who reads it learns
+    what the site's columns of features and its classes are called, which may be telling enough: where
+    `classes` does not name them, that every one of these classes occurs at the site.
+
+    feature_names: F of them, "" where unknown; class_names: C, "" where unknown; weighted: whether edges have
+    weights; ids: what vertices go by, one of IDS; parts: where their part of the split is from, one of
+    PARTS. Both are "dealt" for a cohort file that somebody with the whole graph has dealt."""
+
+    feature_names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    weighted: bool
+    ids: str
+    parts: str
+
+    @property
+    def owners_known(self) -> bool:
+        """Whether the site knows how many sites own each of its vertices: who dealt the data has said so."""
+        return self.ids == "dealt"
+
+    def to_json(self) -> dict[str, Any]:
+        """A mapping that `from_json` takes."""
+        lists = {"feature_names": list(self.feature_names), "class_names": list(self.class_names)}
+        return dataclasses.asdict(self) | lists
+
+    @staticmethod
+    def from_json(content: Any, origin: str = "the schema") -> "Schema":
+        """The schema in plain JSON, which may come from anybody. origin: what to call it in messages.
+
+        InputError for anything but what `to_json` gives."""
+        fields = [field.name for field in dataclasses.fields(Schema)]
+        if not isinstance(content, Mapping) or {*content} != {*fields}:
+            found = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+            raise InputError(f"{origin} must have {', '.join(fields)}, and nothing else; found {found}")
+        for name in ("feature_names", "class_names"):
+            names = content[name]
+            if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
+                raise InputError(f"{origin}: {name} must be a list of text; found {shown(names)}")
+        if not isinstance(content["weighted"], bool):
+            raise InputError(f"{origin}: weighted must be true or false; found {shown(content['weighted'])}")
+        for name, known in (("ids", IDS), ("parts", PARTS)):
+            if content[name] not in known:
+                raise InputError(f"{origin}: {name} must be one of {known}; found {shown(content[name])}")
+        if (content["ids"] == "dealt") != (content["parts"] == "dealt"):
+            raise InputError(f"{origin}: ids and parts are dealt both or neither")
+        lists = {name: tuple(content[name]) for name in ("feature_names", "class_names")}
+        return Schema(**{**content, **lists})
+
+
+def compare_schemas(schemas: Mapping[str, Schema]) -> None:
+    """InputError where sites' data does not go together: the two sites, what differs between them, and the
+    fix. schemas: by the sites' names, in the order of the sites; each is compared with the first."""
+    first, *others = schemas.items()
+    for other in others:
+        for fault in (_origin, _features, _classes, _weights):
+            found = fault(first, other)
+            if found is not None:
+                raise InputError(found)
+
+
+_Site = tuple[str, Schema]
+
+
+def _origin(one: _Site, other: _Site) -> str | None:
+    """Vertices that go by different ids would never meet; parts of different origin can put a vertex that two
+    sites share into training at one of them and into the test at the other."""
+    (a, mine), (b, theirs) = one, other
+    if mine.owners_known != theirs.owners_known:
+        dealt, own = (a, b) if mine.owners_known else (b, a)
+        return (
+            f"site {shown(dealt)} reads a cohort file that was dealt and site {shown(own)} files of its own; "
+            "let all sites read the one or the other"
+        )
+    if mine.ids != theirs.ids:
+        both, alone = (a, b) if mine.ids == "site and id" else (b, a)
+        return (
+            f"edges name the site of each end at site {shown(both)} and not at site {shown(alone)}, so that "
+            "their vertices go by different ids; name source_site and target_site in every description, or "
+            "in none"
+        )
+    if mine.parts != theirs.parts:
+        told, drawn = (a, b) if mine.parts == "column" else (b, a)
+        return (
+            f"site {shown(told)} has a column of parts of the split and site {shown(drawn)} has none; add it "
+            "everywhere, or use it nowhere: 'split:' with nothing after it in each description"
+        )
+    return None
+
+
+def _features(one: _Site, other: _Site) -> str | None:
+    (a, mine), (b, theirs) = one, other
+    names = mine.feature_names
+    known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "") if all(names) else "..."
+    fix = f"name the same ones in the same order in each description: 'features: [{known}]'"
+    if len(names) != len(theirs.feature_names):
+        return (
+            f"site {shown(a)} has {len(names)} features and site {shown(b)} has {len(theirs.feature_names)}; "
+            f"{fix}"
+        )
+    for position, (here, there) in enumerate(zip(names, theirs.feature_names, strict=True), 1):
+        if here and there and here != there:
+            return (
+                f"feature {position} is {shown(here)} at site {shown(a)} and {shown(there)} at site "
+                f"{shown(b)}; {fix}"
+            )
+    return None
+
+
+def _classes(one: _Site, other: _Site) -> str | None:
+    (a, mine), (b, theirs) = one, other
+    ours, others = mine.class_names, theirs.class_names
+    if len(ours) == len(others) and all(x == y or not x or not y for x, y in zip(ours, others, strict=True)):
+        return None
+    every = [name for name in dict.fromkeys((*ours, *others)) if name]
+    return (
+        f"the classes are {_listed(ours)} at site {shown(a)} and {_listed(others)} at site {shown(b)}; name "
+        f"all classes in each description, in the same order: 'classes: {_listed(every)}'"
+    )
+
+
+def _weights(one: _Site, other: _Site) -> str | None:
+    (a, mine), (b, theirs) = one, other
+    if mine.weighted == theirs.weighted:
+        return None
+    has, lacks = (a, b) if mine.weighted else (b, a)
+    return (
+        f"the edges of site {shown(has)} have weights and those of site {shown(lacks)} have none; name their "
+        "column in each description ('weight: COLUMN'), or leave it out in each ('weight:' with nothing "
+        "after it)"
+    )
+
+
+def _listed(names: Any) -> str:
+    some = [name if name else "?" for name in names]
+    return f"[{', '.join(some[:10])}{', ...' if len(some) > 10 else ''}]" if some else "none"

@@ -1,0 +1,102 @@
+"""Whether the arrays of a file are those of a cohort: read before anything is worked out of them, as the file
+may be another party's.
+
+Shapes: N rows, E edges, C cut edges, K clients, as of `graphfed.federation.cohort.Cohort`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from graphfed.errors import InputError
+
+__all__ = ["check_arrays"]
+
+Arrays = Mapping[str, np.ndarray]
+
+#: The kind of number in each column, and what it has one of for each.
+_COLUMNS = {
+    "clients": ("i", "clients"),
+    **dict.fromkeys(("client", "id", "y", "owners"), ("i", "rows")),
+    **dict.fromkeys(("owned", "train", "val", "test"), ("b", "rows")),
+    **dict.fromkeys(("cut_row", "cut_client", "cut_id"), ("i", "cut edges")),
+    "edge_weight": ("f", "edges"),
+    "cut_weight": ("f", "cut edges"),
+}
+#: Columns that point into something.
+_POINTERS = {"client": "clients", "edge_index": "rows", "cut_row": "rows"}
+
+
+def check_arrays(arrays: Arrays, where: str) -> None:
+    """InputError where arrays, of which the required ones are there, are not a whole cohort's. where: what
+    has them, for the message."""
+    for fault in (_columns, _order, _labels, _features):
+        found = fault(arrays)
+        if found is not None:
+            raise InputError(f"{where} is not a whole cohort file: {found}; write it again")
+
+
+def _columns(arrays: Arrays) -> str | None:
+    edges, classes = arrays["edge_index"], arrays["num_classes"]
+    if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind != "i" or classes.shape != (1,):
+        return f"edge_index has dtype {edges.dtype} and shape {edges.shape}, num_classes {classes.shape}"
+    size = {"rows": arrays["id"].size, "edges": edges.shape[1]}
+    size |= {"cut edges": arrays["cut_row"].size, "clients": arrays["clients"].size}
+    for name, (kind, of) in _COLUMNS.items():
+        array = arrays.get(name)
+        if array is not None and (array.dtype.kind != kind or array.shape != (size[of],)):
+            return f"{name} has dtype {array.dtype} and shape {array.shape}"
+    for name, of in _POINTERS.items():
+        array = arrays[name]
+        if array.size and not (array.min() >= 0 and array.max() < size[of]):
+            return f"{name} points beyond the {size[of]} {of}"
+    return None
+
+
+def _order(arrays: Arrays) -> str | None:
+    clients, ids = arrays["clients"], arrays["id"]
+    if not len(clients) or clients.min() < 0 or (np.diff(clients) <= 0).any():
+        return "its clients are not different numbers from 0 on, ascending"
+    step = np.diff(arrays["client"])
+    # Compared, not subtracted: ids may be any numbers up to 2^63.
+    if ids.min(initial=0) < 0 or ((step < 0) | ((step == 0) & (ids[1:] <= ids[:-1]))).any():
+        return "its rows are not sorted by client and id, each once"
+    return None
+
+
+def _labels(arrays: Arrays) -> str | None:
+    y, classes = arrays["y"], int(arrays["num_classes"][0])
+    if y.min(initial=-1) < -1 or y.max(initial=-1) >= classes:
+        return f"a label is beyond its {classes} classes"
+    if ((arrays["train"] | arrays["val"] | arrays["test"]) & (y < 0)).any():
+        return "a vertex without a label is in a part of the split"
+    if arrays["owners"].min(initial=1) < 1:
+        return "a vertex has no owner"
+    return None
+
+
+def _features(arrays: Arrays) -> str | None:
+    rows, weights = arrays["id"].size, [arrays.get(name) for name in ("edge_weight", "cut_weight")]
+    if (weights[0] is None) != (weights[1] is None):
+        return "it has the weights of some edges only"
+    if not all(w is None or (np.isfinite(w) & (w > 0)).all() for w in weights):
+        return "the weight of an edge is no positive number"
+    x = arrays.get("x")
+    if x is not None:
+        fits = x.ndim == 2 and len(x) == rows and x.dtype.kind == "f" and bool(np.isfinite(x).all())
+        return None if fits else "x is no table of finite numbers with a row for each id"
+    return _sparse(arrays, rows) if "x_values" in arrays else None
+
+
+def _sparse(arrays: Arrays, rows: int) -> str | None:
+    row, column, values, shape = (
+        arrays.get(f"x_{part}", np.zeros(())) for part in ("row", "col", "values", "shape")
+    )
+    fits = row.ndim == 1 and row.shape == column.shape == values.shape and shape.shape == (2,)
+    fits = (
+        fits and values.dtype.kind == "f" and {row.dtype.kind, column.dtype.kind, shape.dtype.kind} == {"i"}
+    )
+    if fits and shape[0] == rows and bool(np.isfinite(values).all()):
+        ends = zip((row, column), shape, strict=True)
+        if all(end.min(initial=0) >= 0 and end.max(initial=-1) < size for end, size in ends):
+            return None
+    return "its sparse features do not go together"
