@@ -43,6 +43,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "metis": (("pymetis",), "the partition 'metis'"),
     "sweep": (("optuna",), "graphfed sweep --optuna"),
     "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
+    "deploy": (("nvflare", "cryptography"), "sites on machines of their own"),
     "docs": (("sphinx", "myst_parser", "furo", "sphinx_gallery"), "building the pages of docs/"),
     "dev": (("pytest", "hypothesis", "ruff", "mypy"), "working on graphfed itself"),
 }
