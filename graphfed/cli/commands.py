@@ -16,6 +16,7 @@ from graphfed.cli import (
     prediction,
     reporting,
     reproduce,
+    site,
     sweep,
     track,
     training,
@@ -68,6 +69,7 @@ app.command()(reproduce.reproduce)
 app.command()(track.track)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
+app.add_typer(site.app, name="site")
 app.command()(doctor.doctor)
 as_manual(app)
 

@@ -12,11 +12,10 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_json
-from graphfed.runtime.nvflare import need_nvflare
+from graphfed.runtime.nvflare import need_nvflare, rules
 from graphfed.runtime.nvflare.project import Project, make_project
 
 __all__ = ["AUTHORITY", "Kit", "load_kit", "provision"]
@@ -24,8 +23,6 @@ __all__ = ["AUTHORITY", "Kit", "load_kit", "provision"]
 AUTHORITY = "authority"
 KIT_FILE = "kit.json"
 ORGANISATION = "graphfed"
-#: FLARE's role of those who start runs; what it may do is in each kit's authorization.json.
-ROLE = "lead"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +95,11 @@ def _make(project: Project, root: Path) -> Path:
     participants = [
         Participant("server", "server", ORGANISATION, server),
         *(Participant("client", site.name, ORGANISATION) for site in project.sites),
-        Participant("admin", project.coordinator, ORGANISATION, {PropKey.ROLE: ROLE}),
+        Participant("admin", project.coordinator, ORGANISATION, {PropKey.ROLE: rules.ROLE}),
     ]
     builders = [
         WorkspaceBuilder(),
-        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        StaticFileBuilder(config_folder="config", scheme="tcp"),
         CertBuilder(),
     ]
     provisioner = Provisioner(str(root), builders)
@@ -129,25 +126,33 @@ class _Log:
         self.errors.append(message)
 
 
+#: What FLARE's provisioner adds for people who work without graphfed: start scripts that would leave our
+#: rules out, samples, and texts about them.
+_LEFT_OUT = (
+    "readme.txt", "startup/readme.txt", "startup/start.sh", "startup/sub_start.sh", "startup/stop_fl.sh",
+    "startup/fl_admin.sh", "startup/system_info.ipynb", "local/privacy.json.sample",
+    "local/authorization.json.default", "local/resources.json.default", "local/log_config.json.default",
+)  # fmt: skip
+
+
 def _adjust(kit: Path, kind: str, project: Project) -> None:
-    """Turn FLARE's kit into ours."""
-    if kind == "server":
-        _edit(
-            kit / "startup" / "fed_server.json",
-            lambda c: c["servers"][0]["service"].update(target=f"{project.listen}:{project.port}"),
+    """Make FLARE's kit ours: its rules are `rules`, and nothing in it starts it without them."""
+    if kind != "coordinator":
+        for name in _LEFT_OUT:
+            (kit / name).unlink(missing_ok=True)
+        write_json(kit / "local" / "resources.json", rules.resources(kind, len(project.sites)))
+        write_json(kit / "local" / "authorization.json", rules.authorization())
+        write_json(kit / "local" / "log_config.json", rules.log_config())
+        # No connections between sites, past the server; the processes of runs connect here by loopback only.
+        write_json(
+            kit / "local" / "comm_config.json",
+            {
+                "allow_adhoc_conns": False,
+                "internal": {"scheme": "tcp", "resources": {"host": "127.0.0.1", "listen_host": "127.0.0.1"}},
+            },
         )
-        resources = kit / "local" / "resources.json.default"
-
-        def server(content: Any) -> None:
-            content["components"][1]["args"]["uri_root"] = "{$GRAPHFED_SITE_KIT}/jobs"
-            content["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = (
-                "{$GRAPHFED_SITE_KIT}/snapshots"
-            )
-
-        _edit(resources, server)
-
-
-def _edit(path: Path, change: Any) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    write_json(path, content)
+    if kind == "server":
+        file = kit / "startup" / "fed_server.json"
+        content = json.loads(file.read_text())
+        content["servers"][0]["service"]["target"] = f"{project.listen}:{project.port}"
+        write_json(file, content)

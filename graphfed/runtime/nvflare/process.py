@@ -1,35 +1,155 @@
-"""FLARE's long-lived process of a kit: started as a child, and ended with everything that it started."""
+"""FLARE's long-lived process of a kit: started as a child, watched, and ended with everything that it
+started."""
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
-from graphfed.errors import InputError
+from graphfed.errors import DONE, GraphfedError, InputError
+from graphfed.runtime.interrupts import stopping
 from graphfed.runtime.nvflare import need_nvflare
-from graphfed.runtime.nvflare.kits import ORGANISATION, load_kit
+from graphfed.runtime.nvflare.child import EVENTS, PARENT
+from graphfed.runtime.nvflare.kits import ORGANISATION, Kit, load_kit
+from graphfed.runtime.nvflare.rules import HEARTBEAT
+from graphfed.runtime.nvflare.tls import LISTEN, refusal
 
-__all__ = ["run_parent"]
+__all__ = ["run_parent", "told"]
+
+#: What FLARE's process prints, in the kit.
+CONSOLE = "console.txt"
+#: Seconds that a process has for ending by itself, once it is asked to.
+PATIENCE = 6.0
 
 
-def run_parent(kit: Path, *, data: Path | None = None) -> int:
-    """Run the process of a server's or a site's kit until it ends; its exit code."""
+def run_parent(
+    kit: Path, *, data: Path | None = None, threads: int | None = None, say: Callable[[str], None] = print
+) -> int:
+    """Run the process of a server's or a site's kit until SIGTERM, Ctrl-C or KeyboardInterrupt: 0.
+
+    `say` is told of every event, in one line. FLARE's own log is log.txt in the kit. The processes of runs
+    find what they need of this site in their environment: GRAPHFED_SITE_KIT, GRAPHFED_SITE_DATA and
+    GRAPHFED_SITE_THREADS. When it returns, and also when it is killed, nothing that it started stays.
+
+    InputError where the kit or the data cannot be used; GraphfedError where FLARE's process ends by
+    itself."""
     need_nvflare()
     loaded = load_kit(kit)
     if loaded.kind == "coordinator":
         raise InputError(
-            f"{kit} is the coordinator's kit, which has no process; start the server's or a site's"
+            f"{kit} is the coordinator's kit, which starts runs; give the server's kit or a site's"
         )
-    environment = dict(os.environ)
-    environment["GRAPHFED_SITE_KIT"] = str(loaded.folder)
+    if data is not None and not data.is_file():
+        raise InputError(f"the data's description {data} is not there; name the file of this site's data")
+    with stopping(), _alone(loaded), _started(loaded, data, threads) as (process, events):
+        try:
+            for line in events:
+                say(told(loaded, *json.loads(line)))
+        except KeyboardInterrupt:
+            say(f"{_who(loaded)}: stopped")
+            return DONE
+        process.wait()
+    last = (loaded.folder / CONSOLE).read_text(errors="replace").strip().splitlines()[-1:]
+    raise GraphfedError(
+        f"{_who(loaded)}: FLARE's process ended by itself; see {loaded.folder / 'log.txt'}"
+        + (f"; its last words: {last[0][:300]}" if last else "")
+    )
+
+
+def told(kit: Kit, event: str, what: str) -> str:
+    """An event of `components.Events` in one line."""
+    address = kit.project.address
+    listen = f"{kit.project.listen}:{kit.project.port}"
+    if event == "not connected":
+        reason = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
+        return f"{_who(kit)}: no connection to {address} ({reason or 'see log.txt in the kit'}); trying again"
+    words = {
+        "listening": f"listening at {listen}, waiting for {len(kit.project.sites)} sites",
+        "joined": f"{what} is connected",
+        "left": f"{what} has left",
+        "connected": f"connected to {address}, waiting for runs",
+        "run started": f"run {what} has started",
+        "run ended": f"run {what} has ended",
+    }
+    return f"{_who(kit)}: {words[event]}"
+
+
+def _who(kit: Kit) -> str:
+    return "server" if kit.kind == "server" else kit.name
+
+
+@contextlib.contextmanager
+def _alone(kit: Kit) -> Iterator[None]:
+    """In this block nobody else starts the kit."""
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(kit.folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise InputError(f"{_who(kit)} runs already, from the kit {kit.folder}; stop it first") from None
+
+
+@contextlib.contextmanager
+def _started(
+    kit: Kit, data: Path | None, threads: int | None
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
+    """FLARE's process, and the events that come out of it; at the end all of its processes are ended."""
+    reading, writing = os.pipe()
+    environment = os.environ | {
+        "GRAPHFED_SITE_KIT": str(kit.folder),
+        PARENT: str(os.getpid()),
+        EVENTS: str(writing),
+        LISTEN: kit.project.listen,
+    }
     if data is not None:
         environment["GRAPHFED_SITE_DATA"] = str(data.resolve())
-    app = "server" if loaded.kind == "server" else "client"
+    if threads is not None:
+        environment["GRAPHFED_SITE_THREADS"] = str(threads)
+    app = "server" if kit.kind == "server" else "client"
     command = [
-        sys.executable, "-u", "-m", f"nvflare.private.fed.app.{app}.{app}_train",
-        "-m", str(loaded.folder), "-s", f"fed_{app}.json",
-        "--set", "secure_train=true", f"uid={loaded.name}", f"org={ORGANISATION}", "config_folder=config",
+        sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child",
+        f"nvflare.private.fed.app.{app}.{app}_train", "-m", str(kit.folder), "-s", f"fed_{app}.json",
+        "--set", "secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}", "config_folder=config",
+        f"heart_beat_interval={HEARTBEAT}",
     ]  # fmt: skip
-    (loaded.folder / "transfer").mkdir(exist_ok=True)
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    return process.wait()
+    with (kit.folder / CONSOLE).open("wb") as console:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            pass_fds=[writing],
+            start_new_session=True,  # Ctrl-C is for this process; it passes on what it means
+        )
+    os.close(writing)
+    with open(reading, encoding="utf-8") as events:
+        try:
+            yield process, events
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started: SIGTERM for it, and SIGKILL for who is left."""
+    import psutil
+
+    family: list[Any] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # Those that run sites' parts of runs see that it is gone, and end by themselves (`child`).
+    for member in psutil.wait_procs(family, timeout=1)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(family, timeout=PATIENCE)

@@ -1,0 +1,170 @@
+"""`graphfed site ...`: the parties of a deployment, and their long-lived processes."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphfed.cli.options import whole_number
+from graphfed.cli.output import show
+from graphfed.errors import InputError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="""Set up a deployment, in which every site is a process on its own machine, and start its parties.
+
+    Examples:
+        graphfed site init --sites bank_a,bank_b,bank_c
+        graphfed site provision
+        graphfed site start kits/bank_a --data accounts.yaml
+        graphfed site status kits/coordinator
+    See also:
+        graphfed run
+    """,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder, from 'graphfed site provision'.")]
+
+
+@app.command("init")
+def site_init(
+    *,
+    sites: Annotated[
+        str, typer.Option(metavar="A,B,C", show_default=False, help="The sites, in the order of the clients.")
+    ],
+    server: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="What the sites connect to."),
+    ] = "localhost:8002",
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address of its own that the server listens at; 0.0.0.0 for every one it has.",
+        ),
+    ] = "127.0.0.1",
+    name: Annotated[str, typer.Option(metavar="NAME", help="The project's name.")] = "graphfed",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The new file.")] = Path("graphfed-project.yaml"),
+) -> None:
+    """Write the project file: who takes part, and where the server is.
+
+    It can be edited: a site that holds several clients is written as {name: hub, clients: 100}.
+
+    Examples:
+        graphfed site init --sites bank_a,bank_b,bank_c
+        graphfed site init --sites a,b --server fl.example.org:8002 --listen 0.0.0.0
+    Files:
+        graphfed-project.yaml    the project file, where no --out is given
+    See also:
+        graphfed site provision
+    """
+    from graphfed.runtime.nvflare.project import make_project, write_project
+
+    host, colon, port = server.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise InputError(f"--server: {server!r} cannot be used; give HOST:PORT, as in localhost:8002")
+    content = {
+        "name": name,
+        "server": {"host": host, "port": int(port), "listen": listen},
+        "sites": [site.strip() for site in sites.split(",")],
+    }
+    write_project(make_project(content, "the project"), out)
+    print(f"{out}: next, make the kits: graphfed site provision {out}")
+
+
+@app.command("provision")
+def site_provision(
+    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project file.")] = Path(
+        "graphfed-project.yaml"
+    ),
+    *,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The new folder for the kits.")] = Path("kits"),
+) -> None:
+    """Make a start-up kit for the server, for each site and for the coordinator, who starts runs.
+
+    A kit holds its party's key: bring it there by a safe way, and keep no copy. The folder authority holds
+    the key that signs all others. Whoever has it can pass for any of them: keep it where nobody else comes.
+
+    Examples:
+        graphfed site provision
+        graphfed site provision fraud.yaml --out fraud-kits
+    Files:
+        kits/server, kits/coordinator, kits/NAME of each site, kits/authority
+    See also:
+        graphfed site init, graphfed site start
+    """
+    from graphfed.runtime.nvflare.kits import AUTHORITY, provision
+    from graphfed.runtime.nvflare.project import load_project
+
+    kits = provision(load_project(project), out)
+    for kit in kits.values():
+        print(kit)
+    print(f"{out / AUTHORITY}: keep this one safe; it can make kits of anybody's name")
+
+
+@app.command("start")
+def site_start(
+    kit: Kit,
+    *,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The description (.yaml) of this site's own data; a site needs it."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(parser=whole_number, metavar="N", help="Threads that a run computes with here."),
+    ] = None,
+) -> None:
+    """Start the server's process, or a site's, and tell what happens, until Ctrl-C or SIGTERM.
+
+    A site connects to the server and waits for runs. It takes nothing but runs of graphfed from it: no code,
+    no commands. Its data stays in the files that --data names.
+
+    Examples:
+        graphfed site start kits/server
+        graphfed site start kits/bank_a --data accounts.yaml
+    Environment:
+        GRAPHFED_HOLDERS_KEY   the holders' key, for runs that need one
+    Files:
+        KIT/log.txt            what NVIDIA FLARE has to say
+        KIT/audit.log          who asked for what
+    See also:
+        graphfed site status
+    """
+    from graphfed.runtime.nvflare.process import run_parent
+
+    run_parent(kit, data=data, threads=threads, say=lambda text: print(text, flush=True))
+
+
+@app.command("status")
+def site_status(
+    kit: Kit, *, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+) -> None:
+    """Ask the server, with the coordinator's kit, which sites are connected and which runs are going on.
+
+    Examples:
+        graphfed site status kits/coordinator
+    See also:
+        graphfed site start
+    """
+    from rich.table import Table
+
+    from graphfed.runtime.nvflare.status import status
+
+    found = status(kit)
+    if as_json:
+        print(json.dumps(found.to_json()))
+        return
+    table = Table(title=f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC")
+    for column in ("site", "connected", "last heard"):
+        table.add_column(column)
+    for name, heard in found.sites.items():
+        table.add_row(name, "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
+    show(table)
+    print(f"runs: {', '.join(found.runs) or 'none'}")

@@ -1,0 +1,133 @@
+"""The parts of FLARE's long-lived processes that are ours; a kit's resources.json names them.
+
+Only FLARE imports this file, in the processes that `process.run_parent` starts.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.app_validation import AppValidator
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_launcher_spec import JobProcessArgs
+from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, ProcessJobLauncher
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.endpoint import EndpointState
+from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
+
+from graphfed.runtime.nvflare.child import EVENTS, PARENT, on_stop
+from graphfed.runtime.nvflare.rules import job_error
+
+__all__ = ["Events", "JobValidator", "ServerLauncher", "SiteLauncher"]
+
+#: Seconds between two looks at who is connected.
+INTERVAL = 0.5
+#: Seconds for the first connection, before a word is said of its failing.
+FIRST = 5.0
+
+
+class JobValidator(AppValidator):  # type: ignore[misc]
+    """Refuses a job that is more than a configuration (`rules.job_error`)."""
+
+    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+        return job_error(Path(app_folder)), {}
+
+
+class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
+    """Starts the process of a run: as FLARE's own does, but through `child`, with a list of arguments
+    instead of a line that is taken apart again, and without the job's folder of code on the path."""
+
+    names: list[str]
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> ProcessHandle:
+        given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        command = [sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child", given["exe_module"][1]]
+        for name in self.names:
+            if name in given:
+                option, value = given[name]
+                command += [option, *(str(value).split() if name == JobProcessArgs.OPTIONS else [str(value)])]
+        environment = {**os.environ, **get_credential_env(given), PARENT: str(os.getpid())}
+        # A group of its own: FLARE ends a run by killing the group.
+        return ProcessHandle(process=subprocess.Popen(command, env=environment, start_new_session=True))
+
+    def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
+        raise NotImplementedError("launch_job makes the command")
+
+
+class SiteLauncher(_Launcher):
+    names = get_client_job_args(include_exe_module=False)
+
+
+class ServerLauncher(_Launcher):
+    names = get_server_job_args(include_exe_module=False)
+
+
+class Events(FLComponent):  # type: ignore[misc]
+    """Tells `process.run_parent` what happens, a JSON list a line, through the pipe that it left open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pipe = int(os.environ.get(EVENTS, "-1"))
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        if self._pipe < 0:  # a run's own process
+            return
+        if event_type == EventType.BEFORE_CLIENT_REGISTER:
+            site = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            on_stop(lambda: site.logout_client(site.engine.new_context()))
+            threading.Thread(target=self._watch_server, args=(site,), daemon=True).start()
+        elif event_type == EventType.SYSTEM_START and fl_ctx.get_identity_name() == FQCN.ROOT_SERVER:
+            server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            threading.Thread(target=self._watch_sites, args=(server,), daemon=True).start()
+        elif event_type in (EventType.JOB_STARTED, EventType.AFTER_JOB_LAUNCH):
+            self._tell("run started", _job(fl_ctx))
+        elif event_type == EventType.JOB_COMPLETED:
+            self._tell("run ended", _job(fl_ctx))
+
+    def _watch_server(self, site: Any) -> None:
+        """At a site: whether there is a connection to the server, and the site is registered."""
+        was, since = None, time.monotonic()
+        while True:
+            server = site.cell and site.cell.core_cell.communicator.find_endpoint(FQCN.ROOT_SERVER)
+            now = bool(server and server.state == EndpointState.READY and site.token)
+            # The first connection takes a moment.
+            if now != was and (now or was or time.monotonic() - since > FIRST):
+                self._tell("connected" if now else "not connected", "")
+                was = now
+            time.sleep(INTERVAL)
+
+    def _watch_sites(self, server: Any) -> None:
+        """At the server: which sites are registered, each time with a token of its own."""
+        self._tell("listening", "")
+        before: dict[str, str] = {}
+        while True:
+            clients = list(server.client_manager.get_clients().items())
+            now = {client.name: token for token, client in clients}
+            for name in sorted(before.keys() | now.keys()):
+                if before.get(name) != now.get(name):
+                    self._tell("joined" if name in now else "left", name)
+            before = now
+            time.sleep(INTERVAL)
+
+    def _tell(self, event: str, what: str) -> None:
+        line = json.dumps([event, what]) + "\n"
+        # Short lines are written whole, so threads do not mix theirs. Nobody may be there to read any more.
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, line.encode())
+
+
+def _job(fl_ctx: Any) -> str:
+    """The run that an event is about; the server and the sites say it in different ways."""
+    data = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
+    if isinstance(data, dict) and "job_id" in data:
+        return str(data["job_id"])
+    meta = fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+    return str(fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID) or meta.get("job_id", ""))

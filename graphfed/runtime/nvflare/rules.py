@@ -1,0 +1,160 @@
+"""What a party allows the others to do, as the files in its kit's `local/` say it to FLARE.
+
+A site must be safe from a coordinator, and from a server, that it does not trust with its machine. What
+protects it, from the outside in:
+
+- TLS with certificates of one authority on both sides (`tls`): nobody else is heard at all;
+- `authorization.json`: the coordinator's role may start, watch and end runs, and nothing more. FLARE asks
+  it of the server's word about who is asking, so it holds against a coordinator only;
+- `child`: a site's process has no handler for shell commands, for logs and for the like, whoever asks;
+- FLARE runs a job only if it is signed with a certificate of the authority;
+- `JobValidator`: a job is a few JSON files. Code, and anything that would read the site's environment into
+  the job's settings, is refused before anything is built;
+- the list of classes that a job may name (`ALLOWED_CLASSES`), which FLARE enforces in the job's own process.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ALLOWED_CLASSES", "HEARTBEAT", "ROLE", "authorization", "job_error", "log_config", "resources"]
+
+#: FLARE's role of those who start runs.
+ROLE = "lead"
+#: What that role may do; FLARE's names of commands. Not among them: commands that read files (cat, ls,
+#: grep, head, tail, pwd), configure logs, shut down or restart a site, and to bring code along (byoc).
+RIGHTS = (
+    "submit_job", "list_jobs", "get_job_meta", "list_job", "check_status", "app_command", "abort_job",
+    "delete_job", "download_job", "download_job_components", "remove_client",
+)  # fmt: skip
+#: The classes a job may name: ours, those that carry FLARE's calls between sites, and nothing of FLARE's that
+#: could run a command or load a file. An entry that ends with a dot stands for a package.
+ALLOWED_CLASSES = (
+    "graphfed.runtime.nvflare.",
+    "nvflare.collab.runtime.controller.CollabController",
+    "nvflare.collab.runtime.executor.CollabExecutor",
+)
+#: Seconds between two signs of life of a site (FLARE knows even numbers only), and without one until the
+#: server strikes it off its list.
+HEARTBEAT = 2
+SILENCE = 10
+
+
+def authorization() -> dict[str, Any]:
+    """authorization.json: what is not named is denied."""
+    rights = dict.fromkeys(RIGHTS, "any") | {"byoc": "none"}
+    return {"format_version": "1.0", "permissions": {ROLE: rights}}
+
+
+def resources(kind: str, num_sites: int) -> dict[str, Any]:
+    """resources.json of the "server" or of a "site"."""
+    common: dict[str, Any] = {
+        "format_version": 2,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": list(ALLOWED_CLASSES),
+        "app_validator": {"path": "graphfed.runtime.nvflare.components.JobValidator"},
+    }
+    launcher = {
+        "id": "process_launcher",
+        "path": f"graphfed.runtime.nvflare.components.{kind.title()}Launcher",
+    }
+    events = {"id": "events", "path": "graphfed.runtime.nvflare.components.Events"}
+    if kind == "site":
+        passthrough = "nvflare.app_common.resource_{0}s.passthrough_resource_{0}.PassthroughResource{1}"
+        return common | {
+            "allow_log_streaming": False,
+            "client": {"client_register_interval": 1.0, "maint_msg_timeout": 5.0},
+            "components": [
+                {"id": "resource_manager", "path": passthrough.format("manager", "Manager")},
+                {"id": "resource_consumer", "path": passthrough.format("consumer", "Consumer")},
+                launcher,
+                events,
+            ],
+        }
+    storage = "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
+    # The kit may lie anywhere: FLARE puts the variable's value in when it starts.
+    kit = "{$GRAPHFED_SITE_KIT}"
+    return common | {
+        "servers": [
+            {
+                "admin_storage": "transfer",
+                "max_num_clients": num_sites,
+                "heart_beat_timeout": SILENCE,
+                "admin_timeout": 5.0,
+                "download_job_url": "",
+            }
+        ],
+        "snapshot_persistor": {
+            "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
+            "args": {
+                "uri_root": "/",
+                "storage": {"path": storage, "args": {"root_dir": f"{kit}/snapshots", "uri_root": "/"}},
+            },
+        },
+        "components": [
+            {
+                "id": "job_scheduler",
+                "path": "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
+                "args": {"max_jobs": 1, "min_schedule_interval": 1.0, "max_schedule_interval": 5.0},
+            },
+            {
+                "id": "job_manager",
+                "path": "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+                "args": {"uri_root": f"{kit}/jobs", "job_store_id": "job_store"},
+            },
+            {"id": "job_store", "path": storage},
+            launcher,
+            events,
+        ],
+    }
+
+
+def log_config() -> dict[str, Any]:
+    """log_config.json: FLARE's log into log.txt, of the kit and of each run; nothing on the console."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "line": {
+                "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+                "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s",
+            }
+        },
+        "handlers": {
+            "file": {
+                "class": "logging.handlers.RotatingFileHandler",
+                "level": "INFO",
+                "formatter": "line",
+                "filename": "log.txt",
+                "maxBytes": 20_000_000,
+                "backupCount": 2,
+            }
+        },
+        "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
+    }
+
+
+#: Files of a job beside its configuration: FLARE's signature and the certificate of who signed.
+_SIGNATURE = ("__nvfl_sig.json", "__nvfl_submitter.crt")
+
+
+def job_error(folder: Path) -> str:
+    """Why the job in a folder is refused; empty where nothing is wrong with it.
+
+    FLARE puts environment variables and files of the site into settings that ask for them with a dollar
+    sign, and can tell the server of the settings in its error messages: no text of a job may hold one."""
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            return f"{inside} is no plain file"
+        if path.is_dir() or str(inside) in _SIGNATURE:
+            continue
+        if path.suffix != ".json" or inside.parts[0] != "config":
+            return f"{inside} is no configuration of a graphfed run; only JSON files in config are taken"
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError) as error:
+            return f"{inside} cannot be read: {error}"
+        if "$" in json.dumps(content, ensure_ascii=False):
+            return f"{inside} asks for a variable or a file of the site (a dollar sign)"
+    return ""

@@ -1,0 +1,94 @@
+"""Who is there: what the coordinator's kit can ask of a running server."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import GraphfedError, InputError
+from graphfed.runtime.nvflare import need_nvflare
+from graphfed.runtime.nvflare.kits import Kit, load_kit
+from graphfed.runtime.nvflare.tls import refusal
+
+__all__ = ["Status", "open_session", "status"]
+
+#: Seconds for one answer of the server.
+TIMEOUT = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """A server that answers. started: when it was. sites: of every site of the project, when it last gave a
+    sign of life; None where it is not connected. runs: the ids of those that go on. Times are in UTC."""
+
+    address: str
+    started: datetime
+    sites: dict[str, datetime | None]
+    runs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "started": self.started.isoformat(),
+            "sites": {name: heard and heard.isoformat() for name, heard in self.sites.items()},
+            "runs": list(self.runs),
+        }
+
+
+def status(kit: Path) -> Status:
+    """Ask the server of a coordinator's kit. GraphfedError where it does not answer, with the reason."""
+    loaded = load_kit(kit)
+    with open_session(loaded) as session:
+        found = session.get_system_info()
+    heard = {
+        client.name: datetime.fromtimestamp(client.last_connect_time, UTC) for client in found.client_info
+    }
+    return Status(
+        loaded.project.address,
+        datetime.fromtimestamp(found.server_info.start_time, UTC),
+        {site.name: heard.get(site.name) for site in loaded.project.sites},
+        tuple(job.job_id for job in found.job_info),
+    )
+
+
+@contextlib.contextmanager
+def open_session(kit: Kit) -> Iterator[Any]:
+    """A session of nvflare's flare_api as the coordinator, quiet.
+
+    InputError where the kit is not the coordinator's; GraphfedError where the server cannot be reached, or
+    refuses, or does not answer."""
+    need_nvflare()
+    if kit.kind != "coordinator":
+        raise InputError(f"{kit.folder} is the kit of {kit.name}; this takes the coordinator's")
+    project = kit.project
+    reason = refusal(kit.folder / "startup", project.host, project.port)
+    if reason:
+        raise GraphfedError(
+            f"the server at {project.address} cannot be reached: {reason}; is it started, and is "
+            "this kit of the same project?"
+        )
+    from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    # What goes wrong is said by the exceptions.
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    with open(os.devnull, "w") as nowhere:
+        try:
+            with contextlib.redirect_stdout(nowhere):
+                session = new_secure_session(
+                    project.coordinator, str(kit.folder), timeout=TIMEOUT, command_timeout=TIMEOUT,
+                    auto_login_max_tries=1,
+                )  # fmt: skip
+        except (NoConnection, AuthenticationError) as error:
+            raise GraphfedError(
+                f"the server at {project.address} does not let the coordinator in: {error}"
+            ) from None
+        try:
+            yield session
+        finally:
+            with contextlib.redirect_stdout(nowhere):
+                session.close()
