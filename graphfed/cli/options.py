@@ -132,7 +132,17 @@ Runtime = Annotated[
         metavar="NAME",
         autocompletion=choices(RUNTIMES),
         rich_help_panel=MACHINE_PANEL,
-        help="local: all in this process; processes: one process per site (default: local).",
+        help="local: all in this process; processes: one process per client; nvflare: a federation over "
+        "NVIDIA FLARE, on this machine or, with --kit, on several (default: local).",
+    ),
+]
+Sites = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number,
+        metavar="S",
+        rich_help_panel=MACHINE_PANEL,
+        help="With --runtime nvflare: processes that the clients are dealt over (default: one each).",
     ),
 ]
 Placement = Annotated[

@@ -120,6 +120,17 @@ def site_start(
         int | None,
         typer.Option(parser=whole_number, metavar="N", help="Threads that a run computes with here."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:0: what a run computes on here.")
+    ] = "cpu",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="A module of this machine whose methods and programs runs may use, as often as needed; "
+            "without it only graphfed's own.",
+        ),
+    ] = None,
 ) -> None:
     """Start the server's process, or a site's, and tell what happens, until Ctrl-C or SIGTERM.
 
@@ -137,9 +148,17 @@ def site_start(
     See also:
         graphfed site status
     """
+    from graphfed.experiment.config import checked_device, checked_threads
     from graphfed.runtime.nvflare.process import run_parent
 
-    run_parent(kit, data=data, threads=threads, say=lambda text: print(text, flush=True))
+    run_parent(
+        kit,
+        data=data,
+        threads=1 if threads is None else checked_threads(threads),
+        device=checked_device(device),
+        allow=allow or (),
+        say=lambda text: print(text, flush=True),
+    )
 
 
 @app.command("status")

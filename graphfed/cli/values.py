@@ -29,7 +29,7 @@ PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
     "column",
 )  # fmt: skip
-RUNTIMES = ("local", "processes")
+RUNTIMES = ("local", "processes", "nvflare")
 PLACEMENTS = ("stacked", "one-at-a-time")
 SPLITS = ("default", "public", "per_class", "random")
 DEVICES = ("cpu", "cuda")

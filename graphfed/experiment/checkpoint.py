@@ -40,6 +40,7 @@ __all__ = [
     "Snapshot",
     "newest_round",
     "process_names",
+    "whole_rounds",
 ]
 
 #: Rounds kept.
@@ -161,6 +162,16 @@ def newest_round(folder: Path, processes: Sequence[str]) -> tuple[int | None, li
             return int(path.name.removeprefix("round-")), wrong
         wrong.append(f"{path}: {faults[0]}")
     return None, wrong
+
+
+def whole_rounds(folder: Path, fed: Federation) -> list[int]:
+    """The rounds of which this process has a whole file, the newest first."""
+    name = _process_name(fed)
+    return [
+        int(path.name.removeprefix("round-"))
+        for path in _rounds(folder / CHECKPOINTS)
+        if not _fault(path, name)
+    ]
 
 
 def _name(rounds_done: int) -> str:

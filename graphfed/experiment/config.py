@@ -30,6 +30,8 @@ __all__ = [
     "EVERY",
     "OPTIONS",
     "RunConfig",
+    "checked_device",
+    "checked_threads",
     "data_setting_names",
     "default_threads",
     "make_config",
@@ -40,7 +42,7 @@ __all__ = [
 ]
 
 Placement = Literal["stacked", "one-at-a-time"]
-Runtime = Literal["local", "processes"]
+Runtime = Literal["local", "processes", "nvflare"]
 
 DEFAULT_CLIENTS = 10
 #: Seconds between two checkpoints.
@@ -56,13 +58,13 @@ MAX_SEED = 2**63 - 1
 
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
 OPTIONS = (
-    "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "placement", "device",
-    "threads", "data_dir", "out", "checkpoint_every", "set",
+    "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "sites", "placement",
+    "device", "threads", "data_dir", "out", "checkpoint_every", "set",
 )  # fmt: skip
 _SEEDS = ("partition_seed", "split_seed")
 #: Settings that are options of their own, so that a run has one place to say them.
 _OPTION_SETTINGS = ("seed",)
-_WHOLE_OPTIONS = ("clients", "rounds", "seed", "threads")
+_WHOLE_OPTIONS = ("clients", "rounds", "seed", "sites", "threads")
 #: Checked where they are used; every option of no such kind is text.
 _OTHER_OPTIONS = ("checkpoint_every", "set")
 
@@ -73,7 +75,7 @@ class RunConfig:
 
     clients: None only where the partition fixes it and the data must be read to know it (one per vertex).
     partition_file: where the partition is saved, None where it is made; partition, its options and seed are
-    then those it was made with."""
+    then those it was made with. sites: processes of clients in the runtime "nvflare", None elsewhere."""
 
     method: Method
     training: TrainingConfig
@@ -90,6 +92,7 @@ class RunConfig:
     split_seed: int
     seed: int
     runtime: Runtime
+    sites: int | None
     placement: Placement
     device: str
     threads: int | None
@@ -97,7 +100,7 @@ class RunConfig:
 
     @property
     def site_threads(self) -> int:
-        """Threads that each process of the runtime "processes" computes with: one, unless a number was
+        """Threads that each process computes with, where there are several: one, unless a number was
         given."""
         return 1 if self.threads is None else self.threads
 
@@ -123,6 +126,7 @@ class RunConfig:
             "split_seed": self.split_seed,
             "seed": self.seed,
             "runtime": self.runtime,
+            "sites": self.sites,
             "placement": self.placement,
             "device": self.device,
             "threads": self.threads,
@@ -150,6 +154,7 @@ def make_config(
     seed: int = 0,
     split: str = "default",
     runtime: str = "local",
+    sites: int | None = None,
     placement: str = "stacked",
     device: str = "cpu",
     threads: int | None = None,
@@ -190,17 +195,8 @@ def make_config(
     training, rest = _training(chosen, settings, rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
-    sites = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
-    kind = _runtime(runtime)
-    if kind == "processes" and device != "cpu":
-        raise InputError(
-            f"runtime 'processes' computes on the CPU, not on {shown(device)}; use runtime 'local'"
-        )
-    if kind == "processes" and not chosen.pooled and not 1 <= (sites or 0) <= MAX_PROCESSES:
-        raise InputError(
-            f"runtime 'processes' starts one process per client, at most {MAX_PROCESSES}; "
-            "use fewer clients, or runtime 'local'"
-        )
+    held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
+    kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
     return RunConfig(
         method=chosen,
         training=training,
@@ -208,7 +204,7 @@ def make_config(
         data_source=known,
         data_options=_prefixed("data.", rest, data_defaults),
         data_dir=folder,
-        clients=sites,
+        clients=held,
         partition=dealt.name,
         partition_options=_prefixed("partition.", rest, PARTITIONS[made].options) if made else dealt.options,
         partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED)
@@ -219,9 +215,10 @@ def make_config(
         split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
         seed=seed,
         runtime=kind,
+        sites=_processes(kind, sites, 1 if chosen.pooled else held, device),
         placement=_one_of("placement", placement, get_args(Placement)),
-        device=_device(device),
-        threads=None if threads is None else _integer("threads", threads, 1, MAX_THREADS),
+        device=checked_device(device),
+        threads=None if threads is None else checked_threads(threads),
         checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
     )
 
@@ -503,16 +500,36 @@ def _check_task(data: str | Graph | Description, method: Method) -> None:
     )
 
 
-def _runtime(runtime: Any) -> Runtime:
-    if runtime == "nvflare":
+def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:
+    """How many processes hold the clients, in the runtime "nvflare"; InputError where separate processes
+    cannot hold them."""
+    if runtime != "nvflare" and sites is not None:
+        raise InputError(f"sites={shown(sites)} has no use with runtime {runtime!r}; leave it out")
+    if runtime == "local":
+        return None
+    if device != "cpu":
         raise InputError(
-            "runtime 'nvflare' arrives with the deploy extra; use 'local' or 'processes' until then"
+            f"runtime {runtime!r} computes on the CPU here, not on {shown(device)}; use runtime 'local'"
         )
-    chosen: Runtime = _one_of("runtime", runtime, get_args(Runtime))
-    return chosen
+    count = clients if sites is None else _integer("sites", sites, 1, MAX_PROCESSES)
+    if count is not None and clients is not None and count > clients:
+        raise InputError(f"{count} sites cannot hold {clients} clients; use at most as many sites as clients")
+    if count is None or not 1 <= count <= MAX_PROCESSES:
+        fix = "use fewer clients" if runtime == "processes" else "give the number of sites (--sites)"
+        raise InputError(
+            f"runtime {runtime!r} starts one process per client, at most {MAX_PROCESSES}; {fix}, or runtime "
+            "'local'"
+        )
+    return count if runtime == "nvflare" else None
 
 
-def _device(device: Any) -> str:
+def checked_threads(threads: Any) -> int:
+    """A number of threads. InputError for anything else."""
+    return _integer("threads", threads, 1, MAX_THREADS)
+
+
+def checked_device(device: Any) -> str:
+    """The name of a device that is here. InputError for anything else."""
     import torch
 
     try:

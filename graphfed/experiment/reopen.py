@@ -20,8 +20,8 @@ __all__ = ["check_hashes", "config_from_json", "go_on", "read_manifest", "reopen
 
 #: What `RunConfig.to_json` holds beside the settings.
 _OPTIONS = (
-    "method", "clients", "partition", "seed", "split", "runtime", "placement", "device", "threads",
-    "checkpoint_every",
+    "method", "clients", "partition", "seed", "split", "runtime", "sites", "placement", "device",
+    "threads", "checkpoint_every",
 )  # fmt: skip
 
 #: What the manifests of sweeps and reproductions have in place of a config.

@@ -121,6 +121,7 @@ def run(
     seed: int = 0,
     split: str = "default",
     runtime: str = "local",
+    sites: int | None = None,
     placement: str = "stacked",
     device: str = "cpu",
     threads: int | None = None,
@@ -141,7 +142,9 @@ def run(
     partition: a name, or the file of a saved one (`Partition.save`, `graphfed data partition`); default
     "column", the sites of the data, where it names them, else "label_dirichlet".
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
-    runtime: "local", or "processes" (one process per site).
+    runtime: "local", "processes" (one process per client), or "nvflare": a federation over NVIDIA FLARE on
+    this machine, whose clients are dealt over `sites` processes (default: one each). A federation on several
+    machines: `graphfed.deploy`.
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
     threads: default one for a small graph, every core for a large one; of each process in "processes", one.
     out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
@@ -166,6 +169,7 @@ def run(
         seed=seed,
         split=split,
         runtime=runtime,
+        sites=sites,
         placement=placement,
         device=device,
         threads=threads,
@@ -491,6 +495,13 @@ def _train(
             threads=config.site_threads,
             checkpoints=None if folder is None else (folder, config.checkpoint_every, start),
         )
+    elif config.runtime == "nvflare":
+        from graphfed.experiment.deploy import train_for_trial
+
+        assert config.sites is not None
+        blocks = np.array_split(np.arange(partition.num_sites), config.sites)
+        cohorts = [cohort(block.tolist()) for block in blocks]
+        outcome, ledger = train_for_trial(config, cohorts, folder, on_event)
     else:
         from graphfed.experiment.train import train
         from graphfed.runtime.local import one_at_a_time, stacked

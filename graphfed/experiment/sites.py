@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from graphfed.methods.registry import get_method, register
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.processes import Sites
 
-__all__ = ["run_site", "train_in_processes"]
+__all__ = ["part_of_run", "put_together", "run_site", "train_in_processes"]
 
 PROGRAM = "graphfed.experiment.sites:run_site"
 
@@ -69,16 +69,23 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
             )
     except Interrupted as stopped:
         return {"interrupted": str(stopped)}
+    return part_of_run(fed, method, outcome)
+
+
+def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, Any]:
+    """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
+    of the model, its predictions (rows [n], logits [n, C]) and its ledger."""
     model = {name: outcome.state.values[name] for name in method.model}
+    # As text: lists stay lists, and the ledger arrives as it was written.
+    plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
     return {
-        # As text: lists stay lists, and the ledger arrives as it was written.
-        "outcome": json.dumps({name: getattr(outcome, name) for name in _PLAIN}) if here else None,
+        "outcome": plain if fed.server_ends else None,
         "model": {
             name: _whole(value, fed, name in method.replicated)
             for name, value in model.items()
             if value.parts
         },
-        "predictions": fed.local_parts(outcome.predictions)[0] if cohorts else None,
+        "predictions": fed.local_parts(outcome.predictions)[0] if fed.here else None,
         "ledger": json.dumps(fed.ledger.to_json()),
     }
 
@@ -155,8 +162,13 @@ def train_in_processes(
     for result in results.values():
         if "interrupted" in result:
             raise Interrupted(result["interrupted"])
-    at_server = results[SERVER_END]
-    clients = [results[h] for h in range(len(hosts))]
+    return put_together(method, results)
+
+
+def put_together(method: Method, parts: Mapping[int, dict[str, Any]]) -> tuple[Outcome, Ledger]:
+    """What `train` gives, and the ledger of all places, from every process's `part_of_run`, by end."""
+    at_server = parts[SERVER_END]
+    clients = [parts[h] for h in sorted(parts) if h != SERVER_END]
     values = {
         name: Located(SERVER, name, (at_server["model"][name],))
         if name in at_server["model"]

@@ -64,6 +64,8 @@ __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 
 #: Characters of a decision, beside one for every client: data does not cross as control.
 MAX_CONTROL = 1000
+#: Characters of what a host says of itself: names of columns and classes are the longest part.
+MAX_REPORT = 1 << 20
 
 
 class StageError(GraphfedError):
@@ -269,7 +271,9 @@ class Federation(OfTheProgram):
 
     # ---- control -------------------------------------------------------------------------------------------
 
-    def control(self, fn: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    def control(
+        self, fn: Callable[..., dict[str, Any]], *arguments: Any, name: str = "control"
+    ) -> dict[str, Any]:
         """Decide at the server, tell every place: `fn` returns plain JSON values and everyone gets the same
         dictionary.
 
@@ -278,7 +282,7 @@ class Federation(OfTheProgram):
         decision = self.server.run(_as_json, fn, *arguments)
         pairs = [(SERVER_END, h) for h in range(len(self.hosts))]
         messages = {p: Message(text) for text in decision.parts for p in pairs}
-        got = self._deliver(messages, pairs, self._next_key("control"))
+        got = self._deliver(messages, pairs, self._next_key(name))
         text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
         if not isinstance(text, str):
             raise WireError("a control message is not text")
@@ -288,9 +292,31 @@ class Federation(OfTheProgram):
             )
         with self.ledger.in_phase("control"):
             flow, size = self._everyone_flow.back, len(text.encode())
-            self.ledger.charge(Charge("control", "control", "json", [], "public", flow, size))
+            self.ledger.charge(Charge(name, "control", "json", [], "public", flow, size))
         result: dict[str, Any] = json.loads(text)
         return result
+
+    def report(self, x: Located, *, name: str) -> Located:
+        """Clients to server: plain JSON that every host says of itself, a list in the order of the hosts.
+
+        For what must be known before tensors can cross: versions, names of columns. The ledger counts a
+        host's text at its first client. Raises StageError where it is not JSON or longer than
+        MAX_REPORT."""
+        texts = self.clients.run(_as_report, x)
+        pairs = [(h, SERVER_END) for h in range(len(self.hosts))]
+        messages = {(h, SERVER_END): Message(text) for h, text in zip(self.here, texts.parts, strict=True)}
+        got = self._deliver(messages, pairs, self._next_key(name))
+        seen: dict[int, Any] = {h: m.payload for (h, _), m in {**messages, **got}.items()}
+        told = np.zeros(self.num_clients, dtype=np.int64)
+        for h, text in seen.items():
+            if not isinstance(text, str) or len(text) > MAX_REPORT:
+                raise WireError(
+                    f"{name!r} from {self._name(h)} is no text of at most {MAX_REPORT} characters"
+                )
+            told[self.hosts[h][0]] = len(text.encode())
+        flow = Flow.up(told, told > 0)
+        self.ledger.charge(Charge(name, "report", "json", [], "public", flow, 1))
+        return Located(SERVER, name, ([json.loads(seen[h]) for h in sorted(seen)],) * len(self.server_ends))
 
     # ---- routes --------------------------------------------------------------------------------------------
 
@@ -821,6 +847,13 @@ class Federation(OfTheProgram):
 def _as_json(fn: Callable[..., dict[str, Any]], *inputs: Any) -> str:
     """The decision of `fn` as text: what every place reads."""
     return json.dumps(fn(*inputs), allow_nan=False)
+
+
+def _as_report(told: Any) -> str:
+    text = json.dumps(told, allow_nan=False)
+    if len(text) > MAX_REPORT:
+        raise ValueError(f"{len(text)} characters (at most {MAX_REPORT})")
+    return text
 
 
 def _groups(route: Route) -> tuple[Tensor, int]:

@@ -65,6 +65,17 @@ class Mailbox:
             self._closed.setdefault(sender, reason)
             self._changed.notify_all()
 
+    def reopen(self) -> None:
+        """Senders that were closed may be heard again."""
+        with self._changed:
+            self._closed.clear()
+
+    def check_open(self, sender: Hashable, key: str, name: str) -> None:
+        """PeerLost where the sender is closed: sending it `key` has no use."""
+        with self._changed:
+            if sender in self._closed:
+                raise PeerLost(sender, f"{name} {self._closed[sender]}; sending {key}")
+
     def take(self, sender: Hashable, key: str, name: str) -> bytes:
         """The message of this sender and key in the present run, once it is here; name: of the sender, for
         people.

@@ -11,7 +11,7 @@ import typer.main
 
 from graphfed.cli import app, main
 from graphfed.cli.manual import EXIT_CODES, SECTION
-from graphfed.cli.values import PARTITIONS
+from graphfed.cli.values import PARTITIONS, RUNTIMES
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError, InputError, PlaceError
 from graphfed.experiment.settings import settings_of
 from graphfed.methods.registry import ALIASES, METHODS, get_method
@@ -104,13 +104,12 @@ def test_the_examples_of_run_and_compare_can_be_used_as_they_are(capsys: pytest.
             assert "999999 clients cannot share 'digits'" in capsys.readouterr().err
 
 
-def test_the_help_of_run_offers_what_there_is_and_not_what_is_refused(
+def test_the_help_of_run_offers_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     text = page(("run",), capsys)
-    assert "nvflare" not in text
-    assert all(name in text for name in PARTITIONS)
+    assert all(name in text for name in (*PARTITIONS, *RUNTIMES))
     for panel in ("─ Data ─", "─ Training ─", "─ Machine ─", "─ Output ─"):
         assert panel in text
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from graphfed.runtime.interrupts import stopping
 from graphfed.runtime.nvflare import need_nvflare
 from graphfed.runtime.nvflare.child import EVENTS, PARENT
 from graphfed.runtime.nvflare.kits import ORGANISATION, Kit, load_kit
+from graphfed.runtime.nvflare.place import Place
 from graphfed.runtime.nvflare.rules import HEARTBEAT
 from graphfed.runtime.nvflare.tls import LISTEN, refusal
 
@@ -27,13 +28,19 @@ PATIENCE = 6.0
 
 
 def run_parent(
-    kit: Path, *, data: Path | None = None, threads: int | None = None, say: Callable[[str], None] = print
+    kit: Path,
+    *,
+    data: Path | None = None,
+    threads: int = 1,
+    device: str = "cpu",
+    allow: Sequence[str] = (),
+    say: Callable[[str], None] = print,
 ) -> int:
     """Run the process of a server's or a site's kit until SIGTERM, Ctrl-C or KeyboardInterrupt: 0.
 
     `say` is told of every event, in one line. FLARE's own log is log.txt in the kit. The processes of runs
-    find what they need of this site in their environment: GRAPHFED_SITE_KIT, GRAPHFED_SITE_DATA and
-    GRAPHFED_SITE_THREADS. When it returns, and also when it is killed, nothing that it started stays.
+    find what they need of this site in their environment (`place`). When it returns, and also when it is
+    killed, nothing that it started stays.
 
     InputError where the kit or the data cannot be used; GraphfedError where FLARE's process ends by
     itself."""
@@ -45,7 +52,8 @@ def run_parent(
         )
     if data is not None and not data.is_file():
         raise InputError(f"the data's description {data} is not there; name the file of this site's data")
-    with stopping(), _alone(loaded), _started(loaded, data, threads) as (process, events):
+    place = Place(loaded.name, loaded.folder, data, threads, device, tuple(allow))
+    with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
             for line in events:
                 say(told(loaded, *json.loads(line)))
@@ -95,21 +103,18 @@ def _alone(kit: Kit) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _started(
-    kit: Kit, data: Path | None, threads: int | None
-) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
+def _started(place: Place, kit: Kit) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
     """FLARE's process, and the events that come out of it; at the end all of its processes are ended."""
     reading, writing = os.pipe()
-    environment = os.environ | {
-        "GRAPHFED_SITE_KIT": str(kit.folder),
-        PARENT: str(os.getpid()),
-        EVENTS: str(writing),
-        LISTEN: kit.project.listen,
-    }
-    if data is not None:
-        environment["GRAPHFED_SITE_DATA"] = str(data.resolve())
-    if threads is not None:
-        environment["GRAPHFED_SITE_THREADS"] = str(threads)
+    environment = (
+        os.environ
+        | place.to_environment()
+        | {
+            PARENT: str(os.getpid()),
+            EVENTS: str(writing),
+            LISTEN: kit.project.listen,
+        }
+    )
     app = "server" if kit.kind == "server" else "client"
     command = [
         sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child",

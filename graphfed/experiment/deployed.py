@@ -1,0 +1,350 @@
+"""The program of a deployed run: every place joins, reads its own data, trains its part and keeps what is its
+own.
+
+Joining comes before anything else crosses: every site says which versions it has, how its data is formed and
+from which rounds it can go on, and the server refuses the run where these do not go together.
+
+    runs/RUN/   in each place's kit
+      manifest.json       what was asked, versions, the form of the data
+      checkpoint/         this place's part of the latest rounds
+      ledger.json         what left this place and what reached it
+      model.safetensors   this place's part of the model
+      predictions.parquet at a site: of its own vertices
+      metrics.jsonl       at the server: a line a round
+      result.json         what became of the run, written last
+"""
+
+import dataclasses
+import hashlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from graphfed import __version__
+from graphfed.errors import InputError, shown
+from graphfed.experiment import folder as files
+from graphfed.experiment.checkpoint import Checkpoints, whole_rounds
+from graphfed.experiment.schema import Schema, compare_schemas
+from graphfed.experiment.site_data import SiteData, make_site_cohort, read_site
+from graphfed.experiment.sites import part_of_run
+from graphfed.experiment.train import Event, Outcome, train
+from graphfed.federation import CLIENTS, Federation, Located, wire
+from graphfed.files import write_bytes, write_json, write_tensors
+from graphfed.methods.alignment import AlignedConfig, count_owners
+from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.registry import get_method, register
+from graphfed.runtime.interrupts import Wish
+
+if TYPE_CHECKING:
+    from graphfed.runtime.nvflare.place import Place
+
+__all__ = ["MESSAGES", "TRIAL", "run_place"]
+
+#: The transfers of joining, in words (see `Method.messages`).
+MESSAGES = {
+    "join": "What a site says before a run begins: versions of its programs, names of its columns of "
+    "features and of its classes, how its clock differs, which rounds it can go on from. No data, no number "
+    "of vertices.",
+    "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
+    "on from.",
+}
+
+#: Seconds that a site's clock may differ from the server's.
+CLOCK = 60.0
+#: What a place of a trial hands to the experimenter, who dealt it its data.
+TRIAL = "trial.part"
+
+
+def run_place(
+    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
+) -> None:
+    """This place's part of a deployed run. arguments: plain JSON, from the coordinator: run, method, module,
+    config, dtype, split, split_seed, roster (the clients' names), checkpoint_every, time (the server's clock
+    when it was asked), trial.
+
+    InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
+    after saving, when somebody asked to stop."""
+    torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
+    method = _method(arguments, place)
+    config = method.config(**arguments["config"])
+    offset = time.time() - float(arguments["time"])
+    data = None
+    if fed.here:
+        with _kept_private(place):
+            data = _read(arguments, place)
+    folder = place.runs / arguments["run"]
+    with _opened(folder, float(arguments["wait"])):
+        told = None
+        if data is not None:
+            told = _joining(fed, data, config, offset, whole_rounds(folder, fed))
+        agreed = _join(fed, told, folder, arguments, config)
+        task = Task(agreed["num_features"], agreed["num_classes"])
+        _write_manifest(folder, arguments, data, agreed)
+        cohorts = []
+        if data is not None:
+            clients = fed.hosts[fed.here[0]]
+            cohorts = [make_site_cohort(data, clients, task.num_classes, device=fed.device)]
+        located = fed.locate(CLIENTS, "data", cohorts)
+        if not agreed["owners_known"] and isinstance(config, AlignedConfig):
+            with fed.phase("setup", round=0):
+                located = count_owners(fed, located, config)
+        checkpoints = Checkpoints(
+            folder,
+            every=float(arguments["checkpoint_every"]),
+            start=agreed["start"],
+            wish=place.wish if fed.server_ends else Wish(),
+        )
+
+        def on_event(event: Event) -> None:
+            tell(dataclasses.asdict(event))
+
+        here = bool(fed.server_ends)
+        outcome = train(
+            fed, method, located, task, config, on_event=on_event if here else None, checkpoints=checkpoints
+        )
+        _write(folder, fed, method, outcome, located, data, agreed)
+        if arguments["trial"] and agreed["owners_known"]:
+            write_bytes(folder / TRIAL, wire.encode(part_of_run(fed, method, outcome)))
+
+
+# ---- what is asked -----------------------------------------------------------------------------------------
+
+
+def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+    value = arguments[key]
+    if value not in known:
+        raise InputError(f"{key} {shown(value)} cannot be used; expected {' or '.join(known)}")
+    return str(value)
+
+
+def _method(arguments: Mapping[str, Any], place: "Place") -> Method:
+    """The method by its name. One of another module than graphfed's runs only where this place's operator
+    allows the module."""
+    module = str(arguments["module"])
+    if not module.startswith("graphfed.methods.") and module not in place.allow:
+        raise InputError(
+            f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
+            f"'graphfed site start ... --allow {module}'"
+        )
+    register(arguments["method"], module)
+    return get_method(arguments["method"])
+
+
+@contextmanager
+def _kept_private(place: "Place") -> Iterator[None]:
+    """What is wrong with a site's own files is said on its own terminal only: it may quote them."""
+    try:
+        yield
+    except InputError as error:
+        print(f"{place.name}: {error}", file=sys.stderr, flush=True)
+        raise InputError(
+            f"the data of {place.name} cannot be used; its own log says why, which may not leave it"
+        ) from None
+
+
+def _read(arguments: Mapping[str, Any], place: "Place") -> SiteData:
+    if place.data is None:
+        raise InputError(f"{place.name} was started without data; start it with --data FILE")
+    return read_site(
+        place.data,
+        split=arguments["split"],
+        split_seed=arguments["split_seed"],
+        roster=arguments["roster"],
+        site=place.name,
+    )
+
+
+@contextmanager
+def _opened(folder: Path, patience: float) -> Iterator[None]:
+    """The run's folder, locked; one that a process of an earlier attempt still holds is waited for."""
+    end = time.monotonic() + patience
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(files.open_folder(folder, resume=folder.exists()))
+                break
+            except InputError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        yield
+
+
+# ---- joining -----------------------------------------------------------------------------------------------
+
+
+def _config_hash(config: TrainingConfig) -> str:
+    """Alike where two places understand the settings alike."""
+    return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What must be alike at all places: another version may send other messages."""
+    return {"graphfed": __version__, "torch": str(torch.__version__).partition("+")[0]}
+
+
+def _joining(
+    fed: Federation, data: SiteData, config: TrainingConfig, offset: float, rounds: list[int]
+) -> dict[str, Any]:
+    """What a site says of itself."""
+    return {
+        "versions": versions(),
+        "python": platform.python_version(),
+        "clients": len(data.cohort.clients),
+        "schema": data.schema.to_json(),
+        "config": _config_hash(config),
+        "clock": offset,
+        "rounds": rounds,
+    }
+
+
+def _join(
+    fed: Federation,
+    told: dict[str, Any] | None,
+    folder: Path,
+    arguments: Mapping[str, Any],
+    config: TrainingConfig,
+) -> dict[str, Any]:
+    """What all places agree on, after the server has compared what the sites say."""
+    with fed.phase("control", round=0):
+        reports = fed.report(fed.locate(CLIENTS, "joining", [] if told is None else [told]), name="join")
+        return fed.control(
+            _agree,
+            reports,
+            tuple(arguments["sites"]),
+            tuple(len(h) for h in fed.hosts),
+            _config_hash(config),
+            tuple(whole_rounds(folder, fed)),
+            name="agreed",
+        )
+
+
+def _agree(
+    reports: list[dict[str, Any]],
+    sites: tuple[str, ...],
+    clients: tuple[int, ...],
+    config: str,
+    mine: tuple[int, ...],
+) -> dict[str, Any]:
+    """InputError where the sites do not go together; else what they agree on."""
+    here = versions()
+    schemas = {}
+    for site, count, report in zip(sites, clients, reports, strict=True):
+        for program, version in here.items():
+            theirs = report["versions"].get(program)
+            if theirs != version:
+                raise InputError(
+                    f"{site} has {program} {theirs} and the server {version}; install the same version at "
+                    "all places"
+                )
+        if report["config"] != config:
+            raise InputError(f"{site} reads the run's settings in another way; install the same graphfed")
+        if abs(report["clock"]) > CLOCK:
+            raise InputError(
+                f"the clock of {site} differs by {report['clock']:.0f} s from the server's (at most "
+                f"{CLOCK:g}); set both by the network's time"
+            )
+        if report["clients"] != count:
+            raise InputError(
+                f"{site} holds {report['clients']} clients and the project says {count}; correct the project "
+                "or give the site the data of all its clients"
+            )
+        schemas[site] = Schema.from_json(report["schema"], f"what {site} says of its data")
+    compare_schemas(schemas)
+    first = schemas[sites[0]]
+    common = set(mine).intersection(*(set(report["rounds"]) for report in reports))
+    return {
+        "num_features": len(first.feature_names),
+        "num_classes": len(first.class_names),
+        "owners_known": first.owners_known,
+        "start": max(common) if common else None,
+    }
+
+
+# ---- what stays here ---------------------------------------------------------------------------------------
+
+
+def _write_manifest(
+    folder: Path, arguments: Mapping[str, Any], data: SiteData | None, agreed: Mapping[str, Any]
+) -> None:
+    asked = {key: value for key, value in arguments.items() if key not in ("time", "wait")}
+    content = {
+        "asked": asked,
+        "agreed": dict(agreed),
+        "schema": None if data is None else data.schema.to_json(),
+        "versions": {**versions(), "python": platform.python_version()},
+    }
+    write_json(folder / "manifest.json", files.plain(content))
+
+
+def _write(
+    folder: Path,
+    fed: Federation,
+    method: Method,
+    outcome: Outcome,
+    data: Located,
+    site: SiteData | None,
+    agreed: Mapping[str, Any],
+) -> None:
+    """This place's own files, the result last."""
+    arrays: dict[str, np.ndarray] = {}
+    for name in method.model:
+        parts = fed.local_parts(outcome.state.values[name])
+        prefix = f"{name}." if len(method.model) > 1 else ""
+        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
+    try:
+        write_tensors(folder / "model.safetensors", arrays, {"method": method.name})
+        write_json(folder / "ledger.json", files.plain(fed.ledger.to_json()))
+        wire_bytes = dict(getattr(fed.link, "wire", {}))
+        result: dict[str, Any] = {
+            "rounds": outcome.rounds_run,
+            "seconds": outcome.seconds,
+            "bytes": fed.ledger.totals(),
+            "privacy": fed.ledger.statement(),
+            "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
+        }
+        if fed.server_ends:
+            lines = "".join(json.dumps(files.plain(line), allow_nan=False) + "\n" for line in outcome.history)
+            write_bytes(folder / "metrics.jsonl", lines.encode())
+            result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
+            result |= {"details": outcome.details, "task": dict(agreed)}
+        if site is not None:
+            (cohort,), (part,) = data.parts, fed.local_parts(outcome.predictions)
+            _write_predictions(folder / "predictions.parquet", cohort, part, site)
+        write_json(folder / "result.json", files.plain(result))
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
+
+
+def _write_predictions(path: Path, cohort: Any, part: Any, site: SiteData) -> None:
+    """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
+    part of the split, label and prediction with the names of the classes, and all probabilities."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, logits = part
+    row = rows.cpu().numpy()
+    probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
+    names = [name or str(c) for c, name in enumerate(site.schema.class_names)]
+    masks = [getattr(cohort, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
+    label = cohort.y[rows].cpu().numpy()
+    parts = np.select(masks, [0, 1, 2], 3).astype(np.int8)
+    columns = {
+        "id": pa.array(cohort.id.cpu().numpy()[row]) if site.ids is None else site.ids.take(pa.array(row)),
+        "client": pa.array(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]]),
+        "split": pa.DictionaryArray.from_arrays(parts, ["train", "val", "test", "none"]),
+        "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
+        "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
+    }
+    columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    write_bytes(path, sink.getvalue().to_pybytes())

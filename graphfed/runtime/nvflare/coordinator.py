@@ -1,0 +1,262 @@
+"""Who starts runs: submits a job to the server, tells what happens, and gets what the server keeps of it.
+
+A job that ends because a place was lost, or because the server was, is followed by another one, once all
+sites are connected again: it goes on from the newest round of which every place has a checkpoint. A site that
+stays away for longer than `patience` ends the run, with everything saved."""
+
+import contextlib
+import io
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import GraphfedError, InputError
+from graphfed.files import write_json
+from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.nvflare.kits import Kit, load_kit
+
+__all__ = ["Coordinator", "Timing"]
+
+SITE_APP = "graphfed.runtime.nvflare.apps.SiteApp"
+SERVER_APP = "graphfed.runtime.nvflare.apps.ServerApp"
+#: Where a job puts what became of its runs, and the server's folders of them; the topic of questions to it.
+OUTCOMES, RESULTS, COMMAND = "graphfed.json", "graphfed-runs", "graphfed"
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+#: Seconds between two looks at a job.
+LOOK = 0.5
+#: Seconds that a job's processes have to start.
+START = 120
+#: So many jobs in a row that end before anything happens end the run.
+IN_VAIN = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds. beat: between two signs of life of a site; give_up: without one, after which a site is lost to
+    the present job; deadline: of one transfer; patience: that a site or the server may stay away before the
+    run is given up."""
+
+    beat: float = 2.0
+    give_up: float = 30.0
+    deadline: float = 600.0
+    patience: float = 600.0
+
+
+class Coordinator:
+    """The holder of a coordinator's kit, connected to its server. Use as a context manager.
+
+    InputError for another kit; GraphfedError when the server does not answer within `patience`."""
+
+    def __init__(self, kit: Path, timing: Timing) -> None:
+        self.kit: Kit = load_kit(kit)
+        if self.kit.kind != "coordinator":
+            raise InputError(
+                f"{kit} is the kit of a {self.kit.kind}; name the coordinator's, which starts runs"
+            )
+        self.timing = timing
+        self._session: Any = None
+
+    def __enter__(self) -> "Coordinator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def run(
+        self,
+        runs: Sequence[Mapping[str, Any]],
+        *,
+        on_event: Callable[[str, Any], None],
+        on_news: Callable[[str], None],
+        wish: Wish,
+        kept: Path,
+    ) -> list[dict[str, Any]]:
+        """Run programs at all places, one after the other: what became of each, as `apps` says it.
+
+        runs: {"run", "program", "arguments", "hosts"}; on_event: gets (run, event) from the server's
+        program; on_news: what happens to the federation, in words; wish: to stop, after saving; kept: the
+        folder in which the server's folder of every run is put."""
+        done: list[dict[str, Any]] = []
+        in_vain = 0
+        while len(done) < len(runs):
+            self.wait_for_sites(on_news)
+            outcomes, events = self._job(runs[len(done) :], on_event, wish, kept)
+            done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
+            if wish.asked:
+                break
+            in_vain = 0 if events else in_vain + 1
+            lost = [outcome for outcome in outcomes if outcome["kind"] == "lost"]
+            if lost and in_vain == IN_VAIN:
+                raise GraphfedError(
+                    f"{IN_VAIN} jobs in a row ended before anything happened ({lost[0]['text']}); the logs "
+                    "of the server and the sites say why"
+                )
+            if lost:
+                on_news(f"{lost[0]['text']}; going on from the last checkpoint once all sites are there")
+        return done
+
+    def connected(self) -> dict[str, float]:
+        """The sites that are connected, and how many seconds ago each was last heard."""
+        info = self._ask(lambda session: session.get_system_info())
+        now = time.time()
+        return {client.name: max(0.0, now - client.last_connect_time) for client in info.client_info}
+
+    def wait_for_sites(self, on_news: Callable[[str], None]) -> None:
+        """Wait until every site of the project is connected. GraphfedError after the patience."""
+        end, told = time.monotonic() + self.timing.patience, ""
+        while True:
+            missing = [s.name for s in self.kit.project.sites]
+            with contextlib.suppress(Unreachable):
+                heard = self.connected()
+                missing = [name for name in missing if heard.get(name, 1e9) > self.timing.give_up]
+                if not missing:
+                    return
+            news = f"waiting for {', '.join(missing)}"
+            if news != told:
+                on_news(news)
+                told = news
+            if time.monotonic() > end:
+                raise GraphfedError(
+                    f"{', '.join(missing)} did not come back within {self.timing.patience:g} s; what the "
+                    "others have is saved"
+                )
+            time.sleep(LOOK)
+
+    # ---- one job -------------------------------------------------------------------------------------------
+
+    def _job(
+        self,
+        runs: Sequence[Mapping[str, Any]],
+        on_event: Callable[[str, Any], None],
+        wish: Wish,
+        kept: Path,
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Submit a job and see it through: what became of its runs, and how many events there were."""
+        with tempfile.TemporaryDirectory(prefix="graphfed-job-") as folder:
+            self._write_job(Path(folder) / "job", runs)
+            job = self._ask(lambda session: session.submit_job(f"{folder}/job"))
+        seen = 0
+
+        def forward(events: Sequence[Mapping[str, Any]]) -> int:
+            for told in events:
+                on_event(told["run"], told["event"])
+            return len(events)
+
+        while True:
+            time.sleep(LOOK)
+            try:
+                status = str(self._ask(lambda session: session.get_job_status(job)))
+            except Unreachable:
+                return [_lost(runs, "the server cannot be reached")], seen
+            if status == "RUNNING":
+                with contextlib.suppress(Exception):  # it has just begun, or is just ending
+                    seen += forward(self._events(job, seen, wish))
+            elif status.startswith("FINISHED"):
+                outcomes, events = self._results(job, runs, kept)
+                return outcomes, seen + forward(events[seen:])
+
+    def _events(self, job: str, since: int, wish: Wish) -> list[dict[str, Any]]:
+        question = {"since": since, "stop": wish.asked}
+        answer = self._ask(lambda session: session.do_app_command(job, COMMAND, question))
+        return list(answer["events"])
+
+    def _write_job(self, folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+        """A job as FLARE takes it: names of classes that the kits allow, and plain values."""
+        sites = [site.name for site in self.kit.project.sites]
+        timing = self.timing
+        request = {
+            "runs": list(runs),
+            "sites": sites,
+            "beat": timing.beat,
+            "give_up": timing.give_up,
+            "patience": timing.deadline,
+        }
+        meta = {
+            "name": "graphfed",
+            "resource_spec": {},
+            "min_clients": len(sites),
+            "mandatory_clients": sites,
+            "deploy_map": {"app": ["server", *sites]},
+        }
+        controller = {"server_obj_id": "_server", "sync_task_timeout": START}
+        server = {
+            "format_version": 2,
+            "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
+            "components": [{"id": "_server", "path": SERVER_APP, "args": {"request": json.dumps(request)}}],
+        }
+        executor = {"id": "executor", "path": EXECUTOR, "args": {"client_obj_id": "_client"}}
+        site = {
+            "format_version": 2,
+            "executors": [{"tasks": ["*"], "executor": executor}],
+            "components": [{"id": "_client", "path": SITE_APP, "args": {}}],
+        }
+        write_json(folder / "meta.json", meta)
+        write_json(folder / "app" / "config" / "config_fed_server.json", server)
+        write_json(folder / "app" / "config" / "config_fed_client.json", site)
+
+    def _results(
+        self, job: str, runs: Sequence[Mapping[str, Any]], kept: Path
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What became of the runs of a job that has ended and its events; the server's folders go to
+        `kept`."""
+        with tempfile.TemporaryDirectory(prefix="graphfed-result-") as folder:
+            try:
+                work = Path(self._ask(lambda s: s.download_job_result(job, folder))) / "workspace"
+                content = json.loads((work / OUTCOMES).read_text())
+            except (Unreachable, OSError, ValueError):
+                return [_lost(runs, "the job ended before its time")], []
+            for outcome in content["outcomes"]:
+                told = work / RESULTS / outcome["run"]
+                if told.is_dir():
+                    shutil.copytree(told, kept / outcome["run"], dirs_exist_ok=True)
+            return content["outcomes"], content["events"]
+
+    # ---- the session ---------------------------------------------------------------------------------------
+
+    def _ask(self, act: Callable[[Any], Any]) -> Any:
+        """Ask the server something over a session that is made when it is needed."""
+        with _quiet():
+            try:
+                if self._session is None:
+                    self._session = self._connect()
+                return act(self._session)
+            except InputError:
+                raise
+            except Exception as error:
+                self._close()
+                raise Unreachable(f"the server does not answer: {type(error).__name__}: {error}") from error
+
+    def _connect(self) -> Any:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        # What goes wrong is told here; without a handler Python would print FLARE's warnings too.
+        logging.getLogger("nvflare").addHandler(logging.NullHandler())
+        return new_secure_session(self.kit.name, str(self.kit.folder), timeout=10.0, command_timeout=10.0)
+
+    def _close(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(Exception), _quiet():
+                self._session.close()
+            self._session = None
+
+
+class Unreachable(GraphfedError):
+    """The server does not answer."""
+
+
+def _lost(runs: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
+    return {"run": runs[0]["run"], "kind": "lost", "text": why}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """FLARE's session prints what it does; the terminal is ours."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

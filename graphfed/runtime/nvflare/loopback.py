@@ -1,0 +1,99 @@
+"""A whole federation on this machine: kits, the server and every site, each a process of its own, talking
+over loopback with mutual TLS. For trying out and for tests."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from graphfed.runtime.nvflare.coordinator import Coordinator, Timing
+from graphfed.runtime.nvflare.kits import load_kit, provision
+from graphfed.runtime.nvflare.project import Project
+
+__all__ = ["Loopback", "free_port"]
+
+#: Seconds that the processes have to end by themselves.
+GRACE = 10.0
+
+
+class Loopback:
+    """The processes of a project on this machine. Use as a context manager; leaving it stops them all.
+
+    folder: of the kits and of what the places keep; kits that are there already are used again. data: every
+    site's file, by the site's name; threads: of each process; allow: modules of other people's methods and
+    programs that all places run."""
+
+    def __init__(
+        self,
+        project: Project,
+        folder: Path,
+        data: Mapping[str, Path],
+        *,
+        threads: int = 1,
+        allow: Sequence[str] = (),
+    ) -> None:
+        self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
+        self.project = project
+        self.kits: dict[str, Path] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Loopback":
+        if self._folder.exists():
+            names = ("server", "coordinator", *(site.name for site in self.project.sites))
+            self.kits = {name: self._folder / name for name in names}
+            self.project = load_kit(self.kits["coordinator"]).project
+        else:
+            self.kits = provision(self.project, self._folder)
+        try:
+            for name in ("server", *(site.name for site in self.project.sites)):
+                self.start(name)
+        except BaseException:
+            self._stop_all()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_all()
+
+    def start(self, name: str) -> None:
+        """Start the process of the server or of a site."""
+        command = [sys.executable, "-m", "graphfed", "site", "start", str(self.kits[name])]
+        command += ["--threads", str(self._threads)]
+        for module in self._allow:
+            command += ["--allow", module]
+        if name in self._data:
+            command += ["--data", str(self._data[name])]
+        with (self.kits[name] / "terminal.txt").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def pid(self, name: str) -> int:
+        """The process of `graphfed site start` of a place."""
+        return self._processes[name].pid
+
+    def coordinator(self, timing: Timing) -> Coordinator:
+        """Who starts runs here."""
+        return Coordinator(self.kits["coordinator"], timing)
+
+    def terminal(self, name: str) -> str:
+        """What a place has said on its terminal."""
+        return (self.kits[name] / "terminal.txt").read_text(errors="replace")
+
+    def _stop_all(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
