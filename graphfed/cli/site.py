@@ -56,7 +56,7 @@ def site_init(
 
     Examples:
         graphfed site init --sites bank_a,bank_b,bank_c
-        graphfed site init --sites a,b --server fl.example.org:8002 --listen 0.0.0.0
+        graphfed site init --sites a,b --server fl.example:8002 --listen 0.0.0.0
     Files:
         graphfed-project.yaml    the project file, where no --out is given
     See also:

@@ -39,7 +39,7 @@ from graphfed.methods.registry import METHODS, get_method
         ({"runtime": "lcal"}, "unknown runtime 'lcal'; did you mean 'local'"),
         ({"sites": 3}, "sites=3 has no use with runtime 'local'"),
         ({"runtime": "nvflare", "sites": 11}, "11 sites cannot hold 10 clients"),
-        ({"runtime": "nvflare", "clients": 100}, r"at most 64; give the number of sites \(--sites\)"),
+        ({"runtime": "nvflare", "clients": 100}, "at most 64; give the number of sites (--sites)"),
         ({"placement": "stackd"}, "unknown placement 'stackd'; did you mean 'stacked'"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
