@@ -134,8 +134,8 @@ def log_config() -> dict[str, Any]:
     }
 
 
-#: Files of a job beside its configuration: FLARE's signature and the certificate of who signed.
-_SIGNATURE = ("__nvfl_sig.json", "__nvfl_submitter.crt")
+#: Files in each folder of a job beside its own: FLARE's signature, and the certificate of who signed.
+_SIGNATURE = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 
 
 def job_error(folder: Path) -> str:
@@ -147,7 +147,7 @@ def job_error(folder: Path) -> str:
         inside = path.relative_to(folder)
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             return f"{inside} is no plain file"
-        if path.is_dir() or str(inside) in _SIGNATURE:
+        if path.is_dir() or path.name in _SIGNATURE:
             continue
         if path.suffix != ".json" or inside.parts[0] != "config":
             return f"{inside} is no configuration of a graphfed run; only JSON files in config are taken"
