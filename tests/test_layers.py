@@ -36,11 +36,11 @@ def layer_of(module: str) -> int | None:
     return next(i for i, layer in enumerate(LAYERS) if parts[1] in layer.split("|"))
 
 
-def imports_of(path: Path) -> list[str]:
+def imports_of(path: Path, package: str = "graphfed") -> list[str]:
     tree = ast.parse(path.read_text())
     found = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     found += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    return [name for name in found if name.startswith("graphfed.")]
+    return [name for name in found if f"{name}.".startswith(f"{package}.") and name != "graphfed"]
 
 
 def test_imports_point_downwards_only():
@@ -57,6 +57,12 @@ def test_imports_point_downwards_only():
     assert not upwards
 
 
+def test_only_the_package_for_deployment_imports_nvflare():
+    importing = {path for path in PACKAGE.rglob("*.py") if imports_of(path, "nvflare")}
+    assert importing
+    assert {path.parent.relative_to(PACKAGE).as_posix() for path in importing} == {"runtime/nvflare"}
+
+
 def test_a_module_of_every_layer_that_exists_is_known():
     """A new top-level module must be given its place in LAYERS."""
     modules = [p.stem for p in PACKAGE.glob("*.py")] + [p.parent.name for p in PACKAGE.glob("*/__init__.py")]
@@ -71,7 +77,7 @@ def loaded_after(code: str) -> set[str]:
     return set(out.stdout.split())
 
 
-HEAVY = {"torch_geometric", "sklearn", "networkx", "matplotlib", "pyarrow", "pymetis", "pandas"}
+HEAVY = {"torch_geometric", "sklearn", "networkx", "matplotlib", "pyarrow", "pymetis", "pandas", "nvflare"}
 
 
 def test_importing_graphfed_loads_nothing_heavy():

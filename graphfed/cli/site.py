@@ -1,5 +1,6 @@
 """`graphfed site ...`: the parties of a deployment, and their long-lived processes."""
 
+import ipaddress
 import json
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,7 @@ def site_init(
 
     Examples:
         graphfed site init --sites bank_a,bank_b,bank_c
-        graphfed site init --sites a,b --server fl.example:8002 --listen 0.0.0.0
+        graphfed site init --sites a,b --server 10.0.0.7:8002 --listen 10.0.0.7
     Files:
         graphfed-project.yaml    the project file, where no --out is given
     See also:
@@ -72,7 +73,10 @@ def site_init(
         "server": {"host": host, "port": int(port), "listen": listen},
         "sites": [site.strip() for site in sites.split(",")],
     }
-    write_project(make_project(content, "the project"), out)
+    project = make_project(content, "the project")
+    write_project(project, out)
+    if project.host != "localhost" and ipaddress.ip_address(project.listen).is_loopback:
+        print(f"the server listens at {listen}, so only to its own machine; --listen says where else")
     print(f"{out}: next, make the kits: graphfed site provision {out}")
 
 

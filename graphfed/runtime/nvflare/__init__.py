@@ -4,7 +4,12 @@ The only package that imports nvflare (the extra `deploy`), and only where it is
 
     project     the file that names the server and the sites
     kits        what each of them starts with: its certificate, and what it allows the others to do
+    rules       the second of these, as FLARE's files say it
     process     starting FLARE's long-lived process of a kit, and ending it with all that it started
+    child       what happens in each of FLARE's processes before its program runs
+    components  our parts of those processes: starting runs, looking through jobs, telling what happens
+    tls         how the server listens; whether a kit can connect
+    status      who is connected and what runs, asked with the coordinator's kit
 """
 
 import importlib.util

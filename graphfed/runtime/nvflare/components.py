@@ -55,6 +55,8 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
                 option, value = given[name]
                 command += [option, *(str(value).split() if name == JobProcessArgs.OPTIONS else [str(value)])]
         environment = {**os.environ, **get_credential_env(given), PARENT: str(os.getpid())}
+        # The pipe is not passed on; its number may be another file's there.
+        environment.pop(EVENTS, None)
         # A group of its own: FLARE ends a run by killing the group.
         return ProcessHandle(process=subprocess.Popen(command, env=environment, start_new_session=True))
 

@@ -3,8 +3,8 @@
 A kit is a folder: `startup/` (certificate, key, addresses), `local/` (what this party allows), `kit.json`
 (whose it is, and the project). Each goes to its party by a safe way and stays there: its key is its identity.
 
-`authority/`, beside the kits, holds the key that signs all certificates. Whoever has it can pass for the
-server, for any site and for the coordinator: keep it off the machines that take part.
+`authority/`, beside the kits, holds the key that signs all certificates, and copies of all others. Whoever
+has it can pass for the server, for any site and for the coordinator: keep it off the machines that take part.
 """
 
 import dataclasses
@@ -127,19 +127,20 @@ class _Log:
 
 
 #: What FLARE's provisioner adds for people who work without graphfed: start scripts that would leave our
-#: rules out, samples, and texts about them.
+#: rules out, and texts about them.
 _LEFT_OUT = (
     "readme.txt", "startup/readme.txt", "startup/start.sh", "startup/sub_start.sh", "startup/stop_fl.sh",
-    "startup/fl_admin.sh", "startup/system_info.ipynb", "local/privacy.json.sample",
-    "local/authorization.json.default", "local/resources.json.default", "local/log_config.json.default",
+    "startup/fl_admin.sh", "startup/system_info.ipynb",
 )  # fmt: skip
 
 
 def _adjust(kit: Path, kind: str, project: Project) -> None:
     """Make FLARE's kit ours: its rules are `rules`, and nothing in it starts it without them."""
+    for name in _LEFT_OUT:
+        (kit / name).unlink(missing_ok=True)
     if kind != "coordinator":
-        for name in _LEFT_OUT:
-            (kit / name).unlink(missing_ok=True)
+        for file in (kit / "local").iterdir():
+            file.unlink()
         write_json(kit / "local" / "resources.json", rules.resources(kind, len(project.sites)))
         write_json(kit / "local" / "authorization.json", rules.authorization())
         write_json(kit / "local" / "log_config.json", rules.log_config())

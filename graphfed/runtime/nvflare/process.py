@@ -4,6 +4,7 @@ started."""
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,10 @@ def run_parent(
         )
     if data is not None and not data.is_file():
         raise InputError(f"the data's description {data} is not there; name the file of this site's data")
+    if loaded.kind == "server":
+        _check_address(loaded.project.listen, loaded.project.port)
+    else:
+        _check_server(loaded)
     place = Place(loaded.name, loaded.folder, data, threads, device, tuple(allow))
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
@@ -73,8 +78,9 @@ def told(kit: Kit, event: str, what: str) -> str:
     address = kit.project.address
     listen = f"{kit.project.listen}:{kit.project.port}"
     if event == "not connected":
-        reason = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
-        return f"{_who(kit)}: no connection to {address} ({reason or 'see log.txt in the kit'}); trying again"
+        refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
+        reason = "see log.txt in the kit" if refused is None else refused.reason
+        return f"{_who(kit)}: no connection to {address} ({reason}); trying again"
     words = {
         "listening": f"listening at {listen}, waiting for {len(kit.project.sites)} sites",
         "joined": f"{what} is connected",
@@ -84,6 +90,30 @@ def told(kit: Kit, event: str, what: str) -> str:
         "run ended": f"run {what} has ended",
     }
     return f"{_who(kit)}: {words[event]}"
+
+
+def _check_address(listen: str, port: int) -> None:
+    """InputError where the server could not listen there: FLARE would only go on trying."""
+    try:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((listen, port))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"the server cannot listen at {listen}:{port}: {reason}; end what uses it, or make kits with "
+            "another port or address"
+        ) from None
+
+
+def _check_server(kit: Kit) -> None:
+    """InputError where the server is there, but the certificates do not fit: FLARE would hang."""
+    refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
+    if refused is not None and refused.final:
+        raise InputError(
+            f"{kit.name} cannot connect to {kit.project.address}: {refused.reason}; take a kit of the "
+            "project that it serves"
+        )
 
 
 def _who(kit: Kit) -> str:

@@ -28,9 +28,10 @@ RIGHTS = (
     "delete_job", "download_job", "download_job_components", "remove_client",
 )  # fmt: skip
 #: The classes a job may name: ours, those that carry FLARE's calls between sites, and nothing of FLARE's that
-#: could run a command or load a file. An entry that ends with a dot stands for a package.
+#: could run a command or load a file.
 ALLOWED_CLASSES = (
-    "graphfed.runtime.nvflare.",
+    "graphfed.runtime.nvflare.apps.ServerApp",
+    "graphfed.runtime.nvflare.apps.SiteApp",
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )

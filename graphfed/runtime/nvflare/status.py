@@ -65,11 +65,11 @@ def open_session(kit: Kit) -> Iterator[Any]:
     if kit.kind != "coordinator":
         raise InputError(f"{kit.folder} is the kit of {kit.name}; this takes the coordinator's")
     project = kit.project
-    reason = refusal(kit.folder / "startup", project.host, project.port)
-    if reason:
+    refused = refusal(kit.folder / "startup", project.host, project.port)
+    if refused is not None:
         raise GraphfedError(
-            f"the server at {project.address} cannot be reached: {reason}; is it started, and is "
-            "this kit of the same project?"
+            f"the server at {project.address} cannot be reached: {refused.reason}; "
+            + ("take a kit of the project that it serves" if refused.final else "is it started?")
         )
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session

@@ -7,7 +7,7 @@ time and memory for a message of 10 MB). It also listens at every address of the
 localhost.
 """
 
-import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -16,18 +16,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HANDSHAKE", "LISTEN", "refusal", "use_tls_driver"]
+__all__ = ["HANDSHAKE", "LISTEN", "SERVER", "Refusal", "refusal", "use_tls_driver"]
 
 #: Environment: the address to listen at, where FLARE would take all.
 LISTEN = "GRAPHFED_SITE_LISTEN"
+#: The server's name in its certificate.
+SERVER = "server"
 #: Seconds for a TLS handshake.
 HANDSHAKE = 10.0
 
 
-def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> str:
-    """Why no TLS connection can be made with the certificate in a kit's `startup`; empty where it can."""
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Why there is no connection. final: the certificates do not fit, so that waiting does not help."""
+
+    reason: str
+    final: bool
+
+
+def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> Refusal | None:
+    """Try a TLS connection with the certificate in a kit's `startup`; None where there can be one."""
     context = ssl.create_default_context(cafile=startup / "rootCA.pem")
-    # As FLARE does: the authority is the project's own and lets nobody but the server be one.
+    # As FLARE does: what counts is the name that the project's authority gave the server.
     context.check_hostname = False
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
     try:
@@ -35,19 +45,30 @@ def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> str:
             socket.create_connection((host, port), timeout=timeout) as plain,
             context.wrap_socket(plain) as connection,
         ):
-            # In TLS 1.3 it is only now that a server's refusal of a certificate arrives. FLARE waits for a
-            # word.
-            connection.settimeout(0.5)
-            with contextlib.suppress(TimeoutError):
-                if connection.recv(1) == b"":
-                    return "the server closes the connection"
+            return _refused_after_handshake(connection)
     except ssl.SSLCertVerificationError as error:
-        return f"it is not the project's server: {error.verify_message}"
+        return Refusal(f"it is not the project's server ({error.verify_message})", True)
     except ssl.SSLError as error:
-        return f"refused: {error.reason or error}"
+        if "ALERT" in (error.reason or ""):
+            return Refusal(f"it does not take this kit's certificate ({error.reason})", True)
+        return Refusal(f"it does not speak TLS ({error.reason or error})", False)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return ""
+        return Refusal((error.strerror or str(error)).lower(), False)
+
+
+def _refused_after_handshake(connection: ssl.SSLSocket) -> Refusal | None:
+    certificate: Any = connection.getpeercert()
+    name = dict(field for part in certificate["subject"] for field in part).get("commonName")
+    if name != SERVER:
+        return Refusal(f"it is not the project's server, but {name}", True)
+    # In TLS 1.3 it is only now that a server's refusal of a certificate arrives. FLARE's server, once it has
+    # taken it, waits for a word.
+    connection.settimeout(0.5)
+    try:
+        closed = connection.recv(1) == b""
+    except TimeoutError:
+        closed = False
+    return Refusal("it closes the connection", False) if closed else None
 
 
 def use_tls_driver() -> None:

@@ -1,0 +1,244 @@
+"""Start-up kits: whole or absent, each with a key of its own, and rules that keep a site safe."""
+
+import importlib.util
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphfed.cli import main
+from graphfed.errors import UNUSABLE, InputError
+from graphfed.runtime.nvflare import rules
+from graphfed.runtime.nvflare.kits import ORGANISATION, load_kit, provision
+from graphfed.runtime.nvflare.project import Project, Site, write_project
+
+pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
+
+PROJECT = Project("fraud", (Site("bank_a"), Site("hub", 3)))
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return provision(PROJECT, tmp_path_factory.mktemp("project") / "kits")
+
+
+def test_every_party_has_a_kit_with_a_key_of_its_own_that_nobody_else_reads(kits: dict[str, Path]) -> None:
+    assert set(kits) == {"server", "coordinator", "bank_a", "hub"}
+    keys = [key for kit in kits.values() for key in kit.rglob("*.key")]
+    assert len(keys) == len({key.read_bytes() for key in keys}) == len(kits)
+    private = [*keys, *kits.values(), kits["server"].parent / "authority"]
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in private)
+
+
+def test_the_authority_s_key_is_in_no_kit(kits: dict[str, Path]) -> None:
+    state = json.loads((kits["server"].parent / "authority" / "cert.json").read_text())
+    root = state["root_pri_key"]
+    assert root.startswith("-----BEGIN")
+    assert not any(
+        root in file.read_text() for kit in kits.values() for file in kit.rglob("*") if file.is_file()
+    )
+
+
+def test_every_certificate_has_its_party_s_name_which_flare_asks_for(kits: dict[str, Path]) -> None:
+    """FLARE's certificates may be used on either side of a connection: it is the name in them that keeps a
+    site from passing for the server."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    for kit in kits.values():
+        (file,) = kit.rglob("*.crt")
+        subject = x509.load_pem_x509_certificate(file.read_bytes()).subject
+        assert [a.value for a in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [load_kit(kit).name]
+
+
+def test_a_kit_knows_whose_it_is_and_the_project(kits: dict[str, Path]) -> None:
+    found = {name: load_kit(kit) for name, kit in kits.items()}
+    assert {name: kit.kind for name, kit in found.items()} == {
+        "server": "server", "coordinator": "coordinator", "bank_a": "site", "hub": "site",
+    }  # fmt: skip
+    assert all(kit.project == PROJECT for kit in found.values())
+    assert found["coordinator"].name == PROJECT.coordinator
+
+
+def test_nothing_in_a_kit_starts_it_without_our_rules(kits: dict[str, Path]) -> None:
+    assert not [file for kit in kits.values() for file in kit.rglob("*.sh")]
+    for name in ("server", "bank_a", "hub"):
+        assert {file.name for file in (kits[name] / "local").iterdir()} == {
+            "resources.json", "authorization.json", "log_config.json", "comm_config.json",
+        }  # fmt: skip
+
+
+def test_kits_are_never_written_over_others(
+    kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = kits["server"].parent
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    write_project(PROJECT, tmp_path / "p.yaml")
+    assert main(["site", "provision", str(tmp_path / "p.yaml"), "--out", str(out)]) == UNUSABLE
+    assert "is there already" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+
+
+def test_kits_that_cannot_be_finished_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(rules, "log_config", fail)
+    with pytest.raises(OSError, match="no space"):
+        provision(PROJECT, tmp_path / "kits")
+    assert not list(tmp_path.iterdir())
+
+
+def test_making_kits_prints_each_of_them_and_nothing_of_the_provisioner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(PROJECT, tmp_path / "p.yaml")
+    assert main(["site", "provision", str(tmp_path / "p.yaml"), "--out", str(tmp_path / "kits")]) == 0
+    printed = capsys.readouterr()
+    folders = [tmp_path / "kits" / name for name in ("server", "coordinator", "bank_a", "hub", "authority")]
+    assert [line.split(": ")[0] for line in printed.out.splitlines()] == [str(folder) for folder in folders]
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"kind": "site", "name": "a", "project": {}}'])
+def test_a_folder_that_is_no_kit_is_refused_in_one_line(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "kit.json").write_text(content)
+    assert main(["site", "start", str(tmp_path)]) == UNUSABLE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path) in line
+
+
+def test_without_nvflare_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'graphfed\[deploy\]'"):
+        provision(PROJECT, tmp_path / "kits")
+    assert not list(tmp_path.iterdir())
+
+
+# ---- what a party allows ----
+
+
+def authorized(kit: Path, right: str, role: str) -> bool:
+    """What FLARE makes of a kit's authorization.json."""
+    from nvflare.fuel.sec.authz import AuthzContext, Person
+    from nvflare.security.security import FLAuthorizer
+
+    policy = json.loads((kit / "local" / "authorization.json").read_text())
+    who = Person("somebody", ORGANISATION, role)
+    return bool(FLAuthorizer(ORGANISATION, policy).authorize(AuthzContext(right, who, who))[0])
+
+
+def test_the_coordinator_may_start_watch_and_end_runs_and_nothing_else(kits: dict[str, Path]) -> None:
+    from nvflare.apis.fl_constant import AdminCommandNames
+
+    commands = {value for key, value in vars(AdminCommandNames).items() if key.isupper()} | {"byoc"}
+    for name in ("server", "bank_a"):
+        allowed = {command for command in commands if authorized(kits[name], command, rules.ROLE)}
+        assert allowed == set(rules.RIGHTS)
+        for role in ("project_admin", "org_admin", "member", ""):
+            assert not any(authorized(kits[name], command, role) for command in commands)
+
+
+def component_error(kit: Path, path: str) -> str:
+    """What FLARE's own authorizer says to a class that a job names, with the kit's resources.json."""
+    from nvflare.apis.fl_exception import UnsafeComponentError
+    from nvflare.apis.workspace import Workspace
+    from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+
+    workspace = Workspace(str(kit), "bank_a")
+    try:
+        ComponentPathAuthorizer().authorize_component_config({"path": path, "args": {}}, workspace=workspace)
+    except UnsafeComponentError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "subprocess.Popen",
+        "os.system",
+        "builtins.exec",
+        "graphfed.files.write_bytes",
+        "graphfed.runtime.nvflare_other.Class",
+        "nvflare.app_common.executors.script_runner.ScriptRunner",
+        "nvflare.collab.runtime.executor.Other",
+        "nvflare.app_common.np.np_model_persistor.NPModelPersistor",
+    ],
+)
+def test_a_class_that_is_not_on_the_list_is_refused_by_flare_at_the_server_and_at_sites(
+    path: str, kits: dict[str, Path]
+) -> None:
+    for name in ("server", "bank_a"):
+        assert "is not in allow_list" in component_error(kits[name], path)
+
+
+def test_the_classes_on_the_list_are_let_through_by_flare(kits: dict[str, Path]) -> None:
+    for path in rules.ALLOWED_CLASSES:
+        assert component_error(kits["bank_a"], path + "module.Class" if path.endswith(".") else path) == ""
+
+
+def test_the_site_s_handlers_that_stay_are_in_this_flare_and_run_no_command() -> None:
+    from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+    from graphfed.runtime.nvflare.child import KEPT_REQUESTS
+
+    found = {type(processor).__name__ for processor in ClientRequestProcessors.request_processors}
+    assert set(KEPT_REQUESTS) < found
+    assert "ShellCommandProcessor" in found - set(KEPT_REQUESTS)
+
+
+GOOD = {"config/config_fed_client.json": '{"format_version": 2, "executors": []}'}
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (GOOD, ""),
+        (GOOD | {".__nvfl_sig.json": "{}", "config/.__nvfl_submitter.crt": "x"}, ""),
+        (GOOD | {"custom/code.py": "1"}, "custom/code.py is no configuration"),
+        (GOOD | {"config/code.py": "1"}, "config/code.py is no configuration"),
+        (GOOD | {"code.json": "{}"}, "code.json is no configuration"),
+        (GOOD | {"config/config_fed_client.conf": "{}"}, "is no configuration"),
+        ({"config/a.json": "{"}, "config/a.json cannot be read"),
+        ({"config/a.json": '{"a": ["{$GRAPHFED_HOLDERS_KEY}"]}'}, "a variable or a file of the site"),
+        ({"config/a.json": '{"a": "${secret:env:X}"}'}, "a variable or a file of the site"),
+        ({"config/a.json": '{"a": "{\\u0024HOME}"}'}, "a variable or a file of the site"),
+        ({"config/a.json": '{"{$HOME}": 1}'}, "a variable or a file of the site"),
+        ({"config/a.json": "[" * 100_000}, "config/a.json cannot be read"),
+    ],
+)
+def test_a_job_is_json_that_asks_for_nothing_of_the_site(
+    files: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = rules.job_error(tmp_path)
+    assert told in found
+    assert (found == "") == (told == "")
+
+
+def test_a_link_in_a_job_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "a.json").symlink_to("/etc/hostname")
+    assert "is no plain file" in rules.job_error(tmp_path)
+
+
+def test_flare_s_handlers_are_checked_before_a_site_runs_without_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A version that names them otherwise is refused, not run with all of them."""
+    from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+    from graphfed.runtime.nvflare import child
+
+    found: list[Any] = ClientRequestProcessors.request_processors
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", found[1:])
+    with pytest.raises(RuntimeError, match="ClientStatusProcessor"):
+        child._forget_requests()
