@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import compare
+    from graphfed.experiment.deploy import deploy
     from graphfed.experiment.inspect import inspect
     from graphfed.experiment.predict import predict
     from graphfed.experiment.reproduce import reproduce
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from graphfed.experiment.run import run
     from graphfed.experiment.sweep import sweep
 
-__all__ = ["__version__", "compare", "inspect", "predict", "reproduce", "resume", "run", "sweep"]
+__all__ = ["__version__", "compare", "deploy", "inspect", "predict", "reproduce", "resume", "run", "sweep"]
 
 __version__ = "0.1.0"
 
 
 #: The functions of the package, each in the module of graphfed.experiment that has its name.
-_FUNCTIONS = ("compare", "inspect", "predict", "reproduce", "resume", "run", "sweep")
+_FUNCTIONS = ("compare", "deploy", "inspect", "predict", "reproduce", "resume", "run", "sweep")
 
 
 def __getattr__(name: str) -> Any:

@@ -145,6 +145,15 @@ Sites = Annotated[
         help="With --runtime nvflare: processes that the clients are dealt over (default: one each).",
     ),
 ]
+Kit = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="KIT",
+        rich_help_panel=MACHINE_PANEL,
+        help="With --runtime nvflare: the coordinator's kit of a deployment, whose sites have the data "
+        "('graphfed site').",
+    ),
+]
 Placement = Annotated[
     str | None,
     typer.Option(

@@ -155,6 +155,8 @@ def site_start(
     from graphfed.experiment.config import checked_device, checked_threads
     from graphfed.runtime.nvflare.process import run_parent
 
+    if data is not None:
+        print(_data_told(kit, data), flush=True)
     run_parent(
         kit,
         data=data,
@@ -162,6 +164,23 @@ def site_start(
         device=checked_device(device),
         allow=allow or (),
         say=lambda text: print(text, flush=True),
+    )
+
+
+def _data_told(kit: Path, data: Path) -> str:
+    """What is in a site's data, for its own terminal. InputError where it cannot be used: better now than
+    when a run asks for it."""
+    from graphfed.experiment.site_data import read_site
+    from graphfed.runtime.nvflare.kits import load_kit
+
+    loaded = load_kit(kit)
+    read = read_site(data, split="default", split_seed=0, roster=loaded.project.roster, site=loaded.name)
+    cohort, schema = read.cohort, read.schema
+    named = [name for name in schema.class_names if name]
+    return (
+        f"{loaded.name}: {cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
+        f"{cohort.num_features} features, {cohort.num_classes} classes"
+        + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
     )
 
 

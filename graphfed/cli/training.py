@@ -16,6 +16,7 @@ from graphfed.cli.options import (
     DataDir,
     Device,
     Json,
+    Kit,
     Partition,
     Placement,
     Progress,
@@ -59,6 +60,7 @@ def run(
     split: Split = None,
     runtime: Runtime = None,
     sites: Sites = None,
+    kit: Kit = None,
     placement: Placement = None,
     device: Device = None,
     threads: Threads = None,
@@ -86,6 +88,8 @@ def run(
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed run fedprox --set mu=0.1 --set partition.beta=1 --out skewed
         graphfed run --config experiment.yaml --rounds 20 --json
+        graphfed run fedavg --clients 3 --runtime nvflare
+        graphfed run sapgnn --runtime nvflare --kit kits/coordinator
     Files:
         manifest.json        what was asked, seeds, hashes, versions
         metrics.jsonl        a line a round
@@ -97,9 +101,8 @@ def run(
         graphfed compare, resume, predict, report, methods; docs/runs.md
     """
     from graphfed.experiment.config import parse_settings, read_config
-    from graphfed.experiment.run import run as run_method
 
-    options = read_config(config) if config is not None else {}
+    options = read_config(config, extra=("kit",)) if config is not None else {}
     given = {
         "method": method,
         "data": data,
@@ -110,6 +113,7 @@ def run(
         "split": split,
         "runtime": runtime,
         "sites": sites,
+        "kit": kit,
         "placement": placement,
         "device": device,
         "threads": threads,
@@ -119,11 +123,25 @@ def run(
     }
     options |= {key: value for key, value in given.items() if value is not None}
     chosen = options.pop("set", {}) | parse_settings(settings or ())
+    act = _deployed if "kit" in options else _here
     with interruption_told():
-        result = run_method(
-            options.pop("method", None), **options, settings=chosen, progress=progress, command=command_line()
-        )
+        result = act(options, settings=chosen, progress=progress, command=command_line())
     _print_result(result, as_json, report)
+
+
+def _here(options: dict[str, Any], **more: Any) -> "Result":
+    from graphfed.experiment.run import run as run_method
+
+    return run_method(options.pop("method", None), **options, **more)
+
+
+def _deployed(options: dict[str, Any], **more: Any) -> "Result":
+    runtime = options.pop("runtime", "nvflare")
+    if runtime != "nvflare":
+        raise InputError(f"a kit has no use with runtime {runtime!r}; use --runtime nvflare, or leave it out")
+    from graphfed.experiment.deploy import deploy
+
+    return deploy(options.pop("method", None), **options, **more)
 
 
 def _print_result(result: "Result", as_json: bool, report: bool) -> None:

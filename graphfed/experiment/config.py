@@ -32,6 +32,7 @@ __all__ = [
     "RunConfig",
     "checked_device",
     "checked_threads",
+    "checked_training",
     "data_setting_names",
     "default_threads",
     "make_config",
@@ -221,6 +222,21 @@ def make_config(
         threads=None if threads is None else checked_threads(threads),
         checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
     )
+
+
+def checked_training(
+    method: str | None, settings: Mapping[str, Any], rounds: int | None, seed: int
+) -> tuple[Method, TrainingConfig, int]:
+    """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
+    `make_config`."""
+    if method is None:
+        raise InputError(
+            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+        )
+    chosen = get_method(_text("method", method))
+    seed = _integer("seed", seed, 0, MAX_SEED)
+    training, rest = _training(chosen, dict(settings), rounds, seed, ["split_seed"])
+    return chosen, training, _integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 
 def data_setting_names(data: Any, partition: str | Path) -> list[str]:

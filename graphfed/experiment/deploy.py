@@ -1,38 +1,101 @@
-"""Runs over NVIDIA FLARE, seen from the coordinator: a deployed federation by its kit, or a trial of one on
-this machine."""
+"""A run of a deployment, seen from its coordinator: what it asks of the places, and what it gets.
+
+The coordinator has no data. It gets what the server's part of the program has: metrics, the server's ledger
+and its part of the model. Predictions, and the sites' own ledgers, stay at the sites (`deployed`)."""
 
 import dataclasses
+import hashlib
+import json
 import secrets
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment.config import RunConfig
-from graphfed.experiment.deployed import TRIAL, versions
-from graphfed.experiment.sites import put_together
-from graphfed.experiment.train import Event, Outcome
-from graphfed.federation import Ledger, wire
-from graphfed.federation.cohort import Cohort, save_cohort
-from graphfed.federation.link import SERVER_END
+from graphfed.experiment import folder as files
+from graphfed.experiment.config import EVERY, checked_training
+from graphfed.experiment.progress import show_news, show_progress
+from graphfed.experiment.reopen import read_manifest
+from graphfed.experiment.run import Result, now, peak_rss_mb, versions, write_manifest
+from graphfed.experiment.train import Event
+from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import Method, TrainingConfig
-from graphfed.methods.registry import METHODS
-from graphfed.runtime.interrupts import Interrupted, Wish, listening
-from graphfed.runtime.nvflare.coordinator import Timing
-from graphfed.runtime.nvflare.loopback import Loopback, free_port
-from graphfed.runtime.nvflare.project import Project, Site
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.interrupts import Interrupted, listening
+from graphfed.runtime.nvflare.coordinator import Coordinator
+from graphfed.runtime.nvflare.kits import Kit, load_kit
+from graphfed.runtime.nvflare.project import Project
 
-__all__ = ["request", "run_on_loopback", "train_for_trial"]
+__all__ = ["check_outcome", "deploy", "request", "resume_deployment"]
 
-#: The folder of a trial's federation, in that of the run, until the run has ended.
-FEDERATION = "federation"
-TIMING = Timing()
+#: What the sites' own data decides; a run that is deployed has no such option.
+AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads", "data_dir", "sites")
+
+
+def deploy(
+    method: str,
+    *,
+    kit: str | Path,
+    rounds: int | None = None,
+    seed: int = 0,
+    split: str = "default",
+    out: str | Path | None = None,
+    checkpoint_every: float = EVERY,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    command: str = "graphfed.deploy",
+    **more: Any,
+) -> Result:
+    """Train `method` at all places of a deployment, whose server and sites run (`graphfed site start`).
+
+    kit: the coordinator's; the other arguments are those of `graphfed.run`. The folder gets what the server
+    has: manifest.json, metrics.jsonl, ledger.json, model.safetensors (of a split model the server's part) and
+    result.json. What the sites keep is in runs/RUN of their kits; details.run of the result says which.
+
+    Raises InputError for what cannot be used, at whatever place; GraphfedError where a site or the server
+    stays away for longer than the project's patience; Interrupted when SIGINT or SIGTERM came: `resume` goes
+    on with what is saved."""
+    for option in AT_THE_SITES:
+        if option in more:
+            raise InputError(
+                f"{option} has no use in a deployment: each site has its own data and machine, as its "
+                "'graphfed site start' says; leave it out"
+            )
+    chosen, config, split_seed = checked_training(method, {**(settings or {}), **more}, rounds, seed)
+    if chosen.pooled:
+        raise InputError(f"{chosen.name} needs all data at one party; choose another method for a deployment")
+    loaded = load_kit(Path(kit))
+    folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
+    assert folder is not None
+    with files.open_folder(folder, keep=lambda path: (path / "manifest.json").exists()):
+        asked = {
+            "run": _unique(chosen.name),
+            "kit": str(loaded.folder),
+            "split": split,
+            "split_seed": split_seed,
+            "checkpoint_every": checkpoint_every,
+        }
+        write_manifest(folder, _manifest(chosen, config, loaded, asked, command))
+        return _see_through(folder, chosen, config, loaded, asked, progress)
+
+
+def resume_deployment(folder: Path, *, progress: bool = False) -> Result:
+    """Go on with a deployed run that has not ended, from the places' checkpoints."""
+    manifest = read_manifest(folder)
+    try:
+        asked, told = manifest["deployment"], manifest["config"]
+        method = get_method(told["method"])
+        config = method.config(**told["training"])
+        kit = load_kit(Path(asked["kit"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
+    with files.open_folder(folder, resume=True):
+        write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), {"at": now()}]})
+        return _see_through(folder, method, config, kit, asked, progress)
 
 
 def request(
@@ -42,10 +105,9 @@ def request(
     config: TrainingConfig,
     *,
     run: str,
+    checkpoint_every: float,
     split: str = "default",
     split_seed: int = 0,
-    checkpoint_every: float,
-    timing: Timing,
     trial: bool = False,
 ) -> dict[str, Any]:
     """One run as `Coordinator.run` takes it."""
@@ -58,106 +120,16 @@ def request(
         "split": split,
         "split_seed": split_seed,
         "sites": [site.name for site in project.sites],
-        "roster": client_names(project),
+        "roster": project.roster,
         "checkpoint_every": checkpoint_every,
-        "wait": timing.give_up,
-        "time": time.time(),
+        "wait": project.timing.give_up,
         "trial": trial,
-        "versions": versions(),
     }
     hosts = [list(host) for host in project.hosts]
     return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts}
 
 
-def client_names(project: Project) -> list[str]:
-    """The names of all clients, in order: a gateway's are numbered."""
-    return [
-        site.name if site.clients == 1 else f"{site.name}.{i}"
-        for site in project.sites
-        for i in range(site.clients)
-    ]
-
-
-def unique(label: str) -> str:
-    """A name for a run that no run had before."""
-    return f"{label}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-
-
-def loopback_project(clients: Sequence[int]) -> Project:
-    """A project on this machine: a site for every entry, which holds so many clients."""
-    sites = tuple(Site(f"site-{h}", count) for h, count in enumerate(clients))
-    return Project("trial", sites, port=free_port())
-
-
-def train_for_trial(
-    config: RunConfig,
-    cohorts: Sequence[Cohort],
-    folder: Path | None,
-    on_event: Callable[[Event], None] | None,
-) -> tuple[Outcome, Ledger]:
-    """Train with a federation on this machine, one site for each cohort: what `train` gives, and the ledger
-    of all places. The federation lives in the run's folder while it is needed.
-
-    The caller dealt out the data, so it also gets what every place keeps: predictions, and the parts of the
-    model. A deployment has no such view."""
-    with ExitStack() as stack:
-        private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
-        home = private / "federation" if folder is None else folder.resolve() / FEDERATION
-        project = loopback_project([len(cohort.clients) for cohort in cohorts])
-        data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
-        for path, cohort in zip(data.values(), cohorts, strict=True):
-            save_cohort(cohort, path)
-        wish = stack.enter_context(listening())
-        federation = stack.enter_context(Loopback(project, home, data, threads=config.site_threads))
-        ended = run_on_loopback(
-            federation,
-            config.method,
-            METHODS[config.method.name],
-            config.training,
-            run="run",
-            checkpoint_every=config.checkpoint_every,
-            wish=wish,
-            on_event=on_event,
-        )
-    if folder is not None:
-        shutil.rmtree(home)
-    return ended
-
-
-def run_on_loopback(
-    federation: Loopback,
-    method: Method,
-    module: str,
-    config: TrainingConfig,
-    *,
-    run: str,
-    checkpoint_every: float,
-    wish: Wish,
-    timing: Timing = TIMING,
-    on_event: Callable[[Event], None] | None = None,
-    on_news: Callable[[str], None] = lambda news: None,
-) -> tuple[Outcome, Ledger]:
-    """One run of a federation on this machine whose data was dealt: see `train_for_trial`."""
-    project = federation.project
-    asked = request(
-        project, method, module, config, run=run, checkpoint_every=checkpoint_every, timing=timing, trial=True
-    )
-
-    def forward(_: str, event: dict[str, Any]) -> None:
-        if on_event is not None:
-            on_event(Event(**event))
-
-    with federation.coordinator(timing) as coordinator, tempfile.TemporaryDirectory() as kept:
-        outcomes = coordinator.run([asked], on_event=forward, on_news=on_news, wish=wish, kept=Path(kept))
-    check(outcomes)
-    names = {SERVER_END: "server", **dict(enumerate(site.name for site in project.sites))}
-    parts = {}
-    for end, name in names.items():
-        parts[end], _ = wire.decode((federation.kits[name] / "runs" / run / TRIAL).read_bytes())
-    return put_together(method, parts)
-
-
-def check(outcomes: Sequence[dict[str, Any]]) -> None:
+def check_outcome(outcomes: Sequence[Mapping[str, Any]]) -> None:
     """Raises what a run ended with, where it did not end well."""
     if not outcomes:
         raise Interrupted("stopped before the run had begun")
@@ -169,3 +141,144 @@ def check(outcomes: Sequence[dict[str, Any]]) -> None:
             raise Interrupted(outcome["text"])
         case "failed" | "lost":
             raise GraphfedError(outcome["text"])
+
+
+def _see_through(
+    folder: Path,
+    method: Method,
+    config: TrainingConfig,
+    kit: Kit,
+    asked: Mapping[str, Any],
+    progress: bool,
+) -> Result:
+    """Run it at all places, and write what the server has of it."""
+    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
+    wanted = request(kit.project, method, METHODS[method.name], config, **options)
+    label = f"{method.name} on {kit.project.name}"
+    with (
+        tempfile.TemporaryDirectory(prefix="graphfed-") as kept,
+        Coordinator(kit) as coordinator,
+        listening() as wish,
+        show_progress(label, progress) as show,
+    ):
+
+        def on_event(_: str, event: dict[str, Any]) -> None:
+            if show is not None:
+                show(Event(**event))
+
+        def on_news(news: str) -> None:
+            show_news(f"{label}: {news}", progress)
+
+        outcomes = coordinator.run([wanted], on_event=on_event, on_news=on_news, wish=wish, kept=Path(kept))
+        check_outcome(outcomes)
+        return _write(folder, Path(kept) / asked["run"], method, config, kit, asked)
+
+
+def _write(
+    folder: Path,
+    served: Path,
+    method: Method,
+    config: TrainingConfig,
+    kit: Kit,
+    asked: Mapping[str, Any],
+) -> Result:
+    """The coordinator's files, from the server's (`deployed`), the result last."""
+    told, ledger = files.read_json(served / "result.json"), files.read_json(served / "ledger.json")
+    joined = files.read_json(served / "manifest.json")["joined"]
+    first = joined[kit.project.sites[0].name]["schema"]
+    manifest = read_manifest(folder)
+    manifest["data"] |= {
+        "features": len(first["feature_names"]),
+        "classes": len(first["class_names"]),
+        "feature_names": [name for name in first["feature_names"] if name],
+        "class_names": [name for name in first["class_names"] if name],
+        "edge_weights": first["weighted"],
+    }
+    # What each site says its data's digest is; another secret at each site keys it.
+    digest = _digest({name: site["data"] for name, site in joined.items()})
+    manifest["hashes"] = {"data": digest, "split": digest, "partition": digest}
+    result = Result(
+        method=method.name,
+        dataset=kit.project.name,
+        task=method.task,
+        clients=len(kit.project.roster),
+        partition="sites",
+        rounds=told["rounds"],
+        best_round=told["best_round"],
+        seed=config.seed,
+        runtime="nvflare",
+        val=told["val"],
+        test=told["test"],
+        seconds=told["seconds"],
+        bytes=told["bytes"],
+        privacy=told["privacy"],
+        peak_rss_mb=peak_rss_mb(),
+        hashes=manifest["hashes"],
+        versions=versions(),
+        details={
+            **told["details"],
+            "run": asked["run"],
+            "recipe": {},
+            "test_confusion": told["test_confusion"],
+            "wire": told["wire"],
+        },
+        folder=folder,
+    )
+    try:
+        for name in ("metrics.jsonl", "model.safetensors"):
+            write_bytes(folder / name, (served / name).read_bytes())
+        write_json(folder / "ledger.json", ledger)
+        write_manifest(folder, manifest)
+        write_json(folder / "result.json", result.to_json())
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
+    return result
+
+
+def _manifest(
+    method: Method, config: TrainingConfig, kit: Kit, asked: Mapping[str, Any], command: str
+) -> dict[str, Any]:
+    """As of any run, where the coordinator can know it."""
+    project = kit.project
+    unknown = ("vertices", "edges", "features", "classes", "edge_weights")
+    return {
+        "command": command,
+        "started": now(),
+        "deployment": dict(asked),
+        "config": {
+            "method": method.name,
+            "runtime": "nvflare",
+            "seed": config.seed,
+            "training": dataclasses.asdict(config),
+        },
+        "seeds": {"run": config.seed, "partition": None, "split": asked["split_seed"]},
+        "data": {
+            "name": project.name,
+            **dict.fromkeys(unknown),
+            "class_names": [],
+            "feature_names": [],
+            "split": asked["split"],
+        },
+        "partition": {
+            "name": "sites",
+            "options": {},
+            "seed": None,
+            "file": None,
+            "sites": len(project.roster),
+            "site_names": project.roster,
+        },
+        "hashes": {},
+        "versions": versions(),
+        "device": "each site's own",
+        "threads": "each site's own",
+        "placement": None,
+    }
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _unique(label: str) -> str:
+    """A name for a run that no run had before."""
+    return f"{label}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"

@@ -16,8 +16,10 @@ from which rounds it can go on, and the server refuses the run where these do no
 
 import dataclasses
 import hashlib
+import hmac
 import json
 import platform
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +39,7 @@ from graphfed.experiment.site_data import SiteData, make_site_cohort, read_site
 from graphfed.experiment.sites import part_of_run
 from graphfed.experiment.train import Event, Outcome, train
 from graphfed.federation import CLIENTS, Federation, Located, wire
+from graphfed.federation.cohort import cohort_arrays
 from graphfed.files import write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
 from graphfed.methods.base import Method, Task, TrainingConfig
@@ -67,15 +70,14 @@ def run_place(
     fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
 ) -> None:
     """This place's part of a deployed run. arguments: plain JSON, from the coordinator: run, method, module,
-    config, dtype, split, split_seed, roster (the clients' names), checkpoint_every, time (the server's clock
-    when it was asked), trial.
+    config, dtype, split, split_seed, sites, roster (the clients' names), checkpoint_every, wait (seconds for
+    an earlier attempt's process to leave the folder), trial.
 
     InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
     after saving, when somebody asked to stop."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method = _method(arguments, place)
     config = method.config(**arguments["config"])
-    offset = time.time() - float(arguments["time"])
     data = None
     if fed.here:
         with _kept_private(place):
@@ -84,10 +86,10 @@ def run_place(
     with _opened(folder, float(arguments["wait"])):
         told = None
         if data is not None:
-            told = _joining(fed, data, config, offset, whole_rounds(folder, fed))
-        agreed = _join(fed, told, folder, arguments, config)
+            told = _joining(data, config, place, whole_rounds(folder, fed))
+        agreed, reports = _join(fed, told, folder, arguments, config)
         task = Task(agreed["num_features"], agreed["num_classes"])
-        _write_manifest(folder, arguments, data, agreed)
+        _write_manifest(folder, arguments, data, agreed, reports)
         cohorts = []
         if data is not None:
             clients = fed.hosts[fed.here[0]]
@@ -140,13 +142,13 @@ def _method(arguments: Mapping[str, Any], place: "Place") -> Method:
 
 @contextmanager
 def _kept_private(place: "Place") -> Iterator[None]:
-    """What is wrong with a site's own files is said on its own terminal only: it may quote them."""
+    """What is wrong with a site's own files is said in its own console.txt only: it may quote them."""
     try:
         yield
     except InputError as error:
         print(f"{place.name}: {error}", file=sys.stderr, flush=True)
         raise InputError(
-            f"the data of {place.name} cannot be used; its own log says why, which may not leave it"
+            f"the data of {place.name} cannot be used; its own console.txt, in its kit, says why"
         ) from None
 
 
@@ -186,14 +188,26 @@ def _config_hash(config: TrainingConfig) -> str:
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
 
+def _data_digest(data: SiteData, place: "Place") -> str:
+    """The same for the same data, and nothing else can be told from it: it is keyed with a secret that stays
+    in this site's kit."""
+    secret = place.kit / "digest.key"
+    if not secret.exists():
+        write_bytes(secret, secrets.token_bytes(32))
+        secret.chmod(0o600)
+    mac = hmac.new(secret.read_bytes(), digestmod="sha256")
+    for name, array in sorted(cohort_arrays(data.cohort).items()):
+        mac.update(f"{name} {array.dtype} {array.shape} ".encode())
+        mac.update(np.ascontiguousarray(array).data)
+    return mac.hexdigest()
+
+
 def versions() -> dict[str, str]:
     """What must be alike at all places: another version may send other messages."""
     return {"graphfed": __version__, "torch": str(torch.__version__).partition("+")[0]}
 
 
-def _joining(
-    fed: Federation, data: SiteData, config: TrainingConfig, offset: float, rounds: list[int]
-) -> dict[str, Any]:
+def _joining(data: SiteData, config: TrainingConfig, place: "Place", rounds: list[int]) -> dict[str, Any]:
     """What a site says of itself."""
     return {
         "versions": versions(),
@@ -201,7 +215,8 @@ def _joining(
         "clients": len(data.cohort.clients),
         "schema": data.schema.to_json(),
         "config": _config_hash(config),
-        "clock": offset,
+        "data": _data_digest(data, place),
+        "clock": place.clock,
         "rounds": rounds,
     }
 
@@ -212,11 +227,12 @@ def _join(
     folder: Path,
     arguments: Mapping[str, Any],
     config: TrainingConfig,
-) -> dict[str, Any]:
-    """What all places agree on, after the server has compared what the sites say."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What all places agree on, after the server has compared what the sites say; and at the server what
+    each has said."""
     with fed.phase("control", round=0):
         reports = fed.report(fed.locate(CLIENTS, "joining", [] if told is None else [told]), name="join")
-        return fed.control(
+        agreed = fed.control(
             _agree,
             reports,
             tuple(arguments["sites"]),
@@ -225,6 +241,8 @@ def _join(
             tuple(whole_rounds(folder, fed)),
             name="agreed",
         )
+    said = fed.local_parts(reports)
+    return agreed, dict(zip(arguments["sites"], said[0], strict=True)) if said else {}
 
 
 def _agree(
@@ -273,12 +291,16 @@ def _agree(
 
 
 def _write_manifest(
-    folder: Path, arguments: Mapping[str, Any], data: SiteData | None, agreed: Mapping[str, Any]
+    folder: Path,
+    arguments: Mapping[str, Any],
+    data: SiteData | None,
+    agreed: Mapping[str, Any],
+    reports: Mapping[str, Any],
 ) -> None:
-    asked = {key: value for key, value in arguments.items() if key not in ("time", "wait")}
     content = {
-        "asked": asked,
+        "asked": dict(arguments),
         "agreed": dict(agreed),
+        "joined": dict(reports),
         "schema": None if data is None else data.schema.to_json(),
         "versions": {**versions(), "python": platform.python_version()},
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from graphfed.experiment.train import Event
 
-__all__ = ["human_bytes", "human_seconds", "show_progress"]
+__all__ = ["human_bytes", "human_seconds", "show_news", "show_progress"]
 
 #: Without a terminal: at most one line in so many seconds, and always the last round.
 LINE_EVERY = 5.0
@@ -54,6 +54,12 @@ def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None
             yield on_event
     else:
         yield _lines(label, stream)
+
+
+def show_news(text: str, enabled: bool = True) -> None:
+    """A line on stderr; a bar that is shown there moves on below it."""
+    if enabled:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _lines(label: str, stream: TextIO) -> OnEvent:

@@ -57,6 +57,11 @@ def reopen(
     Raises InputError for a folder without a usable manifest, and when graph, split or partition are not those
     of the run (their hashes differ)."""
     manifest = read_manifest(folder)
+    if "deployment" in manifest:
+        raise InputError(
+            f"the run in {folder} was deployed, and its data is at the sites: each has its predictions, and "
+            f"what it sent, in runs/{manifest['deployment'].get('run')} of its kit"
+        )
     if "config" not in manifest:
         raise InputError(f"{folder} is a folder of several runs; name one of those in it")
     config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)

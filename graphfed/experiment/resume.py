@@ -1,6 +1,7 @@
 """Go on with what was interrupted: a run from its newest checkpoint, a comparison or a sweep from its first
 open run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def resume(
         return resume_reproduction(folder, manifest, data_dir=data_dir, progress=progress)
     if (folder / "result.json").exists():
         return Result.read(folder)
+    return _resume_run(folder, manifest, data, data_dir, progress)
+
+
+def _resume_run(
+    folder: Path, manifest: Mapping[str, Any], data: Any, data_dir: str | Path | None, progress: bool
+) -> Result:
+    if "deployment" in manifest:
+        from graphfed.experiment.deploy import resume_deployment
+
+        return resume_deployment(folder, progress=progress)
     config, inputs = reopen(folder, data=data, data_dir=data_dir)
     with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
         return go_on(config, inputs, folder, on_event)

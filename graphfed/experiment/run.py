@@ -43,8 +43,10 @@ __all__ = [
     "load_graph",
     "load_inputs",
     "now",
+    "peak_rss_mb",
     "pooled_partition",
     "run",
+    "versions",
     "write_manifest",
 ]
 
@@ -342,9 +344,9 @@ def finish(
         seconds=files.plain(outcome.seconds),
         bytes=files.plain(trained.ledger.totals()),
         privacy=files.plain(trained.ledger.statement()),
-        peak_rss_mb=_peak_rss_mb(),
+        peak_rss_mb=peak_rss_mb(),
         hashes=inputs.hashes,
-        versions=_versions(),
+        versions=versions(),
         details=files.plain(details),
         folder=folder,
     )
@@ -389,7 +391,7 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
             "site_names": site_names(inputs.graph, inputs.partition),
         },
         "hashes": inputs.hashes,
-        "versions": _versions(),
+        "versions": versions(),
         "device": config.device,
         "threads": _threads_of(config, inputs) if config.runtime == "local" else config.site_threads,
         "placement": config.placement if config.runtime == "local" else None,
@@ -496,12 +498,14 @@ def _train(
             checkpoints=None if folder is None else (folder, config.checkpoint_every, start),
         )
     elif config.runtime == "nvflare":
-        from graphfed.experiment.deploy import train_for_trial
+        from graphfed.experiment.trial import train_for_trial
+        from graphfed.federation.cohort import Names
 
         assert config.sites is not None
+        names = Names(tuple(inputs.graph.feature_names), tuple(inputs.graph.class_names))
         blocks = np.array_split(np.arange(partition.num_sites), config.sites)
         cohorts = [cohort(block.tolist()) for block in blocks]
-        outcome, ledger = train_for_trial(config, cohorts, folder, on_event)
+        outcome, ledger = train_for_trial(config, cohorts, names, folder, on_event)
     else:
         from graphfed.experiment.train import train
         from graphfed.runtime.local import one_at_a_time, stacked
@@ -597,7 +601,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _peak_rss_mb() -> float:
+def peak_rss_mb() -> float:
     """The largest resident memory that this process or one of its sites' has had, in MB of 10^6 bytes."""
     import resource
 
@@ -606,7 +610,8 @@ def _peak_rss_mb() -> float:
     return round(max(peaks) * unit / 1e6, 1)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of the programs that a run's numbers depend on."""
     import scipy
     import torch
 

@@ -22,7 +22,7 @@ from graphfed.federation.cohort_checks import check_arrays
 from graphfed.files import read_metadata, read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix, sums_by
 
-__all__ = ["Cohort", "Names", "load_cohort", "load_names", "make_cohort", "save_cohort"]
+__all__ = ["Cohort", "Names", "cohort_arrays", "load_cohort", "load_names", "make_cohort", "save_cohort"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +190,8 @@ _WEIGHTS = ("edge_weight", "cut_weight")
 _NAMES = "names"
 
 
-def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
-    """Write a cohort as one safetensors file: what a site's process reads, and all it reads. names: go along
-    as text."""
+def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
+    """Everything in a cohort, as arrays by name."""
     weights = _WEIGHTS if cohort.edge_weight is not None else ()
     arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
     arrays["clients"] = np.array(cohort.clients, dtype=np.int64)
@@ -206,10 +205,16 @@ def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
         }
     elif cohort.x is not None:
         arrays["x"] = cohort.x.cpu().numpy()
+    return arrays
+
+
+def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
+    """Write a cohort as one safetensors file: what a site's process reads, and all it reads. names: go along
+    as text."""
     told = None
     if names is not None:
         told = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
-    write_tensors(path, arrays, told)
+    write_tensors(path, cohort_arrays(cohort), told)
 
 
 def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:

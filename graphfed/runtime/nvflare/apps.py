@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,9 @@ class SiteApp(_App):
         if collab.caller != SERVER:
             raise ProcessError("only the server starts runs")
         told = json.loads(request)
+        place = replace(this_place(), clock=time.time() - told["time"])
         proxies = {proxy.name: proxy for proxy in collab.clients} | {SERVER: collab.server}
-        work = (this_place(), told, proxies, get_call_context())
+        work = (place, told, proxies, get_call_context())
         threading.Thread(target=self._work, args=work, daemon=True, name="program").start()
 
     @collab.publish
@@ -234,7 +236,7 @@ class ServerApp(_App):
         """One run at all places; what became of it, in the words of the place where it went wrong."""
         told = self._told
         common = {key: told[key] for key in ("sites", "beat", "give_up", "patience")}
-        request = json.dumps({**common, **run, "session": job})
+        request = json.dumps({**common, **run, "session": job, "time": time.time()})
         names = {SERVER_END: SERVER, **dict(enumerate(told["sites"]))}
         posts = {end: post_to(name, proxies[name]) for end, name in names.items() if end != SERVER_END}
         self.mailbox.begin(run["run"])

@@ -5,23 +5,22 @@ sites are connected again: it goes on from the newest round of which every place
 stays away for longer than `patience` ends the run, with everything saved."""
 
 import contextlib
-import io
 import json
-import logging
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_json
 from graphfed.runtime.interrupts import Wish
-from graphfed.runtime.nvflare.kits import Kit, load_kit
+from graphfed.runtime.nvflare.kits import Kit
+from graphfed.runtime.nvflare.status import open_session
 
-__all__ = ["Coordinator", "Timing"]
+__all__ = ["Coordinator", "Unreachable"]
 
 SITE_APP = "graphfed.runtime.nvflare.apps.SiteApp"
 SERVER_APP = "graphfed.runtime.nvflare.apps.ServerApp"
@@ -37,30 +36,17 @@ START = 120
 IN_VAIN = 3
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds. beat: between two signs of life of a site; give_up: without one, after which a site is lost to
-    the present job; deadline: of one transfer; patience: that a site or the server may stay away before the
-    run is given up."""
-
-    beat: float = 2.0
-    give_up: float = 30.0
-    deadline: float = 600.0
-    patience: float = 600.0
-
-
 class Coordinator:
-    """The holder of a coordinator's kit, connected to its server. Use as a context manager.
+    """The holder of a coordinator's kit, connected to its server when it asks something. Use as a context
+    manager. InputError for another kit."""
 
-    InputError for another kit; GraphfedError when the server does not answer within `patience`."""
-
-    def __init__(self, kit: Path, timing: Timing) -> None:
-        self.kit: Kit = load_kit(kit)
-        if self.kit.kind != "coordinator":
+    def __init__(self, kit: Kit) -> None:
+        if kit.kind != "coordinator":
             raise InputError(
-                f"{kit} is the kit of a {self.kit.kind}; name the coordinator's, which starts runs"
+                f"{kit.folder} is the kit of {kit.name}; name the coordinator's, who starts runs"
             )
-        self.timing = timing
+        self.kit, self.timing = kit, kit.project.timing
+        self._open = contextlib.ExitStack()
         self._session: Any = None
 
     def __enter__(self) -> "Coordinator":
@@ -221,42 +207,29 @@ class Coordinator:
     # ---- the session ---------------------------------------------------------------------------------------
 
     def _ask(self, act: Callable[[Any], Any]) -> Any:
-        """Ask the server something over a session that is made when it is needed."""
-        with _quiet():
-            try:
-                if self._session is None:
-                    self._session = self._connect()
+        """Ask the server something over a session that is made when it is needed. Unreachable where it does
+        not answer."""
+        try:
+            if self._session is None:
+                self._session = self._open.enter_context(open_session(self.kit))
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
                 return act(self._session)
-            except InputError:
-                raise
-            except Exception as error:
-                self._close()
-                raise Unreachable(f"the server does not answer: {type(error).__name__}: {error}") from error
-
-    def _connect(self) -> Any:
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
-
-        # What goes wrong is told here; without a handler Python would print FLARE's warnings too.
-        logging.getLogger("nvflare").addHandler(logging.NullHandler())
-        return new_secure_session(self.kit.name, str(self.kit.folder), timeout=10.0, command_timeout=10.0)
+        except InputError:
+            raise
+        except Exception as error:  # FLARE's own, of many kinds
+            self._close()
+            raise Unreachable(f"the server does not answer: {error}") from error
 
     def _close(self) -> None:
-        if self._session is not None:
-            with contextlib.suppress(Exception), _quiet():
-                self._session.close()
-            self._session = None
+        self._session = None
+        with contextlib.suppress(Exception):
+            self._open.close()
+        self._open = contextlib.ExitStack()
 
 
 class Unreachable(GraphfedError):
-    """The server does not answer."""
+    """The server does not answer, or what it says cannot be used."""
 
 
 def _lost(runs: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
     return {"run": runs[0]["run"], "kind": "lost", "text": why}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """FLARE's session prints what it does; the terminal is ours."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield

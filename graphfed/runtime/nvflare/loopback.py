@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from graphfed.runtime.nvflare.coordinator import Coordinator, Timing
+from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import load_kit, provision
 from graphfed.runtime.nvflare.project import Project
 
@@ -73,9 +73,9 @@ class Loopback:
         """The process of `graphfed site start` of a place."""
         return self._processes[name].pid
 
-    def coordinator(self, timing: Timing) -> Coordinator:
+    def coordinator(self) -> Coordinator:
         """Who starts runs here."""
-        return Coordinator(self.kits["coordinator"], timing)
+        return Coordinator(load_kit(self.kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
         """What a place has said on its terminal."""

@@ -18,8 +18,8 @@ class Place:
     """The server's or a site's own: what comes from its operator, never from a message.
 
     name: as FLARE knows it; kit: its folder; data: its file, None at the server; threads, device: to compute
-    with; allow: modules of other people's methods and programs that run here; wish: somebody's wish to
-    stop."""
+    with; allow: modules of other people's methods and programs that run here. Of a run: clock, seconds that
+    this place's clock is ahead of the server's, and wish, somebody's wish to stop."""
 
     name: str
     kit: Path
@@ -27,6 +27,7 @@ class Place:
     threads: int = 1
     device: str = "cpu"
     allow: tuple[str, ...] = ()
+    clock: float = 0.0
     wish: Wish = field(default_factory=Wish)
 
     @property

@@ -2,17 +2,23 @@
 
     name: fraud
     server: {host: fl.example.org, port: 8002, listen: 0.0.0.0}
-    sites: [bank_a, bank_b, {name: hub, clients: 100}]
+    sites: [bank_a, {name: hub, clients: 100}, {name: chain, clients: [north, south]}]
     coordinator: coordinator@graphfed.example
+    timing: {beat: 2, give_up: 30, deadline: 600, patience: 600}
 
 host: what the sites connect to; listen: the server's own address that is listened at, 127.0.0.1 (only this
 machine) unless it is given. The sites stand in the order of the clients; a gateway holds several, one after
 the other. The coordinator is who starts runs.
+
+timing, in seconds: a site says every `beat` that it is there, and is lost to a run when it was not heard
+for `give_up`; a transfer is waited for until `deadline`; a site, or the server, that has been away for longer
+than `patience` ends the run. The coordinator's copy counts (kit.json).
 """
 
 import dataclasses
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +27,16 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import write_bytes
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["COORDINATOR", "PROJECT_FILE", "Project", "Site", "load_project", "make_project", "write_project"]
+__all__ = [
+    "COORDINATOR",
+    "PROJECT_FILE",
+    "Project",
+    "Site",
+    "Timing",
+    "load_project",
+    "make_project",
+    "write_project",
+]
 
 PROJECT_FILE = "graphfed-project.yaml"
 COORDINATOR = "coordinator@graphfed.example"
@@ -31,19 +46,42 @@ LOOPBACK = "127.0.0.1"
 RESERVED = ("server", "coordinator", "authority")
 #: FLARE's forms of names, and the 64 signs that a certificate has for one.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CLIENT = re.compile(r"[^\r\n]{1,200}")
 _HOST = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 )
 _IDENTITY = re.compile(r"(?=.{1,64}$)[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}")
 MAX_CLIENTS = 1_000_000
+#: Of times: thirty days.
+MAX_SECONDS = 30 * 86400.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """One site's process and how many clients it holds."""
+    """One site's process, how many clients it holds, and what they are called where they have names."""
 
     name: str
     clients: int = 1
+    client_names: tuple[str, ...] = ()
+
+    def to_json(self) -> Any:
+        """As in the project file."""
+        if not self.client_names and self.clients == 1:
+            return self.name
+        return {"name": self.name, "clients": list(self.client_names) or self.clients}
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """See the top of this file. Seconds."""
+
+    beat: float = 2.0
+    give_up: float = 30.0
+    deadline: float = 600.0
+    patience: float = 600.0
+
+
+TIMING = Timing()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +94,7 @@ class Project:
     port: int = PORT
     listen: str = LOOPBACK
     coordinator: str = COORDINATOR
+    timing: Timing = TIMING
 
     @property
     def hosts(self) -> list[tuple[int, ...]]:
@@ -67,6 +106,16 @@ class Project:
         return blocks
 
     @property
+    def roster(self) -> list[str]:
+        """The names of all clients, in order: a site's own name, or its clients', or they are numbered."""
+        names: list[str] = []
+        for site in self.sites:
+            alone = site.clients == 1 and not site.client_names
+            numbered = [site.name] if alone else [f"{site.name}.{i}" for i in range(site.clients)]
+            names += site.client_names or numbered
+        return names
+
+    @property
     def address(self) -> str:
         """HOST:PORT, as the sites connect to it."""
         return f"{self.host}:{self.port}"
@@ -76,8 +125,9 @@ class Project:
         return {
             "name": self.name,
             "server": {"host": self.host, "port": self.port, "listen": self.listen},
-            "sites": [s.name if s.clients == 1 else dataclasses.asdict(s) for s in self.sites],
+            "sites": [site.to_json() for site in self.sites],
             "coordinator": self.coordinator,
+            "timing": dataclasses.asdict(self.timing),
         }
 
 
@@ -88,7 +138,7 @@ def load_project(path: Path) -> Project:
 
 def make_project(content: Any, origin: str) -> Project:
     """A project of plain values; `origin` is for messages. InputError for whatever is wrong with them."""
-    content = _mapping(content, origin, ("name", "server", "sites", "coordinator"))
+    content = _mapping(content, origin, ("name", "server", "sites", "coordinator", "timing"))
     server = _mapping(content.get("server") or {}, f"{origin}, server", ("host", "port", "listen"))
     host = _text(
         server.get("host", "localhost"), f"{origin}, server, host", _HOST, "a host's name or address"
@@ -113,7 +163,25 @@ def make_project(content: Any, origin: str) -> Project:
             _IDENTITY,
             "as name@example.org",
         ),
+        timing=_timing(content.get("timing") or {}, f"{origin}, timing"),
     )
+
+
+def _timing(content: Any, origin: str) -> Timing:
+    names = [field.name for field in dataclasses.fields(Timing)]
+    for key, value in _mapping(content, origin, names).items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
+            raise InputError(
+                f"{origin}, {key}: {shown(value)} cannot be used; give seconds, above 0 and at most "
+                f"{MAX_SECONDS:g}"
+            )
+    timing = Timing(**{key: float(value) for key, value in content.items()})
+    if timing.give_up < 2 * timing.beat:
+        raise InputError(
+            f"{origin}: a site that speaks every {timing.beat:g} s (beat) would often be lost after "
+            f"{timing.give_up:g} s (give_up); give at least {2 * timing.beat:g}"
+        )
+    return timing
 
 
 def write_project(project: Project, path: Path) -> None:
@@ -162,6 +230,16 @@ def _sites(content: Any, origin: str) -> tuple[Site, ...]:
         # The kits' folders may come to lie where capitals make no difference.
         if name.lower() in {site.name.lower() for site in sites}:
             raise InputError(f"{origin}: {name!r} is named twice; give every site a name of its own")
-        clients = _number(fields.get("clients", 1), f"{origin}, {name}, clients", 1, MAX_CLIENTS)
-        sites.append(Site(name, clients))
+        clients = fields.get("clients", 1)
+        if isinstance(clients, list) and clients:
+            told = tuple(
+                _text(c, f"{origin}, {name}, clients", _CLIENT, "a name on one line") for c in clients
+            )
+            sites.append(Site(name, len(told), told))
+        else:
+            sites.append(Site(name, _number(clients, f"{origin}, {name}, clients", 1, MAX_CLIENTS)))
+    roster = Project("roster", tuple(sites)).roster
+    doubled = [client for client, count in Counter(roster).items() if count > 1]
+    if doubled:
+        raise InputError(f"{origin}: two clients are called {shown(doubled[0])}; give each a name of its own")
     return tuple(sites)

@@ -1,0 +1,99 @@
+"""A trial of a deployment: the runtime "nvflare" on this machine, with data that the experimenter deals."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from graphfed.experiment.config import RunConfig
+from graphfed.experiment.deploy import check_outcome, request
+from graphfed.experiment.deployed import TRIAL
+from graphfed.experiment.sites import put_together
+from graphfed.experiment.train import Event, Outcome
+from graphfed.federation import Ledger, wire
+from graphfed.federation.cohort import Cohort, Names, save_cohort
+from graphfed.federation.link import SERVER_END
+from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.registry import METHODS
+from graphfed.runtime.interrupts import Wish, listening
+from graphfed.runtime.nvflare.loopback import Loopback, free_port
+from graphfed.runtime.nvflare.project import Project, Site, Timing
+
+__all__ = ["loopback_project", "run_on_loopback", "train_for_trial"]
+
+#: The folder of a trial's federation, in that of the run, until the run has ended.
+FEDERATION = "federation"
+
+
+def loopback_project(clients: Sequence[int], timing: Timing | None = None) -> Project:
+    """A project on this machine: a site for every entry, which holds so many clients."""
+    sites = tuple(Site(f"site-{h}", count) for h, count in enumerate(clients))
+    return Project("trial", sites, port=free_port(), timing=timing or Timing())
+
+
+def train_for_trial(
+    config: RunConfig,
+    cohorts: Sequence[Cohort],
+    names: Names,
+    folder: Path | None,
+    on_event: Callable[[Event], None] | None,
+) -> tuple[Outcome, Ledger]:
+    """Train with a federation on this machine, one site for each cohort: what `train` gives, and the ledger
+    of all places. The federation lives in the run's folder while it is needed.
+
+    The caller dealt out the data, so it also gets what every place keeps: predictions, and the parts of the
+    model. A deployment has no such view."""
+    with ExitStack() as stack:
+        private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
+        home = private / "federation" if folder is None else folder.resolve() / FEDERATION
+        project = loopback_project([len(cohort.clients) for cohort in cohorts])
+        data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
+        for path, cohort in zip(data.values(), cohorts, strict=True):
+            save_cohort(cohort, path, names)
+        wish = stack.enter_context(listening())
+        federation = stack.enter_context(Loopback(project, home, data, threads=config.site_threads))
+        ended = run_on_loopback(
+            federation,
+            config.method,
+            METHODS[config.method.name],
+            config.training,
+            run="run",
+            checkpoint_every=config.checkpoint_every,
+            wish=wish,
+            on_event=on_event,
+        )
+    if folder is not None:
+        shutil.rmtree(home)
+    return ended
+
+
+def run_on_loopback(
+    federation: Loopback,
+    method: Method,
+    module: str,
+    config: TrainingConfig,
+    *,
+    run: str,
+    checkpoint_every: float,
+    wish: Wish,
+    on_event: Callable[[Event], None] | None = None,
+    on_news: Callable[[str], None] = lambda news: None,
+) -> tuple[Outcome, Ledger]:
+    """One run of a federation on this machine whose data was dealt: see `train_for_trial`."""
+    project = federation.project
+    asked = request(project, method, module, config, run=run, checkpoint_every=checkpoint_every, trial=True)
+
+    def forward(_: str, event: dict[str, Any]) -> None:
+        if on_event is not None:
+            on_event(Event(**event))
+
+    with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as kept:
+        outcomes = coordinator.run([asked], on_event=forward, on_news=on_news, wish=wish, kept=Path(kept))
+    check_outcome(outcomes)
+    places = {SERVER_END: "server", **dict(enumerate(site.name for site in project.sites))}
+    parts = {}
+    for end, name in places.items():
+        parts[end], _ = wire.decode((federation.kits[name] / "runs" / run / TRIAL).read_bytes())
+    return put_together(method, parts)
