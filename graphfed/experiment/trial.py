@@ -21,7 +21,7 @@ from graphfed.runtime.interrupts import Wish, listening
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
-__all__ = ["loopback_project", "run_on_loopback", "train_for_trial"]
+__all__ = ["collect", "loopback_project", "run_on_loopback", "train_for_trial"]
 
 #: The folder of a trial's federation, in that of the run, until the run has ended.
 FEDERATION = "federation"
@@ -92,7 +92,12 @@ def run_on_loopback(
     with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as kept:
         outcomes = coordinator.run([asked], on_event=forward, on_news=on_news, wish=wish, kept=Path(kept))
     check_outcome(outcomes)
-    places = {SERVER_END: "server", **dict(enumerate(site.name for site in project.sites))}
+    return collect(federation, method, run)
+
+
+def collect(federation: Loopback, method: Method, run: str) -> tuple[Outcome, Ledger]:
+    """A run of a trial that has ended, from what every place keeps of it."""
+    places = {SERVER_END: "server", **dict(enumerate(site.name for site in federation.project.sites))}
     parts = {}
     for end, name in places.items():
         parts[end], _ = wire.decode((federation.kits[name] / "runs" / run / TRIAL).read_bytes())

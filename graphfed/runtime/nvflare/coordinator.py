@@ -73,6 +73,7 @@ class Coordinator:
         in_vain = 0
         while len(done) < len(runs):
             self.wait_for_sites(on_news)
+            on_news("all sites are there; their processes start")
             outcomes, events = self._job(runs[len(done) :], on_event, wish, kept)
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
             if wish.asked:

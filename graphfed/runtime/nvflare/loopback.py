@@ -1,6 +1,7 @@
 """A whole federation on this machine: kits, the server and every site, each a process of its own, talking
 over loopback with mutual TLS. For trying out and for tests."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -64,9 +65,11 @@ class Loopback:
             command += ["--allow", module]
         if name in self._data:
             command += ["--data", str(self._data[name])]
+        # What this process can import the places can: methods of the user's own, where they are allowed.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with (self.kits[name] / "terminal.txt").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
 
     def pid(self, name: str) -> int:

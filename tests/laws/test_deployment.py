@@ -1,0 +1,106 @@
+"""Every method runs over NVIDIA FLARE, and gives what it gives in one process: nothing there knows a
+method."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from methods_under_law import METHODS
+from test_placements import settings_of
+from worlds import config_of, last_round_stands, logits, make_world, run_local
+
+from graphfed.experiment.deploy import request
+from graphfed.experiment.train import Outcome
+from graphfed.experiment.trial import collect, loopback_project
+from graphfed.federation import Ledger
+from graphfed.federation.cohort import make_cohort, save_cohort
+from graphfed.federation.payload import leaves
+from graphfed.methods.registry import METHODS as MODULES
+from graphfed.methods.registry import get_method
+from graphfed.runtime.interrupts import Wish
+
+pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+
+from graphfed.runtime.nvflare.loopback import Loopback
+from graphfed.runtime.nvflare.project import Project
+
+#: What joins a deployment and nothing else.
+JOINING = ("join", "agreed")
+NAMES = [name for name in METHODS if name != "central"]
+
+
+def world():
+    return last_round_stands(make_world(1))
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What came out of one job that ran every method."""
+
+    ended: dict[str, tuple[Outcome, Ledger]]
+    events: list[tuple[str, dict[str, Any]]]
+    kept: list[str]
+
+
+def asked(name: str, project: Project) -> dict[str, Any]:
+    method = get_method(name)
+    config = config_of(method, **settings_of(name))
+    return request(project, method, MODULES[name], config, run=name, checkpoint_every=3600.0, trial=True)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
+    """One federation of kits and processes over mutual TLS, and one job in it that runs every method."""
+    torch.set_default_dtype(torch.float64)
+    folder = tmp_path_factory.mktemp("deployed")
+    small, project = world(), loopback_project([1, 1, 1])
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    for k, path in enumerate(data.values()):
+        save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
+    foreign = [MODULES[name] for name in NAMES if not MODULES[name].startswith("graphfed.")]
+    events: list[tuple[str, dict[str, Any]]] = []
+    with (
+        Loopback(project, folder / "kits", data, allow=foreign) as federation,
+        federation.coordinator() as coordinator,
+    ):
+        outcomes = coordinator.run(
+            [asked(name, project) for name in NAMES],
+            on_event=lambda run, event: events.append((run, event)),
+            on_news=lambda news: None,
+            wish=Wish(),
+            kept=folder / "kept",
+        )
+        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in NAMES], outcomes
+        ended = {name: collect(federation, get_method(name), name) for name in NAMES}
+    return Deployed(ended, events, sorted(path.name for path in (folder / "kept").iterdir()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_deployed_run_has_the_bits_of_one_client_at_a_time(name, deployed: Deployed):
+    apart, _ = deployed.ended[name]
+    together, _ = run_local(name, world(), "one at a time", **settings_of(name))
+    assert torch.equal(logits(apart), logits(together))
+    for value in get_method(name).model:
+        mine, theirs = apart.state.values[value], together.state.values[value]
+        if mine.place == "server":
+            for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):
+                assert torch.equal(a, b)
+    assert apart.test == together.test
+    assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_ledger_of_a_deployed_run_is_the_local_one_and_joining(name, deployed: Deployed):
+    _, ledger = deployed.ended[name]
+    _, fed = run_local(name, world(), "one at a time", **settings_of(name))
+    entries = ledger.to_json()["entries"]
+    assert [e for e in entries if e["name"] not in JOINING] == fed.ledger.to_json()["entries"]
+    assert {*JOINING} <= {e["name"] for e in entries}
+
+
+def test_the_coordinator_is_told_of_every_round_and_gets_the_servers_files(deployed: Deployed):
+    assert deployed.kept == sorted(NAMES)
+    for name in NAMES:
+        told = [event["round"] for run, event in deployed.events if (run, event["phase"]) == (name, "train")]
+        assert told == [1, 2, 3, 4]
