@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import DataDir
+from graphfed.cli.output import interruption_told
 from graphfed.cli.values import DATA_SETS, choices, run_folders
+from graphfed.errors import InputError
 
 __all__ = ["predict"]
 
@@ -43,6 +45,9 @@ def predict(
 ) -> None:
     """Predict with a finished run's model: a class and a probability for every vertex.
 
+    Of a deployed run ('graphfed run --kit') all places predict together, on what the sites' data is now; each
+    site keeps its own predictions.
+
     Examples:
         graphfed predict runs/fedgcn-cora-20260131-120000
         graphfed predict runs/mine --nodes accounts.csv --out some.csv
@@ -53,9 +58,23 @@ def predict(
     from graphfed.experiment.folder import check_new_file, check_there
     from graphfed.experiment.predict import TABLES, read_nodes, write_table
     from graphfed.experiment.predict import predict as predict_with
+    from graphfed.experiment.reopen import read_manifest
 
-    path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_there(folder)
+    if "deployment" in read_manifest(folder):
+        for option, value in (("--data", data), ("--nodes", nodes), ("--out", out), ("--data-dir", data_dir)):
+            if value is not None:
+                raise InputError(
+                    f"{option} has no use with a deployed run: its sites predict for their own data; leave "
+                    "it out"
+                )
+        from graphfed.experiment.deploy import predict_at_sites
+
+        with interruption_told():
+            kept = predict_at_sites(folder, progress=True)
+        print(f"predictions: {kept} in the kit of each site")
+        return
+    path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
     wanted = None if nodes is None else read_nodes(nodes)
     table = predict_with(folder, data=data, nodes=wanted, data_dir=data_dir)

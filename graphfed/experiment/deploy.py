@@ -25,12 +25,12 @@ from graphfed.experiment.train import Event
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.runtime.interrupts import Interrupted, listening
+from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import Kit, load_kit
 from graphfed.runtime.nvflare.project import Project
 
-__all__ = ["check_outcome", "deploy", "request", "resume_deployment"]
+__all__ = ["check_outcome", "deploy", "predict_at_sites", "request", "resume_deployment"]
 
 #: What the sites' own data decides; a run that is deployed has no such option.
 AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads", "data_dir", "sites")
@@ -71,7 +71,8 @@ def deploy(
     loaded = load_kit(Path(kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
     assert folder is not None
-    with files.open_folder(folder, keep=lambda path: (path / "manifest.json").exists()):
+    begun = True  # the places may have something of it, unless they refused it
+    with files.open_folder(folder, keep=lambda path: begun and (path / "manifest.json").exists()):
         asked = {
             "run": _unique(chosen.name),
             "kit": str(loaded.folder),
@@ -80,22 +81,57 @@ def deploy(
             "checkpoint_every": checkpoint_every,
         }
         write_manifest(folder, _manifest(chosen, config, loaded, asked, command))
-        return _see_through(folder, chosen, config, loaded, asked, progress)
+        try:
+            return _see_through(folder, chosen, config, loaded, asked, progress)
+        except InputError:
+            begun = False
+            raise
 
 
 def resume_deployment(folder: Path, *, progress: bool = False) -> Result:
     """Go on with a deployed run that has not ended, from the places' checkpoints."""
     manifest = read_manifest(folder)
-    try:
-        asked, told = manifest["deployment"], manifest["config"]
-        method = get_method(told["method"])
-        config = method.config(**told["training"])
-        kit = load_kit(Path(asked["kit"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
+    asked, method, config, kit = _asked(folder, manifest)
     with files.open_folder(folder, resume=True):
         write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), {"at": now()}]})
         return _see_through(folder, method, config, kit, asked, progress)
+
+
+def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
+    """Predict with the model of the deployed run in `folder`, all places together, on what the sites' data is
+    now. Each site keeps its predictions: the path of the file in its kit.
+
+    Raises what `deploy` raises."""
+    manifest = read_manifest(folder)
+    if not (folder / "result.json").exists():
+        raise InputError(f"{folder} holds no finished run; go on with it: graphfed resume {folder}")
+    asked, method, config, kit = _asked(folder, manifest)
+    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
+    wanted = request(kit.project, method, METHODS[method.name], config, **options)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
+    with tempfile.TemporaryDirectory(prefix="graphfed-") as kept, Coordinator(kit) as coordinator:
+        outcomes = coordinator.run(
+            [wanted],
+            on_event=lambda run, event: None,
+            on_news=lambda news: show_news(f"{method.name} on {kit.project.name}: {news}", progress),
+            wish=Wish(),
+            kept=Path(kept),
+        )
+    check_outcome(outcomes)
+    return f"runs/{asked['run']}/predictions-{stamp}.parquet"
+
+
+def _asked(
+    folder: Path, manifest: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Method, TrainingConfig, Kit]:
+    """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
+    try:
+        asked, told = manifest["deployment"], manifest["config"]
+        method = get_method(told["method"])
+        return asked, method, method.config(**told["training"]), load_kit(Path(asked["kit"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
 
 
 def request(

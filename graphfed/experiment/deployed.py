@@ -1,5 +1,5 @@
-"""The program of a deployed run: every place joins, reads its own data, trains its part and keeps what is its
-own.
+"""The programs of a deployment: every place joins, reads its own data, trains its part, or predicts with it,
+and keeps what is its own.
 
 Joining comes before anything else crosses: every site says which versions it has, how its data is formed and
 from which rounds it can go on, and the server refuses the run where these do not go together.
@@ -9,7 +9,7 @@ from which rounds it can go on, and the server refuses the run where these do no
       checkpoint/         this place's part of the latest rounds
       ledger.json         what left this place and what reached it
       model.safetensors   this place's part of the model
-      predictions.parquet at a site: of its own vertices
+      predictions.parquet at a site: of its own vertices; predictions-TIME.parquet: of a later prediction
       metrics.jsonl       at the server: a line a round
       result.json         what became of the run, written last
 """
@@ -34,13 +34,14 @@ from graphfed import __version__
 from graphfed.errors import InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.checkpoint import Checkpoints, whole_rounds
+from graphfed.experiment.predict import with_weights
 from graphfed.experiment.schema import Schema, compare_schemas
 from graphfed.experiment.site_data import SiteData, make_site_cohort, read_site
 from graphfed.experiment.sites import part_of_run
-from graphfed.experiment.train import Event, Outcome, train
+from graphfed.experiment.train import Event, Outcome, owned_rows, train
 from graphfed.federation import CLIENTS, Federation, Located, wire
 from graphfed.federation.cohort import cohort_arrays
-from graphfed.files import write_bytes, write_json, write_tensors
+from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
 from graphfed.methods.base import Method, Task, TrainingConfig
 from graphfed.methods.registry import get_method, register
@@ -49,7 +50,7 @@ from graphfed.runtime.interrupts import Wish
 if TYPE_CHECKING:
     from graphfed.runtime.nvflare.place import Place
 
-__all__ = ["MESSAGES", "TRIAL", "run_place"]
+__all__ = ["MESSAGES", "TRIAL", "predict_place", "run_place"]
 
 #: The transfers of joining, in words (see `Method.messages`).
 MESSAGES = {
@@ -66,55 +67,105 @@ CLOCK = 60.0
 TRIAL = "trial.part"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """What one place brings to a run. site: its own data, None at the server; data: a `Cohort`, located."""
+
+    method: Method
+    config: TrainingConfig
+    folder: Path
+    task: Task
+    site: SiteData | None
+    data: Located
+    agreed: Mapping[str, Any]
+
+
 def run_place(
     fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
 ) -> None:
-    """This place's part of a deployed run. arguments: plain JSON, from the coordinator: run, method, module,
+    """This place's part of training. arguments: plain JSON, from the coordinator: run, method, module,
     config, dtype, split, split_seed, sites, roster (the clients' names), checkpoint_every, wait (seconds for
     an earlier attempt's process to leave the folder), trial.
 
     InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
     after saving, when somebody asked to stop."""
+    here = bool(fed.server_ends)
+
+    def on_event(event: Event) -> None:
+        tell(dataclasses.asdict(event))
+
+    with _taking_part(fed, arguments, place) as part:
+        checkpoints = Checkpoints(
+            part.folder,
+            every=float(arguments["checkpoint_every"]),
+            start=part.agreed["start"],
+            wish=place.wish if here else Wish(),
+        )
+        outcome = train(
+            fed,
+            part.method,
+            part.data,
+            part.task,
+            part.config,
+            on_event=on_event if here else None,
+            checkpoints=checkpoints,
+        )
+        _write(part, fed, outcome)
+        if arguments["trial"] and part.agreed["owners_known"]:
+            write_bytes(part.folder / TRIAL, wire.encode(part_of_run(fed, part.method, outcome)))
+
+
+def predict_place(
+    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
+) -> None:
+    """This place's part of predicting with a run's model, every part of which stays where it is: the sites'
+    present data, set up as for training, and a file of predictions at each site. arguments: as for training,
+    and `stamp`, which the files' names end with.
+
+    InputError also where this place has no finished run of that name."""
+    with _taking_part(fed, arguments, place) as part:
+        if not (part.folder / "result.json").exists():
+            raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train it first")
+        arrays, _ = read_tensors(part.folder / "model.safetensors")
+        with fed.phase("setup", round=0):
+            fresh = part.method.setup(fed, part.data, part.task, part.config)
+        with fed.phase("predict"):
+            state = with_weights(fed, fresh, arrays, part.method)
+            logits = part.method.predict(fed, state, part.config, "all")
+            predictions = fed.clients.run(owned_rows, part.data, logits)
+        stamp = arguments["stamp"]
+        if part.site is not None:
+            path = part.folder / f"predictions-{stamp}.parquet"
+            _write_predictions(path, part.data.parts[0], fed.local_parts(predictions)[0], part.site)
+        write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
+
+
+@contextmanager
+def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") -> Iterator[_Part]:
+    """Join: what this place is asked, its own data, and what all places agree on."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method = _method(arguments, place)
     config = method.config(**arguments["config"])
-    data = None
+    site = None
     if fed.here:
         with _kept_private(place):
-            data = _read(arguments, place)
+            site = _read(arguments, place)
     folder = place.runs / arguments["run"]
     with _opened(folder, float(arguments["wait"])):
-        told = None
-        if data is not None:
-            told = _joining(data, config, place, whole_rounds(folder, fed))
+        told = None if site is None else _joining(site, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, told, folder, arguments, config)
         task = Task(agreed["num_features"], agreed["num_classes"])
-        _write_manifest(folder, arguments, data, agreed, reports)
+        if not (folder / "result.json").exists():
+            _write_manifest(folder, arguments, site, agreed, reports)
         cohorts = []
-        if data is not None:
+        if site is not None:
             clients = fed.hosts[fed.here[0]]
-            cohorts = [make_site_cohort(data, clients, task.num_classes, device=fed.device)]
-        located = fed.locate(CLIENTS, "data", cohorts)
+            cohorts = [make_site_cohort(site, clients, task.num_classes, device=fed.device)]
+        data = fed.locate(CLIENTS, "data", cohorts)
         if not agreed["owners_known"] and isinstance(config, AlignedConfig):
             with fed.phase("setup", round=0):
-                located = count_owners(fed, located, config)
-        checkpoints = Checkpoints(
-            folder,
-            every=float(arguments["checkpoint_every"]),
-            start=agreed["start"],
-            wish=place.wish if fed.server_ends else Wish(),
-        )
-
-        def on_event(event: Event) -> None:
-            tell(dataclasses.asdict(event))
-
-        here = bool(fed.server_ends)
-        outcome = train(
-            fed, method, located, task, config, on_event=on_event if here else None, checkpoints=checkpoints
-        )
-        _write(folder, fed, method, outcome, located, data, agreed)
-        if arguments["trial"] and agreed["owners_known"]:
-            write_bytes(folder / TRIAL, wire.encode(part_of_run(fed, method, outcome)))
+                data = count_owners(fed, data, config)
+        yield _Part(method, config, folder, task, site, data, agreed)
 
 
 # ---- what is asked -----------------------------------------------------------------------------------------
@@ -307,43 +358,35 @@ def _write_manifest(
     write_json(folder / "manifest.json", files.plain(content))
 
 
-def _write(
-    folder: Path,
-    fed: Federation,
-    method: Method,
-    outcome: Outcome,
-    data: Located,
-    site: SiteData | None,
-    agreed: Mapping[str, Any],
-) -> None:
+def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     """This place's own files, the result last."""
     arrays: dict[str, np.ndarray] = {}
-    for name in method.model:
+    for name in part.method.model:
         parts = fed.local_parts(outcome.state.values[name])
-        prefix = f"{name}." if len(method.model) > 1 else ""
+        prefix = f"{name}." if len(part.method.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
+    wire_bytes = dict(getattr(fed.link, "wire", {}))
+    result: dict[str, Any] = {
+        "rounds": outcome.rounds_run,
+        "seconds": outcome.seconds,
+        "bytes": fed.ledger.totals(),
+        "privacy": fed.ledger.statement(),
+        "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
+    }
     try:
-        write_tensors(folder / "model.safetensors", arrays, {"method": method.name})
-        write_json(folder / "ledger.json", files.plain(fed.ledger.to_json()))
-        wire_bytes = dict(getattr(fed.link, "wire", {}))
-        result: dict[str, Any] = {
-            "rounds": outcome.rounds_run,
-            "seconds": outcome.seconds,
-            "bytes": fed.ledger.totals(),
-            "privacy": fed.ledger.statement(),
-            "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
-        }
+        write_tensors(part.folder / "model.safetensors", arrays, {"method": part.method.name})
+        write_json(part.folder / "ledger.json", files.plain(fed.ledger.to_json()))
         if fed.server_ends:
             lines = "".join(json.dumps(files.plain(line), allow_nan=False) + "\n" for line in outcome.history)
-            write_bytes(folder / "metrics.jsonl", lines.encode())
+            write_bytes(part.folder / "metrics.jsonl", lines.encode())
             result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
-            result |= {"details": outcome.details, "task": dict(agreed)}
-        if site is not None:
-            (cohort,), (part,) = data.parts, fed.local_parts(outcome.predictions)
-            _write_predictions(folder / "predictions.parquet", cohort, part, site)
-        write_json(folder / "result.json", files.plain(result))
+            result |= {"details": outcome.details, "task": dict(part.agreed)}
+        if part.site is not None:
+            rows = fed.local_parts(outcome.predictions)[0]
+            _write_predictions(part.folder / "predictions.parquet", part.data.parts[0], rows, part.site)
+        write_json(part.folder / "result.json", files.plain(result))
     except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
+        raise files.cannot_be_written(part.folder, error) from error
 
 
 def _write_predictions(path: Path, cohort: Any, part: Any, site: SiteData) -> None:

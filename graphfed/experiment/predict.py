@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from graphfed.federation import Federation
     from graphfed.methods.base import Method, State
 
-__all__ = ["TABLES", "predict", "read_nodes", "write_table"]
+__all__ = ["TABLES", "predict", "read_nodes", "with_weights", "write_table"]
 
 #: Endings of files that predictions can be written to.
 TABLES = (".csv", ".parquet")
@@ -132,7 +132,7 @@ def _predict(
     with fed.phase("setup", round=0):
         fresh = method.setup(fed, data, Task(known["features"], known["classes"]), config.training)
     with fed.phase("predict"):
-        logits = method.predict(fed, _with_weights(fed, fresh, arrays, method), config.training, "all")
+        logits = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
         rows, values = fed.clients.run(owned_rows, data, logits).parts[0]
     predictions = cohort_predictions(
         [(cohort, rows, values)], partition, inputs.partition if method.pooled else None
@@ -140,7 +140,7 @@ def _predict(
     return replace(predictions, site_names=site_names(inputs.graph, inputs.partition))
 
 
-def _with_weights(
+def with_weights(
     fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
 ) -> "State":
     """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
@@ -149,6 +149,8 @@ def _with_weights(
     for name in method.model:
         prefix = f"{name}." if len(method.model) > 1 else ""
         mine = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        if not values[name].parts:
+            continue  # of another place
         (own,) = fed.local_parts(values[name])
         loaded = _loaded(own, mine, prefix, fed.device, method.pooled)
         values[name] = replace(values[name], parts=(loaded,))

@@ -42,7 +42,10 @@ __all__ = ["ServerApp", "SiteApp"]
 #: A program: gets its federation, plain arguments, how to tell the coordinator something, and its place.
 Program = Callable[[Federation, Any, Callable[[Any], None], Place], None]
 #: The programs that a job may name, each with the function that it is.
-PROGRAMS = {"train": "graphfed.experiment.deployed:run_place"}
+PROGRAMS = {
+    "train": "graphfed.experiment.deployed:run_place",
+    "predict": "graphfed.experiment.deployed:predict_place",
+}
 SERVER = "server"
 #: Names of runs: they are folders at every place.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")

@@ -23,7 +23,7 @@ class Loopback:
 
     folder: of the kits and of what the places keep; kits that are there already are used again. data: every
     site's file, by the site's name; threads: of each process; allow: modules of other people's methods and
-    programs that all places run."""
+    programs that all places run; environment: of some places, by name, beside this process's."""
 
     def __init__(
         self,
@@ -33,7 +33,9 @@ class Loopback:
         *,
         threads: int = 1,
         allow: Sequence[str] = (),
+        environment: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
+        self._environment = environment or {}
         self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
         self.project = project
         self.kits: dict[str, Path] = {}
@@ -58,7 +60,9 @@ class Loopback:
         self._stop_all()
 
     def start(self, name: str) -> None:
-        """Start the process of the server or of a site."""
+        """Start the process of the server or of a site; one that ran before must have ended."""
+        if name in self._processes:
+            self._processes.pop(name).wait(GRACE)
         command = [sys.executable, "-m", "graphfed", "site", "start", str(self.kits[name])]
         command += ["--threads", str(self._threads)]
         for module in self._allow:
@@ -66,7 +70,8 @@ class Loopback:
         if name in self._data:
             command += ["--data", str(self._data[name])]
         # What this process can import the places can: methods of the user's own, where they are allowed.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        path = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, "PYTHONPATH": path, **self._environment.get(name, {})}
         with (self.kits[name] / "terminal.txt").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment

@@ -1,0 +1,213 @@
+"""Three banks on three kits, each with nothing but its own CSV files, train SAPGNN and predict."""
+
+import csv
+import json
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.errors import DONE, UNUSABLE
+
+pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+
+from graphfed.runtime.nvflare.loopback import Loopback, free_port
+from graphfed.runtime.nvflare.project import Project, Site, Timing
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "shared_customers" / "make_data.py"
+BANKS = ("northbank", "harbour_trust", "union_savings")
+DESCRIPTION = """\
+nodes: customers.csv
+edges: transfers.csv
+id: customer
+label: suspicious
+classes: ["no", "yes"]
+split: part
+source: payer
+target: payee
+"""
+KEY = secrets.token_hex(32)
+SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "clear", "vertex_ids": "keyed"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("banks")
+    subprocess.run([sys.executable, str(EXAMPLE), str(folder)], check=True, stdout=subprocess.DEVNULL)
+    for bank in BANKS:
+        (folder / bank / "bank.yaml").write_text(DESCRIPTION)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def banks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    """`graphfed site start KIT --data bank.yaml` for the server and each bank; only the banks have the
+    key."""
+    timing = Timing(beat=1.0, give_up=20.0, deadline=120.0, patience=60.0)
+    project = Project("banks", tuple(Site(bank) for bank in BANKS), port=free_port(), timing=timing)
+    files = {bank: data / bank / "bank.yaml" for bank in BANKS}
+    key = {"GRAPHFED_HOLDERS_KEY": KEY}
+    folder = tmp_path_factory.mktemp("federation")
+    with Loopback(project, folder / "kits", files, environment=dict.fromkeys(BANKS, key)) as federation:
+        yield federation
+
+
+@pytest.fixture(scope="module")
+def trained(banks: Loopback, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The coordinator's folder of a run with an experiment file that names no data."""
+    folder = tmp_path_factory.mktemp("coordinator")
+    settings = "".join(f"  {key}: {value}\n" for key, value in SETTINGS.items())
+    (folder / "experiment.yaml").write_text(f"method: sapgnn\nruntime: nvflare\nset:\n{settings}")
+    asked = ["run", "--config", str(folder / "experiment.yaml"), "--kit", str(banks.kits["coordinator"])]
+    assert main([*asked, "--out", str(folder / "out"), "--no-progress"]) == DONE
+    return folder / "out"
+
+
+def refused(banks: Loopback, out: Path, *options: str) -> bool:
+    """Whether a run is refused and leaves nothing at the coordinator."""
+    kit = str(banks.kits["coordinator"])
+    code = main(["run", "fedavg", "--kit", kit, "--out", str(out), "--no-progress", *options])
+    return code == UNUSABLE and not out.exists()
+
+
+def run_name(trained: Path) -> str:
+    return str(json.loads((trained / "result.json").read_text())["details"]["run"])
+
+
+def ids(path: Path) -> list[str]:
+    with path.open() as file:
+        return [row["customer"] for row in csv.DictReader(file)]
+
+
+def test_it_has_the_metrics_of_a_run_on_all_banks_files(
+    trained: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The banks never show each other a file; who has all of them, and their key, gets the same numbers."""
+    monkeypatch.setenv("GRAPHFED_HOLDERS_KEY", KEY)
+    together = graphfed.run("sapgnn", data=data / "banks.yaml", out=False, **SETTINGS)
+    apart = json.loads((trained / "result.json").read_text())
+    assert apart["best_round"] == together.best_round
+    assert apart["test"] == pytest.approx(together.test, abs=1e-5)
+    assert apart["val"] == pytest.approx(together.val, abs=1e-5)
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 5
+
+
+def test_every_bank_has_predictions_for_its_own_customers_and_nobody_elses(
+    trained: Path, banks: Loopback, data: Path
+) -> None:
+    for bank in BANKS:
+        table = pq.read_table(banks.kits[bank] / "runs" / run_name(trained) / "predictions.parquet")
+        told = table["id"].to_pylist()
+        assert set(told) <= set(ids(data / bank / "customers.csv"))
+        assert len(told) == len(set(told))
+        assert len(told) > 100
+        assert set(table["prediction"].to_pylist()) <= {"no", "yes"}
+        both = table["probability_0"].to_numpy() + table["probability_1"].to_numpy()
+        assert np.allclose(both, 1)
+
+
+def test_the_coordinator_and_the_server_have_no_customer_and_no_prediction(
+    trained: Path, banks: Loopback, data: Path
+) -> None:
+    """Neither an id of a customer nor a row of predictions is in any of their files."""
+    known = {name.encode() for bank in BANKS for name in ids(data / bank / "customers.csv")}
+    for folder in (trained, banks.kits["server"] / "runs" / run_name(trained)):
+        assert not list(folder.rglob("predictions*"))
+        for path in folder.rglob("*"):
+            if path.is_file():
+                words = set(re.findall(rb"P\d{4}", path.read_bytes()))
+                assert not words & known, f"{path} has {words & known}"
+
+
+def test_what_left_each_bank_is_in_its_own_ledger_and_the_servers_agrees(
+    trained: Path, banks: Loopback
+) -> None:
+    run = run_name(trained)
+    server = json.loads((banks.kits["server"] / "runs" / run / "ledger.json").read_text())["entries"]
+    for k, bank in enumerate(BANKS):
+        mine = json.loads((banks.kits[bank] / "runs" / run / "ledger.json").read_text())["entries"]
+        for entry in mine:
+            if entry["kind"] == "peer":
+                continue
+            (theirs,) = [e for e in server if (e["phase"], e["name"]) == (entry["phase"], entry["name"])]
+            assert entry["sent"][k] == theirs["sent"][k], entry["name"]
+        assert {e["name"] for e in mine} >= {"join", "vertex_ids", "owners/labels", "sapgnn/local_embedding"}
+
+
+def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
+    trained: Path, banks: Loopback, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(trained)]) == DONE
+    path = (
+        capsys.readouterr().out.strip().removeprefix("predictions: ").removesuffix(" in the kit of each site")
+    )
+    for bank in BANKS:
+        kit = banks.kits[bank]
+        again = pq.read_table(kit / path)
+        first = pq.read_table(kit / "runs" / run_name(trained) / "predictions.parquet")
+        assert again["id"].to_pylist() == first["id"].to_pylist()
+        assert np.allclose(again["probability_1"].to_numpy(), first["probability_1"].to_numpy(), atol=1e-6)
+    assert main(["predict", str(trained), "--data", "cora"]) == UNUSABLE
+    assert "has no use with a deployed run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--data", "cora"], ["--clients", "3"], ["--sites", "3"]])
+def test_a_coordinator_names_no_data(
+    option: list[str], banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "run",
+        "fedavg",
+        "--kit",
+        str(banks.kits["coordinator"]),
+        "--out",
+        str(tmp_path / "out"),
+        *option,
+    ]
+    assert main(asked) == UNUSABLE
+    assert f"{option[0][2:]} has no use in a deployment" in capsys.readouterr().err
+
+
+def test_data_that_cannot_be_used_is_named_at_its_site_and_quoted_nowhere_else(
+    banks: Loopback, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = data / "harbour_trust" / "customers.csv"
+    before = path.read_text()
+    path.write_text(before.replace(",yes,", ",perhaps,", 1))
+    try:
+        kit = str(banks.kits["coordinator"])
+        assert (
+            main(["run", "fedavg", "--kit", kit, "--out", str(tmp_path / "out"), "--no-progress"]) == UNUSABLE
+        )
+    finally:
+        path.write_text(before)
+    told = capsys.readouterr().err
+    assert "the data of harbour_trust cannot be used" in told
+    assert "perhaps" not in told
+    assert "perhaps" in (banks.kits["harbour_trust"] / "console.txt").read_text()
+
+
+def test_classes_that_differ_are_named_before_training(
+    banks: Loopback, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = data / "union_savings" / "bank.yaml"
+    path.write_text(DESCRIPTION.replace('"no", "yes"', '"yes", "no"'))
+    try:
+        kit = str(banks.kits["coordinator"])
+        assert (
+            main(["run", "fedavg", "--kit", kit, "--out", str(tmp_path / "out"), "--no-progress"]) == UNUSABLE
+        )
+    finally:
+        path.write_text(DESCRIPTION)
+    assert "the classes are [no, yes] at site 'northbank' and [yes, no] at site 'union_savings'" in (
+        capsys.readouterr().err
+    )
