@@ -1,0 +1,104 @@
+"""Cora over three sites of a real federation: the numbers and the bytes are those of one process."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphfed.data.datasets import load
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.experiment.deploy import check_outcome, request
+from graphfed.experiment.train import Outcome, train
+from graphfed.experiment.trial import collect, loopback_project
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.cohort import make_cohort, save_cohort
+from graphfed.federation.payload import leaves
+from graphfed.methods.base import Task
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.local import one_at_a_time, stacked
+
+pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+
+from graphfed.runtime.nvflare.loopback import Loopback
+
+#: Rounds: enough to see the bits differ if they did.
+RUNS = {"fedavg": 20, "fedgcn": 20, "sapgnn": 5}
+
+
+def config_of(name: str):
+    method = get_method(name)
+    return method.config(**{**method.defaults, "rounds": RUNS[name]})
+
+
+@pytest.fixture(scope="module")
+def cora(real_data: Path):
+    graph = load("cora", real_data)
+    return graph, make_split(graph, "public", 0), partition(graph, "label_dirichlet", 3, 0)
+
+
+@pytest.fixture(scope="module")
+def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcome, Ledger]]:
+    torch.set_default_dtype(torch.float64)
+    folder, (graph, split, dealt) = tmp_path_factory.mktemp("cora"), cora
+    project = loopback_project([1, 1, 1])
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    for k, path in enumerate(data.values()):
+        save_cohort(make_cohort(graph, split, dealt, [k]), path)
+    asked = [
+        request(
+            project, get_method(name), METHODS[name], config_of(name),
+            run=name, checkpoint_every=60.0, trial=True,
+        )
+        for name in RUNS
+    ]  # fmt: skip
+    with Loopback(project, folder / "kits", data) as federation, federation.coordinator() as coordinator:
+        outcomes = coordinator.run(
+            asked, on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=folder / "kept"
+        )
+        for outcome in outcomes:
+            check_outcome([outcome])
+        return {name: collect(federation, get_method(name), name) for name in RUNS}
+
+
+def run_here(cora, name: str, place) -> tuple[Outcome, Federation]:
+    torch.set_default_dtype(torch.float64)
+    graph, split, dealt = cora
+    fed = place(3, "cpu")
+    cohorts = [make_cohort(graph, split, dealt, host) for host in fed.hosts]
+    data = fed.locate("clients", "data", cohorts)
+    return train(fed, get_method(name), data, Task(graph.num_features, 7), config_of(name)), fed
+
+
+def weights(outcome: Outcome, name: str) -> list[torch.Tensor]:
+    """Of a model that the server has, or that is the same at all sites."""
+    method = get_method(name)
+    values = [outcome.state.values[value] for value in method.model]
+    return [leaf for value in values for leaf in leaves(value.parts[0])]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_metrics_of_every_round_and_the_weights_are_those_of_the_local_runtime(name, deployed, cora):
+    apart, ledger = deployed[name]
+    together, fed = run_here(cora, name, stacked)
+    for mine, theirs in zip(apart.history, together.history, strict=True):
+        assert mine["val"] == pytest.approx(theirs["val"], abs=1e-9)
+    assert apart.test == pytest.approx(together.test, abs=1e-9)
+    for mine, theirs in zip(weights(apart, name), weights(together, name), strict=True):
+        assert torch.allclose(mine, theirs.reshape(mine.shape), rtol=0, atol=1e-9)
+    bytes_here = {(e.phase, e.name): e.bytes for e in fed.ledger.entries}
+    bytes_there = {(e.phase, e.name): e.bytes for e in ledger.entries}
+    assert {key: bytes_there[key] for key in bytes_here} == bytes_here
+    assert set(bytes_there) - set(bytes_here) == {("control", "join"), ("control", "agreed")}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_bits_are_those_of_one_client_at_a_time(name, deployed, cora):
+    apart, _ = deployed[name]
+    together, _ = run_here(cora, name, one_at_a_time)
+    assert all(
+        torch.equal(mine, theirs)
+        for mine, theirs in zip(weights(apart, name), weights(together, name), strict=True)
+    )
+    assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]

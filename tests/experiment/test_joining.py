@@ -1,0 +1,130 @@
+"""What sites say of themselves before a deployed run, and what does not go together."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphfed.data.datasets import load
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.experiment import deployed
+from graphfed.experiment.deployed import _agree, _data_digest, _method
+from graphfed.experiment.schema import Schema
+from graphfed.experiment.site_data import SiteData
+from graphfed.federation.cohort import make_cohort
+from graphfed.runtime.nvflare.place import Place, this_place
+
+SITES = ("north", "south")
+SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
+
+
+def reports(**changed: Any) -> list[dict[str, Any]]:
+    """What two sites say; `changed` is what the second one says otherwise."""
+    said = {
+        "versions": deployed.versions(),
+        "python": "3.11",
+        "clients": 1,
+        "schema": SCHEMA.to_json(),
+        "config": "c",
+        "data": "d",
+        "clock": 0.1,
+        "rounds": [],
+    }
+    return [copy.deepcopy(said), copy.deepcopy({**said, **changed})]
+
+
+def agree(told: list[dict[str, Any]], mine: tuple[int, ...] = ()) -> dict[str, Any]:
+    return _agree(told, SITES, (1, 1), "c", mine)
+
+
+def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
+    expected = {"num_features": 2, "num_classes": 2, "owners_known": False, "start": None}
+    assert agree(reports()) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"versions": {**deployed.versions(), "graphfed": "9.9"}}, "south has graphfed 9.9 and the server"),
+        ({"versions": {**deployed.versions(), "torch": "1.0"}}, "south has torch 1.0 and the server"),
+        ({"versions": {}}, "south has graphfed None and the server"),
+        ({"config": "other"}, "south reads the run's settings in another way"),
+        ({"clock": -3600.0}, "the clock of south differs by -3600 s from the server's"),
+        ({"clients": 2}, "south holds 2 clients and the project says 1"),
+        (
+            {"schema": Schema(("age",), ("no", "yes"), False, "id", "column").to_json()},
+            "site 'north' has 2 features and site 'south' has 1",
+        ),
+        (
+            {"schema": Schema(("age", "income"), ("yes", "no"), False, "id", "column").to_json()},
+            "the classes are [no, yes] at site 'north' and [yes, no] at site 'south'",
+        ),
+        ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
+    ],
+)
+def test_what_does_not_go_together_is_named(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        agree(reports(**changed))
+    assert told in str(refusal.value)
+
+
+@given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))
+def test_all_places_go_on_from_the_newest_round_that_all_have(
+    server: set[int], north: set[int], south: set[int]
+) -> None:
+    told = reports(rounds=sorted(south, reverse=True))
+    told[0]["rounds"] = sorted(north, reverse=True)
+    common = server & north & south
+    assert agree(told, tuple(server))["start"] == (max(common) if common else None)
+
+
+def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_path: Path) -> None:
+    asked = {"method": "evil", "module": "os"}
+    with pytest.raises(InputError, match=r"north does not run methods of 'os'.*--allow os"):
+        _method(asked, Place("north", tmp_path))
+    mine = {"method": "fedavg", "module": "graphfed.methods.fedavg"}
+    assert _method(mine, Place("north", tmp_path)).name == "fedavg"
+
+
+def site_data(label: int | None = None) -> SiteData:
+    graph = load("social", None, num_nodes=40)
+    if label is not None:
+        graph.y[0] = label
+    split = make_split(graph, "random:0.5,0.25,0.25", 0)
+    return SiteData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
+
+
+def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_lacks_its_secret(
+    tmp_path: Path,
+) -> None:
+    here, there = Place("north", tmp_path / "a"), Place("north", tmp_path / "b")
+    first = _data_digest(site_data(), here)
+    assert first == _data_digest(site_data(), here)
+    other = (int(site_data().cohort.y[0]) + 1) % 2
+    assert first != _data_digest(site_data(other), here)
+    assert first != _data_digest(site_data(), there), "equal data at two sites is not to be seen"
+    secret = here.kit / "digest.key"
+    assert len(secret.read_bytes()) == 32
+    assert secret.stat().st_mode & 0o077 == 0
+
+
+@given(
+    st.text(min_size=1, max_size=8),
+    st.one_of(st.none(), st.just("/data/bank.yaml")),
+    st.integers(1, 64),
+    st.lists(st.sampled_from(["a", "b.c"]), max_size=2),
+)
+def test_a_process_of_a_run_knows_its_place_from_its_environment(
+    name: str, data: str | None, threads: int, allow: list[str]
+) -> None:
+    place = Place(name, Path("/kits/north"), data and Path(data), threads, "cpu", tuple(allow))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in place.to_environment().items():
+            patch.setenv(key, value)
+        read = this_place()
+    assert {**vars(read), "wish": None} == {**vars(place), "wish": None}
