@@ -21,6 +21,7 @@ app = typer.Typer(
         graphfed site provision
         graphfed site start kits/bank_a --data accounts.yaml
         graphfed site status kits/coordinator
+        graphfed site sent kits/bank_a
     See also:
         graphfed run
     """,
@@ -210,3 +211,40 @@ def site_status(
         table.add_row(name, "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
     show(table)
     print(f"runs: {', '.join(found.runs) or 'none'}")
+
+
+@app.command("sent")
+def site_sent(
+    kit: Kit,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="A run's name (default: the last one that has ended here)."),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """What left this site in a run: every transfer by name, in words, with its bytes and what protects it.
+
+    It is read from the site's own ledger, KIT/runs/RUN/ledger.json.
+
+    Examples:
+        graphfed site sent kits/bank_a
+    See also:
+        graphfed site start, graphfed report
+    """
+    from dataclasses import asdict
+
+    from graphfed.experiment.progress import human_bytes
+    from graphfed.report.sent import last_run, sent_in
+
+    folder = last_run(kit / "runs", run)
+    sent = sent_in(folder)
+    if as_json:
+        print(json.dumps([asdict(line) for line in sent]))
+        return
+    total = sum(line.bytes for line in sent)
+    print(f"{folder.name}: {len(sent)} kinds of values left this site, {human_bytes(total)} in all")
+    for line in sent:
+        print(f"\n{line.name}: {human_bytes(line.bytes)} to the {line.to} ({line.phases})")
+        print(f"  {line.words}")
+        print(f"  protection: {line.protection}")

@@ -12,9 +12,11 @@ from typing import Any
 from graphfed import __version__
 from graphfed.data.overview import graph_facts, site_facts
 from graphfed.errors import GraphfedError, InputError
+from graphfed.experiment.deployed import MESSAGES as DEPLOYED
 from graphfed.experiment.progress import human_bytes, human_seconds
 from graphfed.experiment.train import MESSAGES
 from graphfed.files import write_bytes
+from graphfed.methods.alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts
 from graphfed.report.read import Run, Subject, read_subject
@@ -183,6 +185,11 @@ def _caveats(subject: Subject) -> list[str]:
             if lost:
                 told.append(f"{label}, seed {run.result.seed}: training diverged in round {lost}.")
     comparison = subject.comparison
+    if any("deployment" in run.manifest for runs in subject.rows.values() for run in runs):
+        told.append(
+            "Deployed: what sites sent to each other is in their own ledgers only (graphfed site sent KIT, at"
+            " each site), and their predictions are theirs."
+        )
     if comparison is None:
         told.append("One run with one seed: how much another seed would change the figures is not known.")
     else:
@@ -280,7 +287,7 @@ def _data(run: Run) -> dict[str, Any] | None:
 
 def _left(label: str, run: Run) -> dict[str, Any]:
     """What left the sites and what reached them in one run: a line for each named transfer."""
-    words = {**_words(run.result.method), **MESSAGES}
+    words = words_of(run.result.method)
     lines: dict[tuple[str, str, str], dict[str, Any]] = {}
     for entry in run.entries:
         link = LINKS.get((entry["from"], entry["to"]), f"{entry['from']} to {entry['to']}")
@@ -361,8 +368,10 @@ def _audits(subject: Subject) -> list[dict[str, Any]]:
     return found
 
 
-def _words(method: str) -> Mapping[str, str]:
-    return get_method(method).messages if method in METHODS else {}
+def words_of(method: str) -> Mapping[str, str]:
+    """What every transfer of a method's runs is, in words, deployed ones included."""
+    own = get_method(method).messages if method in METHODS else {}
+    return {**own, **MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
 
 
 def _range(each: Sequence[int]) -> str:

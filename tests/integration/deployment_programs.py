@@ -6,35 +6,34 @@ from graphfed.runtime.nvflare.link import MAX_MESSAGE, PART, Part
 
 
 def hostile(fed, arguments, tell, place):
-    """Site 0 sends the server and site 1 what no honest site sends; then all exchange a message, as if
-    nothing had happened. Every place writes down what was refused, and what arrived."""
+    """All exchange a message; then site 0 sends the server and site 1 what no honest site sends; then all
+    exchange again, as if nothing had happened. Every place writes down what was refused, and what arrived."""
     link, run = fed.link, arguments["run"]
-    told = {"refused": {}, "arrived": {}}
-    if fed.here == [0]:
+    me = SERVER_END if fed.server_ends else fed.here[0]
+    exchange(link, me, len(fed.hosts), "before")
+    refused = {}
+    if me == 0:
         faulty = {
             "too large": Part(f"{run}/0/1/x/0>-1", 0, MAX_MESSAGE // PART + 1, MAX_MESSAGE + 1, b"x"),
             "a part too long": Part(f"{run}/0/2/x/0>-1", 0, 1, 5, bytes(PART + 100)),
             "no such part": Part(f"{run}/0/3/x/0>-1", 7, 1, 5, b"12345"),
             "cut short": Part(f"{run}/0/4/x/0>-1", 0, 1, 5, b"123"),
             "no key": Part("", 0, 1, 1, b"x"),
-            "no number": Part(f"{run}/0/5/x/0>-1", "0", 1, 1, b"x"),  # type: ignore[arg-type]
+            "no number": Part(f"{run}/0/5/x/0>-1", "0", 1, 1, b"x"),
         }
-        for what, part in faulty.items():
-            told["refused"][what] = link._posts[SERVER_END](part)
-        unsealed = Part(f"{run}/0/6/y/0>1", 0, 1, 40, bytes(40))
-        told["refused"]["not sealed"] = link._posts[1](unsealed)
-    everyone = [SERVER_END, *range(len(fed.hosts))]
-    me = SERVER_END if fed.server_ends else fed.here[0]
-    for other in everyone:
-        if other != me:
-            link.send(other, f"0/9/honest/{me}>{other}", f"from {me}".encode())
-    for other in everyone:
-        if other != me:
-            told["arrived"][other] = link.recv(other, f"0/9/honest/{other}>{me}").decode()
-    if fed.here == [0]:
-        # The channel to site 1 is there by now: a sealed part, altered on its way.
-        sealed = link._channels.sealed("site-1", Part(f"{run}/0/10/z/0>1", 0, 1, 6, b"secret"))
+        refused = {what: link._posts[SERVER_END](part) for what, part in faulty.items()}
+        refused["not sealed"] = link._posts[1](Part(f"{run}/0/6/y/0>1", 0, 1, 40, bytes(40)))
+        sealed = link._channels.sealed("site-1", Part(f"{run}/0/7/z/0>1", 0, 1, 6, b"secret"))
         bad = bytes(sealed.content[:-1]) + bytes([sealed.content[-1] ^ 1])
-        told["refused"]["altered"] = link._posts[1](Part(sealed.key, 0, 1, 6, bad))
-        told["refused"]["whole"] = link._posts[1](sealed)
-    write_json(place.runs / run / "told.json", told)
+        refused["altered"] = link._posts[1](Part(sealed.key, 0, 1, 6, bad))
+        refused["whole"] = link._posts[1](sealed)
+    arrived = exchange(link, me, len(fed.hosts), "after")
+    write_json(place.runs / run / "told.json", {"refused": refused, "arrived": arrived})
+
+
+def exchange(link, me, sites, when):
+    """What every other place says to this one."""
+    others = [end for end in (SERVER_END, *range(sites)) if end != me]
+    for other in others:
+        link.send(other, f"0/9/{when}/{me}>{other}", f"from {me}".encode())
+    return {other: link.recv(other, f"0/9/{when}/{other}>{me}").decode() for other in others}

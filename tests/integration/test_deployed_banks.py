@@ -143,6 +143,24 @@ def test_what_left_each_bank_is_in_its_own_ledger_and_the_servers_agrees(
         assert {e["name"] for e in mine} >= {"join", "vertex_ids", "owners/labels", "sapgnn/local_embedding"}
 
 
+def test_a_bank_reads_in_words_what_left_it(
+    trained: Path, banks: Loopback, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_name(trained)
+    ledger = json.loads((banks.kits["northbank"] / "runs" / run / "ledger.json").read_text())["entries"]
+    assert main(["site", "sent", str(banks.kits["northbank"]), run, "--json"]) == DONE
+    told = json.loads(capsys.readouterr().out)
+    assert sum(line["bytes"] for line in told) == sum(
+        sum(entry["sent"]) for entry in ledger if entry["from"] == "clients"
+    )
+    by_name = {line["name"]: line for line in told}
+    assert by_name["sapgnn/local_embedding"]["read"]
+    assert not by_name["vertex_ids"]["read"]
+    assert not [line["name"] for line in told if "has no words" in line["words"]]
+    assert main(["site", "sent", str(banks.kits["northbank"]), "nothing"]) == UNUSABLE
+    assert "no run 'nothing' has ended in" in capsys.readouterr().err
+
+
 def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
     trained: Path, banks: Loopback, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,8 @@
 """Deployed runs that somebody or something disturbs, on real processes: the numbers stay, or the run ends
 cleanly and can be resumed."""
 
+import contextlib
+import gc
 import json
 import threading
 import time
@@ -28,8 +30,12 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
 import psutil
 
+from graphfed.runtime.nvflare.coordinator import Unreachable
 from graphfed.runtime.nvflare.loopback import Loopback
 from graphfed.runtime.nvflare.project import Project, Site, Timing
+
+# When a server vanishes, FLARE leaves the sockets of the coordinator's session to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 #: Short enough to be noticed in a test, long enough for a busy machine.
 TIMING = Timing(beat=1.0, give_up=8.0, deadline=120.0, patience=90.0)
@@ -69,6 +75,17 @@ class Trial:
         check_outcome(outcomes)
         return collect(self.federation, method, run)[0]
 
+    def wait_until_all_are_there(self) -> None:
+        """However long their processes take to start here."""
+        end = time.monotonic() + 180
+        with self.federation.coordinator() as coordinator:
+            while True:
+                with contextlib.suppress(Unreachable):
+                    if len(coordinator.connected()) == 3:
+                        return
+                assert time.monotonic() < end, "the sites do not connect"
+                time.sleep(0.5)
+
     def kill(self, name: str) -> None:
         """kill -9 of all processes of a place."""
         mine = psutil.Process(self.federation.pid(name))
@@ -98,6 +115,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
     made = Trial(tmp_path_factory.mktemp("trial"))
     with made.federation:
         yield made
+    gc.collect()
     family = psutil.Process().children(recursive=True)
     assert not [p for p in family if "nvflare" in " ".join(p.cmdline())], "the federation left processes"
 
@@ -133,12 +151,13 @@ def test_a_place_that_is_killed_and_comes_back_leaves_no_trace_in_the_weights(
 def test_a_site_that_never_returns_ends_the_run_saved_and_resumable(
     tmp_path: Path, undisturbed: Outcome
 ) -> None:
-    short = Trial(tmp_path, Timing(beat=1.0, give_up=6.0, deadline=120.0, patience=5.0))
+    short = Trial(tmp_path, Timing(beat=1.0, give_up=6.0, deadline=120.0, patience=25.0))
     with short.federation:
+        short.wait_until_all_are_there()
         began = time.monotonic()
-        with pytest.raises(GraphfedError, match=r"site-2 did not come back within 5 s; .* is saved"):
+        with pytest.raises(GraphfedError, match=r"site-2 did not come back within 25 s; .* is saved"):
             short.run("left", short.killed_at("site-2", 20, back_after=None))
-        assert time.monotonic() - began < 120
+        assert time.monotonic() - began < 180
         saved = sorted((short.federation.kits["site-0"] / "runs" / "left" / "checkpoint").iterdir())
         assert saved, "nothing was saved"
         short.federation.start("site-2")
@@ -181,7 +200,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
         "cut short": "has 3 bytes and not 5",
         "no key": "without a key",
         "no number": "does not say its size in whole numbers",
-        "not sealed": "before its offer",
+        "not sealed": "does not open",
         "altered": "does not open: it was altered",
     }.items():
         assert reason in refused[what], what
