@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -68,6 +68,13 @@ def deploy(
     chosen, config, split_seed = checked_training(method, {**(settings or {}), **more}, rounds, seed)
     if chosen.pooled:
         raise InputError(f"{chosen.name} needs all data at one party; choose another method for a deployment")
+    for field in dataclasses.fields(config):
+        if getattr(config, field.name) == "simulated":
+            others = [choice for choice in get_args(field.type) if choice != "simulated"]
+            raise InputError(
+                f"{field.name}=simulated hides nothing from real parties; choose {' or '.join(others)}, as "
+                f"in --set {field.name}={others[0]}"
+            )
     loaded = load_kit(Path(kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
     assert folder is not None

@@ -195,6 +195,20 @@ def test_a_coordinator_names_no_data(
     assert f"{option[0][2:]} has no use in a deployment" in capsys.readouterr().err
 
 
+def test_a_simulated_protection_is_refused_where_parties_are_real(
+    banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kit, out = str(banks.kits["coordinator"]), tmp_path / "out"
+    assert main(["run", "sapgnn", "--kit", kit, "--out", str(out)]) == UNUSABLE
+    assert "vertex_ids=simulated hides nothing from real parties; choose keyed or plain" in (
+        capsys.readouterr().err
+    )
+    asked = ["--set", "vertex_ids=keyed", "--set", "secure_pooling=simulated"]
+    assert main(["run", "sapgnn", "--kit", kit, "--out", str(out), *asked]) == UNUSABLE
+    assert "secure_pooling=simulated hides nothing" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_data_that_cannot_be_used_is_named_at_its_site_and_quoted_nowhere_else(
     banks: Loopback, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
