@@ -9,7 +9,7 @@ import typer
 
 from graphfed.cli.options import whole_number
 from graphfed.cli.output import show
-from graphfed.errors import InputError
+from graphfed.errors import InputError, did_you_mean
 
 __all__ = ["app"]
 
@@ -136,6 +136,20 @@ def site_start(
             "without it only graphfed's own.",
         ),
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="The only methods that this site takes part in (default: all of graphfed's).",
+        ),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A setting with which this site takes part in no run, as often as needed: maps=identity.",
+        ),
+    ] = None,
 ) -> None:
     """Start the server's process, or a site's, and tell what happens, until Ctrl-C or SIGTERM.
 
@@ -145,6 +159,7 @@ def site_start(
     Examples:
         graphfed site start kits/server
         graphfed site start kits/bank_a --data accounts.yaml
+        graphfed site start kits/bank_a --data mine.yaml --methods sapgnn
     Environment:
         GRAPHFED_HOLDERS_KEY   the holders' key, for runs that need one
     Files:
@@ -164,8 +179,35 @@ def site_start(
         threads=1 if threads is None else checked_threads(threads),
         device=checked_device(device),
         allow=allow or (),
+        methods=checked_methods(methods, bool(allow)),
+        forbid=checked_pairs(forbid or ()),
         say=lambda text: print(text, flush=True),
     )
+
+
+def checked_methods(names: str | None, others: bool) -> tuple[str, ...]:
+    """The methods that are named; InputError for one that is not known, unless `others` may come along."""
+    from graphfed.methods.registry import get_method
+
+    told = tuple(name.strip() for name in (names or "").split(",") if name.strip())
+    return told if others else tuple(get_method(name).name for name in told)
+
+
+def checked_pairs(pairs: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Settings as KEY=VALUE; InputError for anything else: a rule that is misread would protect nothing."""
+    from graphfed.experiment.config import setting_names
+    from graphfed.methods.registry import METHODS
+
+    known = {key for name in METHODS for key in setting_names(name)}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not value:
+            raise InputError(f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity")
+        if key not in known:
+            raise InputError(
+                f"--forbid {pair!r}: no method has a setting {key!r}; {did_you_mean(key, known)}"
+            )
+    return tuple(pairs)
 
 
 def _data_told(kit: Path, data: Path) -> str:

@@ -19,6 +19,7 @@ import hashlib
 import hmac
 import json
 import platform
+import re
 import secrets
 import sys
 import time
@@ -133,7 +134,9 @@ def predict_place(
             state = with_weights(fed, fresh, arrays, part.method)
             logits = part.method.predict(fed, state, part.config, "all")
             predictions = fed.clients.run(owned_rows, part.data, logits)
-        stamp = arguments["stamp"]
+        stamp = str(arguments["stamp"])
+        if not re.fullmatch(r"[0-9-]{1,40}", stamp):
+            raise InputError(f"the stamp {shown(stamp)} is no time")
         if part.site is not None:
             path = part.folder / f"predictions-{stamp}.parquet"
             _write_predictions(path, part.data.parts[0], fed.local_parts(predictions)[0], part.site)
@@ -144,8 +147,7 @@ def predict_place(
 def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") -> Iterator[_Part]:
     """Join: what this place is asked, its own data, and what all places agree on."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
-    method = _method(arguments, place)
-    config = method.config(**arguments["config"])
+    method, config = _accepted(arguments, place)
     site = None
     if fed.here:
         with _kept_private(place):
@@ -178,17 +180,32 @@ def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str
     return str(value)
 
 
-def _method(arguments: Mapping[str, Any], place: "Place") -> Method:
-    """The method by its name. One of another module than graphfed's runs only where this place's operator
-    allows the module."""
+def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, TrainingConfig]:
+    """The method and its settings; InputError where this place's operator does not want to take part in such
+    a run. A method of another module than graphfed's runs only where the operator allows the module."""
     module = str(arguments["module"])
     if not module.startswith("graphfed.methods.") and module not in place.allow:
         raise InputError(
             f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
             f"'graphfed site start ... --allow {module}'"
         )
-    register(arguments["method"], module)
-    return get_method(arguments["method"])
+    name = str(arguments["method"])
+    if place.methods and name not in place.methods:
+        raise InputError(
+            f"{place.name} takes part in no run of {shown(name)}, only of {', '.join(place.methods)}; so its "
+            "operator has said"
+        )
+    register(name, module)
+    method = get_method(name)
+    config = method.config(**arguments["config"])
+    for unwanted in place.forbid:
+        key, _, value = unwanted.partition("=")
+        if str(getattr(config, key, None)).lower() == value.lower():
+            raise InputError(
+                f"{place.name} takes part in no run with {key}={value}; so its operator has said: choose "
+                "another value"
+            )
+    return method, config
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
 from graphfed.experiment import deployed
-from graphfed.experiment.deployed import _agree, _data_digest, _method
+from graphfed.experiment.deployed import _accepted, _agree, _data_digest
 from graphfed.experiment.schema import Schema
 from graphfed.experiment.site_data import SiteData
 from graphfed.federation.cohort import make_cohort
+from graphfed.methods.registry import METHODS
 from graphfed.runtime.nvflare.place import Place, this_place
 
 SITES = ("north", "south")
@@ -86,9 +87,24 @@ def test_all_places_go_on_from_the_newest_round_that_all_have(
 def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_path: Path) -> None:
     asked = {"method": "evil", "module": "os"}
     with pytest.raises(InputError, match=r"north does not run methods of 'os'.*--allow os"):
-        _method(asked, Place("north", tmp_path))
-    mine = {"method": "fedavg", "module": "graphfed.methods.fedavg"}
-    assert _method(mine, Place("north", tmp_path)).name == "fedavg"
+        _accepted(asked, Place("north", tmp_path))
+    method, config = _accepted(asked_for("fedavg"), Place("north", tmp_path))
+    assert (method.name, config.rounds) == ("fedavg", 7)
+
+
+def asked_for(name: str, **settings: Any) -> dict[str, Any]:
+    return {"method": name, "module": METHODS[name], "config": {"rounds": 7, **settings}}
+
+
+def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
+    careful = Place("north", tmp_path, methods=("sapgnn",), forbid=("maps=identity", "vertex_ids=plain"))
+    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of sapgnn"):
+        _accepted(asked_for("fedavg"), careful)
+    with pytest.raises(InputError, match="north takes part in no run with maps=identity"):
+        _accepted(asked_for("sapgnn", maps="identity"), careful)
+    with pytest.raises(InputError, match="north takes part in no run with vertex_ids=plain"):
+        _accepted(asked_for("sapgnn", vertex_ids="plain"), careful)
+    assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
 
 
 def site_data(label: int | None = None) -> SiteData:

@@ -129,6 +129,22 @@ class Coordinator:
         with tempfile.TemporaryDirectory(prefix="graphfed-job-") as folder:
             self._write_job(Path(folder) / "job", runs)
             job = self._ask(lambda session: session.submit_job(f"{folder}/job"))
+        try:
+            return self._watch(job, runs, on_event, wish, kept)
+        except BaseException:
+            # Nobody would hear of it any more.
+            with contextlib.suppress(Unreachable):
+                self._ask(lambda session: session.abort_job(job))
+            raise
+
+    def _watch(
+        self,
+        job: str,
+        runs: Sequence[Mapping[str, Any]],
+        on_event: Callable[[str, Any], None],
+        wish: Wish,
+        kept: Path,
+    ) -> tuple[list[dict[str, Any]], int]:
         seen = 0
 
         def forward(events: Sequence[Mapping[str, Any]]) -> int:
@@ -143,7 +159,7 @@ class Coordinator:
             except Unreachable:
                 return [_lost(runs, "the server cannot be reached")], seen
             if status == "RUNNING":
-                with contextlib.suppress(Exception):  # it has just begun, or is just ending
+                with contextlib.suppress(Unreachable):  # it has just begun, or is just ending
                     seen += forward(self._events(job, seen, wish))
             elif status.startswith("FINISHED"):
                 outcomes, events = self._results(job, runs, kept)

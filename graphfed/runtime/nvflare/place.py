@@ -11,6 +11,7 @@ __all__ = ["Place", "this_place"]
 
 #: Environment of a place's processes: what its operator has said, as JSON.
 PLACE = "GRAPHFED_SITE"
+_LISTS = ("allow", "methods", "forbid")
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,9 @@ class Place:
     """The server's or a site's own: what comes from its operator, never from a message.
 
     name: as FLARE knows it; kit: its folder; data: its file, None at the server; threads, device: to compute
-    with; allow: modules of other people's methods and programs that run here. Of a run: clock, seconds that
-    this place's clock is ahead of the server's, and wish, somebody's wish to stop."""
+    with; allow: modules of other people's methods and programs that run here; methods: those it takes part
+    in, () for all; forbid: settings, as key=value, with which it takes part in no run. Of a run: clock,
+    seconds that this place's clock is ahead of the server's, and wish, somebody's wish to stop."""
 
     name: str
     kit: Path
@@ -27,6 +29,8 @@ class Place:
     threads: int = 1
     device: str = "cpu"
     allow: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
     clock: float = 0.0
     wish: Wish = field(default_factory=Wish)
 
@@ -43,7 +47,7 @@ class Place:
             "data": None if self.data is None else str(self.data.resolve()),
             "threads": self.threads,
             "device": self.device,
-            "allow": list(self.allow),
+            **{key: list(getattr(self, key)) for key in _LISTS},
         }
         return {PLACE: json.dumps(told), "GRAPHFED_SITE_KIT": str(self.kit)}
 

@@ -35,6 +35,8 @@ def run_parent(
     threads: int = 1,
     device: str = "cpu",
     allow: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    forbid: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> int:
     """Run the process of a server's or a site's kit until SIGTERM, Ctrl-C or KeyboardInterrupt: 0.
@@ -57,7 +59,9 @@ def run_parent(
         _check_address(loaded.project.listen, loaded.project.port)
     else:
         _check_server(loaded)
-    place = Place(loaded.name, loaded.folder, data, threads, device, tuple(allow))
+    place = Place(
+        loaded.name, loaded.folder, data, threads, device, tuple(allow), tuple(methods), tuple(forbid)
+    )
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
             for line in events:
