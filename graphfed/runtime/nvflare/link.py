@@ -243,7 +243,7 @@ class Channels:
         offer, missed = self._begun[peer].offer, "was not sent"
         try:
             refused = self._posts[peer](Part(OFFER, 0, 1, len(offer), offer))
-            missed = f"was refused: {refused}" if refused else ""
+            missed = f"was refused: {_plain(refused)}" if refused else ""
         except Exception as error:  # FLARE's own, of many kinds
             missed = f"did not arrive: {kind_and_line(error)}"
         finally:
@@ -338,7 +338,7 @@ class FlareLink:
                     with self._counting:
                         self.wire[_transfer(part.key)] += len(sealed.content)
                     return
-                why = f"refused it: {refused}"
+                why = f"refused it: {_plain(refused)}"
             except BaseException as error:  # of many kinds, and nobody else looks at what a worker raises
                 why = f"could not be reached: {kind_and_line(error)}"
             now = time.monotonic()
@@ -351,6 +351,11 @@ class FlareLink:
                 return
             self._over.wait(pause)
             pause = min(2 * pause, PAUSES[1])
+
+
+def _plain(reason: str) -> str:
+    """What a stranger gives as its reason, with nothing in it that a terminal would obey."""
+    return reason if reason.isprintable() else ascii(reason)
 
 
 def _transfer(key: str) -> str:
