@@ -54,7 +54,7 @@ from graphfed.federation.values import (
     check_function,
     versions,
 )
-from graphfed.federation.wire import WireError
+from graphfed.federation.wire import WireError, refuse_constant
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseWeights
 from graphfed.secure.maximum import COMPARISON_BYTES, IdealMaximum
@@ -290,10 +290,10 @@ class Federation(OfTheProgram):
             raise PlaceError(
                 f"a control message of {len(text)} characters is no decision; move data with a named transfer"
             )
+        result: dict[str, Any] = _from_json(text, len(text), "a control message")
         with self.ledger.in_phase("control"):
             flow, size = self._everyone_flow.back, len(text.encode())
             self.ledger.charge(Charge(name, "control", "json", [], "public", flow, size))
-        result: dict[str, Any] = json.loads(text)
         return result
 
     def report(self, x: Located, *, name: str) -> Located:
@@ -302,21 +302,19 @@ class Federation(OfTheProgram):
         For what must be known before tensors can cross: versions, names of columns. The ledger counts a
         host's text at its first client. Raises StageError where it is not JSON or longer than
         MAX_REPORT."""
+        self._all_present(name)
         texts = self.clients.run(_as_report, x)
         pairs = [(h, SERVER_END) for h in range(len(self.hosts))]
         messages = {(h, SERVER_END): Message(text) for h, text in zip(self.here, texts.parts, strict=True)}
         got = self._deliver(messages, pairs, self._next_key(name))
         seen: dict[int, Any] = {h: m.payload for (h, _), m in {**messages, **got}.items()}
+        reports = [_from_json(seen[h], MAX_REPORT, f"{name!r} from {self._name(h)}") for h in sorted(seen)]
         told = np.zeros(self.num_clients, dtype=np.int64)
         for h, text in seen.items():
-            if not isinstance(text, str) or len(text) > MAX_REPORT:
-                raise WireError(
-                    f"{name!r} from {self._name(h)} is no text of at most {MAX_REPORT} characters"
-                )
             told[self.hosts[h][0]] = len(text.encode())
         flow = Flow.up(told, told > 0)
         self.ledger.charge(Charge(name, "report", "json", [], "public", flow, 1))
-        return Located(SERVER, name, ([json.loads(seen[h]) for h in sorted(seen)],) * len(self.server_ends))
+        return Located(SERVER, name, (reports,) * len(self.server_ends))
 
     # ---- routes --------------------------------------------------------------------------------------------
 
@@ -854,6 +852,17 @@ def _as_report(told: Any) -> str:
     if len(text) > MAX_REPORT:
         raise ValueError(f"{len(text)} characters (at most {MAX_REPORT})")
     return text
+
+
+def _from_json(text: Any, longest: int, what: str) -> Any:
+    """The plain JSON that has come as `text` from another place; WireError where it is none."""
+    if not isinstance(text, str) or len(text) > longest:
+        raise WireError(f"{what} is no text of at most {longest} characters")
+    try:
+        text.encode()  # half of a surrogate pair has no bytes
+        return json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{what} is not JSON: {type(error).__name__}") from None
 
 
 def _groups(route: Route) -> tuple[Tensor, int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphfed.errors import GraphfedError
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["WireError", "decode", "encode"]
+__all__ = ["WireError", "decode", "encode", "refuse_constant"]
 
 MAX_HEADER = 1 << 24
 
@@ -64,7 +64,7 @@ def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
         size = int.from_bytes(message[:8], "little")
         if not 0 < size <= min(MAX_HEADER, len(message) - 8):
             raise ValueError(f"header of {size} bytes in a message of {len(message)}")
-        header = json.loads(message[8 : 8 + size], parse_constant=_refuse)
+        header = json.loads(message[8 : 8 + size], parse_constant=refuse_constant)
         tensors = load(message[8 + size :])
         payload = _fill(header.pop("payload"), tensors)
         if tensors:
@@ -94,5 +94,6 @@ def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
     raise ValueError(f"unknown structure {kind!r}")
 
 
-def _refuse(constant: str) -> NoReturn:
+def refuse_constant(constant: str) -> NoReturn:
+    """For `parse_constant` of json: NaN and the infinities, which Python would take."""
     raise ValueError(f"{constant} is not JSON")

@@ -10,7 +10,7 @@ import traceback
 from graphfed.errors import GraphfedError
 from graphfed.federation import StageError
 
-__all__ = ["MAX_TEXT", "what_failed"]
+__all__ = ["MAX_TEXT", "kind_and_line", "what_failed"]
 
 #: Characters of the longest error text a process sends.
 MAX_TEXT = 20_000
@@ -25,11 +25,11 @@ def what_failed(error: Exception, number: int) -> str:
     if isinstance(error, StageError) and isinstance(cause, Exception):
         before, found, _ = str(error).partition(f": {type(cause).__name__}: ")
         if found:
-            return f"{before}: {_kind_and_line(cause)}"[:MAX_TEXT]
-    return f"failed in round {number}, outside a stage: {_kind_and_line(error)}"[:MAX_TEXT]
+            return f"{before}: {kind_and_line(cause)}"[:MAX_TEXT]
+    return f"failed in round {number}, outside a stage: {kind_and_line(error)}"[:MAX_TEXT]
 
 
-def _kind_and_line(error: Exception) -> str:
+def kind_and_line(error: BaseException) -> str:
     """The exception's type with the innermost file and line, or with the message where it is graphfed's."""
     kind = type(error).__name__
     if isinstance(error, GraphfedError) and not isinstance(error, StageError):
