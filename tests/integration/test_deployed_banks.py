@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def banks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     """`graphfed site start KIT --data bank.yaml` for the server and each bank; only the banks have the
     key."""
-    timing = Timing(beat=1.0, give_up=20.0, deadline=120.0, patience=60.0)
+    timing = Timing(beat=1.0, give_up=20.0, deadline=120.0, patience=240.0)
     project = Project("banks", tuple(Site(bank) for bank in BANKS), port=free_port(), timing=timing)
     files = {bank: data / bank / "bank.yaml" for bank in BANKS}
     key = {"GRAPHFED_HOLDERS_KEY": KEY}

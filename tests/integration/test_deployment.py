@@ -38,7 +38,7 @@ from graphfed.runtime.nvflare.project import Project, Site, Timing
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 #: Short enough to be noticed in a test, long enough for a busy machine.
-TIMING = Timing(beat=1.0, give_up=8.0, deadline=120.0, patience=90.0)
+TIMING = Timing(beat=1.0, give_up=8.0, deadline=120.0, patience=240.0)
 ROUNDS = 120
 
 
