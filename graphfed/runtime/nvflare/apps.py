@@ -131,6 +131,20 @@ class SiteApp(_App):
 
     def _work(self, place: Place, told: dict[str, Any], proxies: dict[str, Proxy], context: Context) -> None:
         set_call_context(context)
+        over = threading.Event()
+        threading.Thread(target=self._beat, args=(proxies, told, context, over), daemon=True).start()
+        try:
+            outcome = self._part_of(place, told, proxies)
+        except Exception as error:
+            outcome = {"kind": "failed", "text": what_failed(error, 0)}
+        _repeated(
+            lambda: proxies[SERVER](timeout=CALL).ended(run=told["run"], outcome=json.dumps(outcome)),
+            told["give_up"],
+        )
+        over.set()
+
+    def _part_of(self, place: Place, told: dict[str, Any], proxies: dict[str, Proxy]) -> dict[str, Any]:
+        """This site's part of a run, and what became of it."""
         names = {SERVER_END: SERVER, **dict(enumerate(told["sites"]))}
         posts = {end: post_to(name, proxies[name]) for end, name in names.items() if name != place.name}
         self.mailbox.begin(told["run"])
@@ -142,18 +156,13 @@ class SiteApp(_App):
             self.channels = Channels(identity, told["session"], others, told["give_up"])
         self._listen({name: proxy for name, proxy in proxies.items() if name != place.name})
         link = FlareLink(names, posts, self.mailbox, channels=self.channels, give_up=told["give_up"])
-        over = threading.Event()
-        beat = threading.Thread(target=self._beat, args=(proxies, told, context, over), daemon=True)
-        beat.start()
-        outcome = self._run(place, told, names, link, lambda event: None)
-        if outcome["kind"] == "done":
-            link.flush()
-        _repeated(
-            lambda: proxies[SERVER](timeout=CALL).ended(run=told["run"], outcome=json.dumps(outcome)),
-            told["give_up"],
-        )
-        over.set()
-        link.close()
+        try:
+            outcome = self._run(place, told, names, link, lambda event: None)
+            if outcome["kind"] == "done":
+                link.flush()
+        finally:
+            link.close()
+        return outcome
 
     def _open(self, sender: str, part: Part) -> bytes | memoryview:
         if sender == SERVER:

@@ -23,8 +23,8 @@ __all__ = ["listen", "post_to"]
 CHANNEL, TOPIC = "graphfed", "part"
 #: The header of a request that holds what `Part` has beside the contents.
 HEADER = "graphfed_part"
-#: Seconds that a request may take: a part is small.
-REQUEST = 30.0
+#: Seconds that a request may take: a part is small, and one that fails is repeated before a peer is given up.
+REQUEST = 10.0
 
 
 def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> None:
