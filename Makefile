@@ -9,7 +9,8 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make demo   train on the digits graph and compare: isolated, fedavg, fedgcn, central; three seeds each"
-	@echo "make test   lint, types and tests (set GRAPHFED_DATA to include the tests on real data)"
+	@echo "make test   lint, types and tests (set GRAPHFED_DATA to include the tests on real data;"
+	@echo "            SLOW=1 to include those that kill and restart the places of deployments)"
 	@echo "make lint   ruff and mypy only"
 	@echo "make docs   build the documentation: build/docs/index.html"
 	@echo "make bench  the benchmarks, as ratios: about ten minutes (FULL=1: every size)"
@@ -19,7 +20,7 @@ demo: $(READY)
 	@$(BIN)/graphfed compare isolated fedavg fedgcn central --data digits --seeds 0,1,2
 
 test: lint
-	@$(BIN)/python -m pytest -rs
+	@$(BIN)/python -m pytest -rs $(if $(SLOW),--slow)
 
 lint: $(READY)
 	@$(BIN)/ruff check

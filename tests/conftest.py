@@ -36,11 +36,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _on_real_data.add(report.nodeid)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need real data carry its name as a keyword, so that they can be counted and selected."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too (make test SLOW=1)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need real data carry its name as a keyword, so that they can be counted and selected; slow
+    ones are left out unless they are asked for."""
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_data)
+        if "slow" in item.keywords and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: ask for it with --slow, or make test SLOW=1"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,4 +1,4 @@
-"""Programs of deployed places that misbehave, for `test_deployment`."""
+"""Programs of deployed places that misbehave, for `test_deployment_faults`."""
 
 from graphfed.federation.link import SERVER_END
 from graphfed.files import write_json
