@@ -2,6 +2,7 @@
 that it asks for, on a free port of this machine; its tables are those of the places' folders and rules."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -68,14 +69,20 @@ def console_lines(block: Block) -> list[str]:
     )
 
 
-def program(line: str) -> list[str]:
-    """The line as this Python runs it."""
-    words = shlex.split(line)
-    return (
-        [sys.executable, str(ROOT / words[1]), *words[2:]]
-        if words[0] == "python"
-        else [sys.executable, "-m", *words]
-    )
+def program(line: str, folder: Path) -> dict[str, Any]:
+    """The line as this Python runs it in a folder: arguments of subprocess's functions."""
+    environment = dict(os.environ)
+    key = re.match(r"GRAPHFED_HOLDERS_KEY=\$\(cat ([\w.]+)\) ", line)
+    if key:
+        environment["GRAPHFED_HOLDERS_KEY"] = (folder / key[1]).read_text().strip()
+    words = shlex.split(line.removeprefix(key[0]) if key else line)
+    if words[:2] == ["python", "-c"]:  # a line for the shell
+        command = ["sh", "-c", line.replace("python", shlex.quote(sys.executable), 1)]
+    elif words[0] == "python":
+        command = [sys.executable, str(ROOT / words[1]), *words[2:]]
+    else:
+        command = [sys.executable, "-m", *words]
+    return {"args": command, "cwd": folder, "env": environment}
 
 
 def until_said(path: Path, words: str, process: subprocess.Popen[bytes]) -> None:
@@ -96,15 +103,15 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
             if block.language == "yaml":
                 (done.folder / block.mark.removeprefix("file: ")).write_text(block.text)
             for line in console_lines(block):
-                if line.startswith("graphfed site start"):
-                    name = Path(shlex.split(line)[3]).name
-                    with (done.folder / name).open("wb") as file:
-                        processes[name] = subprocess.Popen(
-                            program(line), cwd=done.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                started = re.search(r"graphfed site start kits/(\w+)", line)
+                if started:
+                    with (done.folder / started[1]).open("wb") as file:
+                        processes[started[1]] = subprocess.Popen(
+                            **program(line, done.folder), stdin=subprocess.DEVNULL, stdout=file, stderr=file
                         )
                     continue
                 ended = subprocess.run(
-                    program(line), cwd=done.folder, capture_output=True, text=True, timeout=LIMIT, check=False
+                    **program(line, done.folder), capture_output=True, text=True, timeout=LIMIT, check=False
                 )
                 assert ended.returncode == 0, f"{line}: {ended.stderr}"
                 done.printed[line] = ended.stdout
@@ -152,6 +159,8 @@ def test_every_command_of_the_page_does_what_it_promises(walked: Walk) -> None:
     assert walked.codes == dict.fromkeys(("server", *SITES), 0)
     (status,) = [text for line, text in walked.printed.items() if line.startswith("graphfed site status")]
     assert [len(re.findall(rf"{name} +│ yes", status)) for name in SITES] == [1, 1, 1]
+    (sent,) = [text for line, text in walked.printed.items() if line.startswith("graphfed site sent")]
+    assert "protection: a keyed hash" in sent
     run = json.loads((walked.folder / "run/result.json").read_text())
     assert (walked.folder / "run/report.html").exists()
     assert {path.name for place in ("server", *SITES) for path in walked.runs(place)} == {
