@@ -1,12 +1,14 @@
 """What the pages take from the program itself, so that it cannot go stale.
 
 The directive `help-pages`: the help of every command, as the terminal shows it, in a section each; the
-directive `methods-table`: what every registered method needs, shows and protects."""
+directive `methods-table`: what every registered method needs, shows and protects; the directive
+`messages-table`: every named transfer of every method, and of every deployed run, in words."""
 
 import contextlib
 import io
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from docutils import nodes
@@ -14,6 +16,8 @@ from docutils.parsers.rst import Directive
 from typer.main import get_command
 
 from graphfed.cli import app, main
+from graphfed.experiment import deployed, train
+from graphfed.methods.alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.registry import METHODS, get_method
 
 
@@ -56,15 +60,45 @@ class MethodsTable(Directive):
         methods = [get_method(name) for name in METHODS]
         rows = [("method", "what it does", "needs", "what crosses", "protection")]
         rows += [(m.name, m.summary, "; ".join(m.requirements()), m.crosses, m.protection) for m in methods]
-        group = nodes.tgroup(cols=len(rows[0]))
-        group += [nodes.colspec(colwidth=1) for _ in rows[0]]
-        head, body = nodes.thead(), nodes.tbody()
-        for i, row in enumerate(rows):
-            line = nodes.row()
-            line += [nodes.entry("", nodes.paragraph(text=cell)) for cell in row]
-            (body if i else head).append(line)
-        group += [head, body]
-        return [nodes.table("", group)]
+        return [_table(rows)]
+
+
+class MessagesTable(Directive):
+    """A table for what crosses in every run, and one for the transfers of each method; methods that send the
+    same have one together."""
+
+    def run(self) -> list[nodes.Node]:
+        alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for name in METHODS:
+            alike.setdefault(tuple(get_method(name).messages.items()), []).append(name)
+        aligned = [name for name in METHODS if issubclass(get_method(name).config, AlignedConfig)]
+        tables = [
+            ("Every deployed run", tuple(deployed.MESSAGES.items())),
+            ("Every run with training", tuple(train.MESSAGES.items())),
+            (f"{', '.join(aligned)}, where each site reads files of its own", tuple(OWNER_MESSAGES.items())),
+            *((", ".join(names), messages) for messages, names in alike.items()),
+        ]
+        found: list[nodes.Node] = []
+        for title, messages in tables:
+            found.append(nodes.rubric(text=title))
+            if messages:
+                found.append(_table([("transfer", "what it is, and who can read it"), *messages]))
+            else:
+                found.append(nodes.paragraph(text="Training sends nothing."))
+        return found
+
+
+def _table(rows: Sequence[Sequence[str]]) -> nodes.table:
+    """A table of texts; the first row is its head."""
+    group = nodes.tgroup(cols=len(rows[0]))
+    group += [nodes.colspec(colwidth=1) for _ in rows[0]]
+    head, body = nodes.thead(), nodes.tbody()
+    for i, row in enumerate(rows):
+        line = nodes.row()
+        line += [nodes.entry("", nodes.paragraph(text=cell)) for cell in row]
+        (body if i else head).append(line)
+    group += [head, body]
+    return nodes.table("", group)
 
 
 def arguments_apart(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -80,5 +114,6 @@ def arguments_apart(app: Any, what: str, name: str, obj: Any, options: Any, line
 def setup(app: Any) -> dict[str, Any]:
     app.add_directive("help-pages", HelpPages)
     app.add_directive("methods-table", MethodsTable)
+    app.add_directive("messages-table", MessagesTable)
     app.connect("autodoc-process-docstring", arguments_apart)
     return {"parallel_read_safe": True}

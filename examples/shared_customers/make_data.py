@@ -1,4 +1,5 @@
-"""Three banks that share customers: for each a folder with customers.csv and transfers.csv, and banks.yaml.
+"""Three banks that share customers: banks.yaml, and for each a folder with customers.csv, transfers.csv and
+bank.yaml.
 
 Generated, from a fixed seed: 900 people, of whom six in ten have accounts at two or three of the banks. Every
 bank lists its own customers, each with the same features at all of them (from the tax office, scaled), and
@@ -32,6 +33,18 @@ split: part
 source: payer
 target: payee
 name: banks
+"""
+#: The description of one bank's own files, beside them, which is the same at all: what a bank reads in a
+#: deployment.
+OWN = """\
+nodes: customers.csv
+edges: transfers.csv
+id: customer
+label: suspicious
+classes: ['no', 'yes']
+split: part
+source: payer
+target: payee
 """
 
 
@@ -78,7 +91,7 @@ def write(path: Path, head: tuple[str, ...], rows: Sequence[tuple[object, ...]])
 
 
 def main(folder: Path) -> None:
-    """Write the seven files."""
+    """Write the ten files."""
     rng = np.random.default_rng(11)
     at, features = people(rng)
     pairs = transfers(at, rng)
@@ -96,6 +109,7 @@ def main(folder: Path) -> None:
         write(own / "customers.csv", COLUMNS, rows)
         mine = [(name[payer], name[payee]) for payer, payee, banks in pairs if bank in banks]
         write(own / "transfers.csv", ("payer", "payee"), mine)
+        (own / "bank.yaml").write_text(OWN, encoding="utf-8")
     (folder / "banks.yaml").write_text(CONFIG, encoding="utf-8")
 
 

@@ -55,9 +55,10 @@ __all__ = ["MESSAGES", "TRIAL", "predict_place", "run_place"]
 
 #: The transfers of joining, in words (see `Method.messages`).
 MESSAGES = {
-    "join": "What a site says before a run begins: versions of its programs, names of its columns of "
-    "features and of its classes, how its clock differs, which rounds it can go on from. No data, no number "
-    "of vertices.",
+    "join": "What a site says before a run begins: versions of its programs, how many clients it holds, "
+    "names of its columns of features and of its classes, how its clock differs, which rounds it can go on "
+    "from, and a digest of its data under a secret of its own, by which the server can tell only that the "
+    "data has changed. No data, no number of vertices. The server reads it and tells the coordinator.",
     "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
     "on from.",
 }

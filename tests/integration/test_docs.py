@@ -25,13 +25,23 @@ import typer.main
 import graphfed
 from graphfed.cli import app, main
 from graphfed.errors import InputError
+from graphfed.experiment import deployed, train
+from graphfed.methods.alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 TEXTS = [*(f"docs/{page}" for page in PAGES), "README.md", "CONTRIBUTING.md"]
 #: Blocks that are not code a reader could type: output, and what Sphinx fills in.
-OTHER_FENCES = {"text", "{eval-rst}", "{help-pages}", "{include}", "{methods-table}", "{toctree}"}
+OTHER_FENCES = {
+    "text",
+    "{eval-rst}",
+    "{help-pages}",
+    "{include}",
+    "{messages-table}",
+    "{methods-table}",
+    "{toctree}",
+}
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
 )
@@ -334,6 +344,13 @@ def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path)
     assert any("three_banks" in name and name.endswith(".png") for name in page.fetched)
 
 
+def every_message() -> list[str]:
+    """The name of every transfer that a deployment knows, and the words for it."""
+    told = [deployed.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
+    told += [get_method(name).messages for name in METHODS if name not in ("skeleton", "exchange_toy")]
+    return [words for messages in told for words in (*messages, *messages.values())]
+
+
 def test_the_pages_made_from_the_program_are_those_of_this_program(site: Path) -> None:
     commands = Page(site / "commands.html").text
     for words in ("graphfed run", "graphfed data partition", "graphfed doctor"):
@@ -344,6 +361,9 @@ def test_the_pages_made_from_the_program_are_those_of_this_program(site: Path) -
             method = get_method(name)
             for cell in (method.summary, *method.requirements(), method.crosses, method.protection):
                 assert cell in choosing, f"{name}: {cell}"
+    visibility = " ".join(Page(site / "visibility.html").text.split())
+    for words in every_message():
+        assert " ".join(words.split()) in visibility, words
     python = Page(site / "python.html").text
     for name in graphfed.__all__:
         assert name == "__version__" or f"graphfed.{name}(" in python

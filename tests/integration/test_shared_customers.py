@@ -64,7 +64,7 @@ def test_the_example_writes_the_same_bytes_every_time(banks: Path, tmp_path: Pat
     script = ROOT / "examples/shared_customers/make_data.py"
     subprocess.run([sys.executable, str(script), str(tmp_path / "again")], check=True)
     names = [path.relative_to(banks) for path in banks.rglob("*.*") if path.is_file()]
-    assert len(names) == 7
+    assert len(names) == 10
     for name in names:
         assert (banks / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
