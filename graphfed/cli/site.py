@@ -2,6 +2,8 @@
 
 import ipaddress
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +21,7 @@ app = typer.Typer(
     Examples:
         graphfed site init --sites bank_a,bank_b,bank_c
         graphfed site provision
+        graphfed site check kits/bank_a --data accounts.yaml
         graphfed site start kits/bank_a --data accounts.yaml
         graphfed site status kits/coordinator
         graphfed site sent kits/bank_a
@@ -30,6 +33,34 @@ app = typer.Typer(
 )
 
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder, from 'graphfed site provision'.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The description (.yaml) of this site's own data; a site needs it."),
+]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:0: what a run computes on here.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE",
+        help="A module of this machine whose methods and programs runs may use, as often as needed; "
+        "without it only graphfed's own.",
+    ),
+]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B", help="The only methods that this site takes part in (default: all of graphfed's)."
+    ),
+]
+Forbid = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="A setting with which this site takes part in no run, as often as needed: maps=identity.",
+    ),
+]
 
 
 @app.command("init")
@@ -115,41 +146,15 @@ def site_provision(
 def site_start(
     kit: Kit,
     *,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The description (.yaml) of this site's own data; a site needs it."
-        ),
-    ] = None,
+    data: Data = None,
     threads: Annotated[
         int | None,
         typer.Option(parser=whole_number, metavar="N", help="Threads that a run computes with here."),
     ] = None,
-    device: Annotated[
-        str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:0: what a run computes on here.")
-    ] = "cpu",
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE",
-            help="A module of this machine whose methods and programs runs may use, as often as needed; "
-            "without it only graphfed's own.",
-        ),
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="The only methods that this site takes part in (default: all of graphfed's).",
-        ),
-    ] = None,
-    forbid: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="A setting with which this site takes part in no run, as often as needed: maps=identity.",
-        ),
-    ] = None,
+    device: Device = "cpu",
+    allow: Allow = None,
+    methods: Methods = None,
+    forbid: Forbid = None,
 ) -> None:
     """Start the server's process, or a site's, and tell what happens, until Ctrl-C or SIGTERM.
 
@@ -168,63 +173,85 @@ def site_start(
     See also:
         graphfed site status
     """
-    from graphfed.experiment.config import checked_device, checked_threads
     from graphfed.runtime.nvflare.process import run_parent
 
-    if data is not None:
-        print(_data_told(kit, data), flush=True)
+    if threads is not None and threads < 1:
+        raise InputError(f"threads={threads} cannot be used: expected a whole number of at least 1")
+    given = [] if data is None else ["--data", str(data)]
+    given += [] if device == "cpu" else ["--device", device]
+    given += [] if methods is None else ["--methods", methods]
+    given += [word for module in allow or () for word in ("--allow", module)]
+    given += [word for pair in forbid or () for word in ("--forbid", pair)]
+    if given:
+        # Apart, because this process stays for as long as the site, and reading data loads torch.
+        checked = subprocess.run(
+            [sys.executable, "-m", "graphfed", "site", "check", str(kit), *given], check=False
+        )
+        if checked.returncode:
+            raise typer.Exit(checked.returncode)
     run_parent(
         kit,
         data=data,
-        threads=1 if threads is None else checked_threads(threads),
-        device=checked_device(device),
+        threads=threads or 1,
+        device=device,
         allow=allow or (),
-        methods=checked_methods(methods, bool(allow)),
-        forbid=checked_pairs(forbid or ()),
+        methods=[name.strip() for name in (methods or "").split(",") if name.strip()],
+        forbid=forbid or (),
         say=lambda text: print(text, flush=True),
     )
 
 
-def checked_methods(names: str | None, others: bool) -> tuple[str, ...]:
-    """The methods that are named; InputError for one that is not known, unless `others` may come along."""
-    from graphfed.methods.registry import get_method
+@app.command("check")
+def site_check(
+    kit: Kit,
+    *,
+    data: Data = None,
+    device: Device = "cpu",
+    allow: Allow = None,
+    methods: Methods = None,
+    forbid: Forbid = None,
+) -> None:
+    """Check what a site is to be started with: read its data as a run would, and say what is in it.
 
-    told = tuple(name.strip() for name in (names or "").split(",") if name.strip())
-    return told if others else tuple(get_method(name).name for name in told)
-
-
-def checked_pairs(pairs: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Settings as KEY=VALUE; InputError for anything else: a rule that is misread would protect nothing."""
-    from graphfed.experiment.config import setting_names
-    from graphfed.methods.registry import METHODS
-
-    known = {key for name in METHODS for key in setting_names(name)}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not value:
-            raise InputError(f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity")
-        if key not in known:
-            raise InputError(
-                f"--forbid {pair!r}: no method has a setting {key!r}; {did_you_mean(key, known)}"
-            )
-    return tuple(pairs)
-
-
-def _data_told(kit: Path, data: Path) -> str:
-    """What is in a site's data, for its own terminal. InputError where it cannot be used: better now than
-    when a run asks for it."""
+    Examples:
+        graphfed site check kits/bank_a --data accounts.yaml
+    See also:
+        graphfed site start
+    """
+    from graphfed.experiment.config import checked_device
     from graphfed.experiment.site_data import read_site
+    from graphfed.methods.registry import get_method
     from graphfed.runtime.nvflare.kits import load_kit
 
     loaded = load_kit(kit)
+    checked_device(device)
+    for name in (methods or "").split(",") if methods and not allow else ():
+        get_method(name.strip())
+    for pair in forbid or ():
+        _check_forbidden(pair)
+    if data is None:
+        return
     read = read_site(data, split="default", split_seed=0, roster=loaded.project.roster, site=loaded.name)
     cohort, schema = read.cohort, read.schema
     named = [name for name in schema.class_names if name]
-    return (
+    print(
         f"{loaded.name}: {cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
         f"{cohort.num_features} features, {cohort.num_classes} classes"
         + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
     )
+
+
+def _check_forbidden(pair: str) -> None:
+    """InputError unless it is KEY=VALUE of a setting: a rule that is misread would protect nothing."""
+    from graphfed.experiment.config import setting_names
+    from graphfed.methods.registry import METHODS
+
+    known = {key for name in METHODS for key in setting_names(name)}
+    key, equals, value = pair.partition("=")
+    if not equals or not value:
+        raise InputError(f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity")
+    if key not in known:
+        raise InputError(f"--forbid {pair!r}: no method has a setting {key!r}; {did_you_mean(key, known)}")
 
 
 @app.command("status")

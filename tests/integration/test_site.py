@@ -338,6 +338,24 @@ def test_what_cannot_be_started_is_refused_at_once(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--methods", "sapgn"], "unknown method 'sapgn'; did you mean 'sapgnn'?"),
+        (["--forbid", "maps"], "--forbid 'maps' cannot be read; write KEY=VALUE"),
+        (["--forbid", "mops=identity"], "no method has a setting 'mops'; did you mean 'maps'?"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+        (["--threads", "0"], "threads=0 cannot be used"),
+        (["--data", "nothing.yaml"], "nothing.yaml cannot be read"),
+    ],
+)
+def test_a_rule_that_would_protect_nothing_is_refused_before_the_site_starts(
+    words: list[str], told: str, kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["site", "start", str(kits["bank_c"]), *words]) == UNUSABLE
+    assert told in capfd.readouterr().err
+
+
 def test_status_says_what_is_wrong_where_no_server_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
