@@ -328,14 +328,14 @@ def test_the_server_does_not_start_where_something_listens_already(
 
 
 @pytest.mark.parametrize(("kit", "words", "told"), [
-    ("bank_c", ["--data", "missing.yaml"], "missing.yaml is not there"),
+    ("bank_c", ["--data", "missing.yaml"], "missing.yaml cannot be read: No such file"),
     ("coordinator", [], "is the coordinator's kit"),
 ])  # fmt: skip
 def test_what_cannot_be_started_is_refused_at_once(
-    kit: str, words: list[str], told: str, kits: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    kit: str, words: list[str], told: str, kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["site", "start", str(kits[kit]), *words]) == UNUSABLE
-    assert told in capsys.readouterr().err
+    assert told in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
