@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,20 @@ def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walke
             entries = json.loads(ledger.read_text())["entries"]
             assert {entry["name"] for entry in entries} - {*told} == set()
             assert len(entries) > 5
+
+
+@pytest.mark.slow
+def test_all_certificates_are_valid_for_as_long_as_the_page_says(walked: Walk) -> None:
+    from cryptography import x509
+
+    (days,) = re.findall(r"are valid for (\d+) days", PAGE)
+    files = [path for path in walked.made if path.suffix in (".crt", ".pem")]
+    assert len(files) == 2 * (2 + len(SITES))
+    for path in files:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+        valid = found.not_valid_after_utc - found.not_valid_before_utc
+        # None outlives the authority's own, which was made a moment before.
+        assert round(valid / timedelta(days=1)) == int(days), path
 
 
 @pytest.mark.slow
