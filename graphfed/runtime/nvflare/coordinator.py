@@ -28,6 +28,8 @@ SERVER_APP = "graphfed.runtime.nvflare.apps.ServerApp"
 OUTCOMES, RESULTS, COMMAND = "graphfed.json", "graphfed-runs", "graphfed"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+#: The status of a job whose server's part went through to its end.
+DONE_STATUS = "FINISHED:COMPLETED"
 #: Seconds between two looks at a job.
 LOOK = 0.5
 #: Seconds that a job's processes have to start.
@@ -99,12 +101,14 @@ class Coordinator:
         """Wait until every site of the project is connected. GraphfedError after the patience."""
         end, told = time.monotonic() + self.timing.patience, ""
         while True:
-            missing = [s.name for s in self.kit.project.sites]
-            with contextlib.suppress(Unreachable):
+            try:
                 heard = self.connected()
-                missing = [name for name in missing if heard.get(name, 1e9) > self.timing.give_up]
+                sites = [site.name for site in self.kit.project.sites]
+                missing = [name for name in sites if heard.get(name, 1e9) > self.timing.give_up]
                 if not missing:
                     return
+            except Unreachable:
+                missing = ["the server"]
             news = f"waiting for {', '.join(missing)}"
             if news != told:
                 on_news(news)
@@ -162,7 +166,7 @@ class Coordinator:
                 with contextlib.suppress(Unreachable):  # it has just begun, or is just ending
                     seen += forward(self._events(job, seen, wish))
             elif status.startswith("FINISHED"):
-                outcomes, events = self._results(job, runs, kept)
+                outcomes, events = self._results(job, status, runs, kept)
                 return outcomes, seen + forward(events[seen:])
 
     def _events(self, job: str, since: int, wish: Wish) -> list[dict[str, Any]]:
@@ -205,20 +209,26 @@ class Coordinator:
         write_json(folder / "app" / "config" / "config_fed_client.json", site)
 
     def _results(
-        self, job: str, runs: Sequence[Mapping[str, Any]], kept: Path
+        self, job: str, status: str, runs: Sequence[Mapping[str, Any]], kept: Path
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What became of the runs of a job that has ended and its events; the server's folders go to
-        `kept`."""
+        """What became of the runs of a job that has ended and its events; the server's folders go to `kept`.
+
+        GraphfedError where a job that was done cannot be fetched: to run it again would not help."""
         with tempfile.TemporaryDirectory(prefix="graphfed-result-") as folder:
             try:
                 work = Path(self._ask(lambda s: s.download_job_result(job, folder))) / "workspace"
                 content = json.loads((work / OUTCOMES).read_text())
-            except (Unreachable, OSError, ValueError):
+                for outcome in content["outcomes"]:
+                    told = work / RESULTS / outcome["run"]
+                    if told.is_dir():
+                        shutil.copytree(told, kept / outcome["run"], dirs_exist_ok=True)
+            except (Unreachable, OSError, ValueError) as error:
+                if status == DONE_STATUS:
+                    raise GraphfedError(
+                        f"the run has ended, and its result could not be fetched ({error}); see that there is "
+                        f"room, and that {self.kit.folder / 'transfer'} can be written"
+                    ) from None
                 return [_lost(runs, "the job ended before its time")], []
-            for outcome in content["outcomes"]:
-                told = work / RESULTS / outcome["run"]
-                if told.is_dir():
-                    shutil.copytree(told, kept / outcome["run"], dirs_exist_ok=True)
             return content["outcomes"], content["events"]
 
     # ---- the session ---------------------------------------------------------------------------------------
