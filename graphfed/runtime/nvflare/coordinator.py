@@ -225,8 +225,8 @@ class Coordinator:
             except (Unreachable, OSError, ValueError) as error:
                 if status == DONE_STATUS:
                     raise GraphfedError(
-                        f"the run has ended, and its result could not be fetched ({error}); see that there is "
-                        f"room, and that {self.kit.folder / 'transfer'} can be written"
+                        f"the run has ended, and its result could not be fetched ({error}); see that there "
+                        f"is room, and that {self.kit.folder / 'transfer'} can be written"
                     ) from None
                 return [_lost(runs, "the job ended before its time")], []
             return content["outcomes"], content["events"]
