@@ -121,3 +121,29 @@ def test_the_number_of_holders_changes_no_metric_in_float64_and_rounding_little(
     assert max(found["drift"]["float64, 3 holders, clear"]) < 1e-9
     assert max(found["drift"]["float32, 3 holders, shares"]) > 1e-9
     assert (tmp_path / "same.svg").read_text().count("<path")
+
+
+def test_the_ways_of_a_deployment_bring_back_every_byte_before_they_are_compared(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'graphfed[deploy]'")
+    found = run("deployment", tmp_path / "deployment.json")
+    assert set(found["transfers"]["round_trips"]) == {"1 KB", "100 KB"}
+    for row in found["transfers"]["round_trips"].values():
+        assert set(row["milliseconds"]) == {"link", "socket", "call", "site to site"}
+        assert set(row["ratios"]) == {"link / socket", "link / call"}
+    assert found["many"]["jobs"] == 1
+    assert {"run", "flare", "start"} < set(found["many"]["pss_mb"]["of a process"])
+    assert set(found["rounds"]["fedavg"]["milliseconds"]) == {"one at a time", "processes", "nvflare"}
+
+
+def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments() -> None:
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'graphfed[deploy]'")
+    probe = (
+        "from deployment_places import _timed\n"
+        "_timed(lambda message, key: [message, message[:-1] + b'?'], 8, 0, 20, 'trip')"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}"}
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 1
+    assert "other bytes came back" in done.stderr

@@ -1,0 +1,272 @@
+"""A deployment over NVIDIA FLARE: what a transfer costs beside a bare mutual-TLS socket and beside FLARE's
+Collab calls, how many sites one machine holds, and what a federated round costs.
+
+Server and sites are processes of this machine, which talk over loopback with mutual TLS. A round trip goes
+from the server to every site and back, all sites at once; the server's clock takes its time, and half of it
+is called one way. What comes back is compared with what was sent. The three ways take turns in the same
+processes: messages of the runtime's own link; bare sockets with the certificates of the same kits
+(`tls_sockets.py`); a Collab call with the bytes as its argument and its result.
+
+On a machine with other work the processor's seconds (user and system, of all places' processes together) say
+more than the clock's."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import add_common_options, finish, load_average, ratio, summary
+
+import graphfed
+from graphfed.errors import GraphfedError
+from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.nvflare.loopback import Loopback, free_port
+from graphfed.runtime.nvflare.project import Project, Site, Timing
+
+WAYS = ("link", "socket", "call")
+#: Of the 50 sites: starting them all keeps a small machine busy for longer than a site may usually be silent.
+PATIENT = Timing(give_up=300.0)
+KB, MB = 1000, 1_000_000
+#: Methods whose rounds are measured, each with how its data is dealt.
+METHODS = (("fedavg", "random"), ("sapgnn", "edges_uniform"))
+
+
+class Light(Loopback):
+    """Places as `graphfed site start` runs them, but without what it checks before: the process that has read
+    a site's data keeps torch, and stays for as long as the site."""
+
+    def start(self, name: str) -> None:
+        program = "import sys; from pathlib import Path; import graphfed.runtime.nvflare.process as process; "
+        program += "process.run_parent(Path(sys.argv[1]), allow=['deployment_places'])"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with (self.kits[name] / "terminal.txt").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-c", program, str(self.kits[name])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+
+class Federation:
+    """Server and sites on this machine, and what runs of `deployment_places.round_trips` tell."""
+
+    def __init__(self, sites: int, folder: Path, kind: type[Loopback] = Loopback) -> None:
+        names = tuple(Site(f"site-{i}") for i in range(sites))
+        project = Project("benchmark", names, port=free_port(), timing=PATIENT)
+        began = time.perf_counter()
+        self._folder, self.sites = folder, sites
+        self.loopback = kind(project, folder / "kits", {}, allow=["deployment_places"])
+        with_kits = self.loopback.__enter__()
+        try:
+            self._coordinator = with_kits.coordinator()
+            self._coordinator.wait_for_sites(lambda news: None)
+        except BaseException:
+            self.__exit__()
+            raise
+        #: Seconds until all sites were connected, making the kits included.
+        self.start = time.perf_counter() - began
+
+    def __enter__(self) -> "Federation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loopback.__exit__()
+
+    def run(self, *plans: Sequence[tuple[str, int, int, int]], sockets: bool = False) -> list[list[Any]]:
+        """What the server tells of every plan, in one job for all, or more where it ended before its time
+        (`jobs`); first of all when its sites had answered, in seconds since the job was asked for."""
+        events: dict[str, list[Any]] = {f"plan-{i}": [] for i in range(len(plans))}
+        runs = [
+            {
+                "run": name,
+                "program": "deployment_places:round_trips",
+                "arguments": {"run": name, "plan": plan, "port": free_port() if sockets else None},
+                "hosts": [[i] for i in range(self.sites)],
+            }
+            for name, plan in zip(events, plans, strict=True)
+        ]
+
+        def on_news(news: str) -> None:
+            print(news, file=sys.stderr)
+            self.jobs += "their processes start" in news
+
+        self.jobs, began = 0, time.time()
+        with tempfile.TemporaryDirectory(dir=self._folder) as kept:
+            outcomes = self._coordinator.run(
+                runs,
+                on_event=lambda run, event: events[run].append(event),
+                on_news=on_news,
+                wish=Wish(),
+                kept=Path(kept),
+            )
+        if [outcome["kind"] for outcome in outcomes] != ["done"] * len(runs):
+            raise GraphfedError(f"a run of the benchmark ended badly: {outcomes}")
+        return [[told[0]["answered"] - began, *told[1:]] for told in events.values()]
+
+
+# ---- transfers
+
+
+def transfers(options: argparse.Namespace) -> dict[str, Any]:
+    """Round trips of every size by every way, in turns."""
+    sites, repeats = (2, 1) if options.tiny else (4, 5)
+    # bytes, and times in each repeat
+    sizes = [(KB, 3), (100 * KB, 2)] if options.tiny else [(KB, 40), (MB, 10), (50 * MB, 2)]
+    repeat = [(way, size, 1, times) for size, times in sizes for way in WAYS]
+    repeat += [("site to site", size, 1, times) for size, times in sizes if size <= MB]
+    with tempfile.TemporaryDirectory() as folder, Federation(sites, Path(folder)) as federation:
+        (told,) = federation.run([line for _ in range(repeats) for line in repeat], sockets=True)
+        memory = None if options.tiny else largest(federation)
+    lines = [line for line in told if isinstance(line, dict) and "way" in line]
+    found: dict[str, Any] = {}
+    for size, _ in sizes:
+        found[name_of(size)] = row = of_size(lines, size, sites)
+        print(f"{name_of(size)}: {row['milliseconds']}", file=sys.stderr)
+    return {"sites": sites, "round_trips": found, "largest_message": memory}
+
+
+def of_size(lines: Sequence[dict[str, Any]], size: int, sites: int) -> dict[str, Any]:
+    """Milliseconds, processor time and ratios of the round trips of one size."""
+    mine = [line for line in lines if line["bytes"] == size]
+    ways = {line["way"]: [other for other in mine if other["way"] == line["way"]] for line in mine}
+    times = {way: [[1e3 * s for s in line["seconds"]] for line in told] for way, told in ways.items()}
+    processor = {way: [[1e3 * line["processor"]] for line in told] for way, told in ways.items()}
+    flat = {way: [ms for repeat in told for ms in repeat] for way, told in times.items()}
+    both_ways = 2 * sites * size / MB
+    return {
+        "milliseconds": {way: summary(told) for way, told in flat.items()},
+        "one_way_milliseconds": {
+            way: {"min": summary(told)["min"] / 2, "median": summary(told)["median"] / 2}
+            for way, told in flat.items()
+        },
+        "megabytes_per_second": {
+            way: round(1e3 * both_ways / min(told), 1) for way, told in flat.items() if way in WAYS
+        },
+        "processor_milliseconds": {way: summary([ms for (ms,) in told]) for way, told in processor.items()},
+        "ratios": {f"link / {way}": ratio(times["link"], times[way]) for way in WAYS[1:]},
+        "processor_ratios": {f"link / {way}": ratio(processor["link"], processor[way]) for way in WAYS[1:]},
+    }
+
+
+def largest(federation: Federation) -> dict[str, Any]:
+    """One round trip of 300 MB, and the peak memory of every process, beside that of a run of small
+    messages."""
+    size = 300 * MB
+    small, large = federation.run([("link", KB, 0, 1)], [("link", size, 0, 1)])
+    trip = next(line for line in large if isinstance(line, dict) and "way" in line)
+    return {
+        "bytes": size,
+        "round_trip_seconds": trip["seconds"],
+        "processor_seconds": trip["processor"],
+        "peak_mb": {"after 1 KB": peaks(small), "after 300 MB": peaks(large)},
+    }
+
+
+def peaks(told: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """Peak resident MB of every process of every place."""
+    memory = told[-1]["memory"]
+    return {place: {name: used["peak"] for name, used in by.items()} for place, by in memory.items()}
+
+
+def name_of(size: int) -> str:
+    return f"{size // MB} MB" if size >= MB else f"{size // KB} KB"
+
+
+# ---- many sites
+
+
+def many(options: argparse.Namespace) -> dict[str, Any]:
+    """So many sites on this machine: start-up, one small message there and back, memory."""
+    sites, times = (3, 2) if options.tiny else (options.many, 20)
+    with tempfile.TemporaryDirectory() as folder, Federation(sites, Path(folder), Light) as federation:
+        connected = federation.start
+        print(f"{sites} sites are connected after {connected:.0f} s", file=sys.stderr)
+        (told,) = federation.run([("link", KB, 2, times)])
+    memory = told[-1]["memory"]
+    by_process: dict[str, list[float]] = {}
+    for place, by in memory.items():
+        for name, used in by.items():
+            by_process.setdefault(name if place != "server" else f"server's {name}", []).append(used["pss"])
+    return {
+        "sites": sites,
+        "seconds": {"until connected": round(connected, 1), "until all answer a job": round(told[0], 1)},
+        "jobs": federation.jobs,
+        "round_trip_milliseconds": summary([1e3 * s for s in told[1]["seconds"]]),
+        "processor_milliseconds": round(1e3 * told[1]["processor"], 1),
+        "pss_mb": {
+            "total": round(sum(sum(found) for found in by_process.values())),
+            "of a process": {name: summary(found) for name, found in by_process.items()},
+        },
+    }
+
+
+# ---- rounds
+
+
+def rounds(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a round of training (scoring included) over FLARE, beside the other runtimes; all reach the
+    same numbers."""
+    count, repeats = (2, 1) if options.tiny else (20, 3)
+    data = "cora" if os.environ.get("GRAPHFED_DATA") else "digits"
+    found: dict[str, Any] = {"data": data}
+    for method, dealt in METHODS[:1] if options.tiny else METHODS:
+        ways = {
+            "one at a time": {"runtime": "local", "placement": "one-at-a-time"},
+            "processes": {"runtime": "processes"},
+            "nvflare": {"runtime": "nvflare"},
+        }
+        seconds: dict[str, list[list[float]]] = {way: [] for way in ways}
+        scores = set()
+        for _ in range(repeats):
+            for way, settings in ways.items():
+                result = graphfed.run(
+                    method,
+                    data=data,
+                    clients=3,
+                    partition=dealt,
+                    rounds=count,
+                    threads=1,
+                    out=False,
+                    **settings,
+                )
+                seconds[way].append([1e3 * result.seconds["per_round"]])
+                scores.add(json.dumps([result.val, result.test], sort_keys=True))
+        assert len(scores) == 1, f"{method}: the runtimes do not agree: {scores}"
+        found[method] = {
+            "rounds": count,
+            "milliseconds": {way: summary([ms for (ms,) in told]) for way, told in seconds.items()},
+            "ratios": {f"nvflare / {way}": ratio(seconds["nvflare"], seconds[way]) for way in seconds},
+        }
+        print(f"{method}: {found[method]['milliseconds']}", file=sys.stderr)
+    return found
+
+
+PARTS = {"transfers": transfers, "many": many, "rounds": rounds}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_common_options(parser, "deployment")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--many", type=int, default=50, help="how many sites are many (default 50)")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    began, load_before = time.perf_counter(), load_average()
+    told = {}
+    for name in options.parts.split(","):
+        print(f"== {name}", file=sys.stderr)
+        told[name] = {"load": load_average(), **PARTS[name](options)}
+    finish(options.out, began, load_before, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Bare mutual-TLS sockets: one connection from a server to each of its clients, with the certificates of the
+kits. What a transfer over FLARE is measured against."""
+
+import socket
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+__all__ = ["Server", "echo_until_closed"]
+
+_LENGTH = 8
+#: Seconds for a client to come.
+PATIENCE = 60.0
+
+
+def _context(kit: Path, purpose: ssl.Purpose, name: str) -> ssl.SSLContext:
+    """Both sides show a certificate of the project's authority, as FLARE's do."""
+    startup = kit / "startup"
+    context = ssl.create_default_context(purpose, cafile=startup / "rootCA.pem")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(startup / f"{name}.crt", startup / f"{name}.key")
+    return context
+
+
+def _send(connection: ssl.SSLSocket, message: bytes) -> None:
+    connection.sendall(len(message).to_bytes(_LENGTH, "little"))
+    connection.sendall(message)
+
+
+def _recv(connection: ssl.SSLSocket) -> bytearray | None:
+    """A whole message; None where the peer has closed."""
+    head = _fill(connection, bytearray(_LENGTH))
+    return None if head is None else _fill(connection, bytearray(int.from_bytes(head, "little")))
+
+
+def _fill(connection: ssl.SSLSocket, buffer: bytearray) -> bytearray | None:
+    view = memoryview(buffer)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            return None
+        view = view[count:]
+    return buffer
+
+
+class Server:
+    """Waits for so many clients at a port of this machine. Use as a context manager."""
+
+    def __init__(self, kit: Path, port: int, clients: int) -> None:
+        context = _context(kit, ssl.Purpose.CLIENT_AUTH, "server")
+        self._connections: list[ssl.SSLSocket] = []
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            listener.settimeout(PATIENCE)
+            for _ in range(clients):
+                plain, _address = listener.accept()
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connections.append(context.wrap_socket(plain, server_side=True))
+        self._threads = ThreadPoolExecutor(clients)
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+        for connection in self._connections:
+            connection.close()
+
+    def round_trip(self, message: bytes) -> list[bytearray | None]:
+        """Send every client the message, each in a thread; what each sends back."""
+
+        def one(connection: ssl.SSLSocket) -> bytearray | None:
+            _send(connection, message)
+            return _recv(connection)
+
+        return list(self._threads.map(one, self._connections))
+
+
+def echo_until_closed(kit: Path, port: int) -> threading.Thread:
+    """A client that sends back whole messages, in a thread that ends when the server closes."""
+    context = _context(kit, ssl.Purpose.SERVER_AUTH, "client")
+
+    def work() -> None:
+        with context.wrap_socket(_connected(port)) as connection:
+            while (message := _recv(connection)) is not None:
+                _send(connection, message)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def _connected(port: int) -> socket.socket:
+    """A connection to the server's port, once it listens."""
+    last: OSError | None = None
+    for _ in range(int(PATIENCE / 0.1)):
+        try:
+            connection = socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError as error:
+            last = error
+            threading.Event().wait(0.1)
+        else:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+    raise ConnectionRefusedError("the server does not listen") from last
