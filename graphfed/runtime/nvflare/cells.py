@@ -1,9 +1,9 @@
 """Parts of messages as requests between the cells of a job: FLARE's own messages, one below its Collab
 calls.
 
-A Collab call with bytes goes through FLARE's streaming: measured with 4 sites, a round trip of 1 KB took 57
-ms and of 50 MB 6.8 s where a cell's request took 15 ms and 3.1 s over the same connections
-(benchmarks/deployment.py). So calls start and end runs, and requests carry what is exchanged in them.
+A Collab call with bytes goes through FLARE's streaming: with 4 sites, a round trip of 1 KB took 26 ms by call
+and 15 ms by request, of 50 MB 2.4 s and 1.3 s (medians of one run, benchmarks/results/deployment.json). So
+calls start and end runs, and requests carry what is exchanged in them.
 
 A request's origin is the sending cell, which FLARE binds to the certificate of its connection, as for calls;
 who is no participant of the job is refused."""
