@@ -284,7 +284,7 @@ def test_a_job_that_names_a_class_of_its_own_choice_is_refused_at_the_site(
     """Even inside the arguments of one that is allowed. It is FLARE, in the site's process, that says no."""
     touched = tmp_path / "touched"
     popen = {"path": "subprocess.Popen", "args": {"args": ["touch", str(touched)]}}
-    allowed = {"id": "x", "path": "graphfed.runtime.nvflare.components.JobValidator", "args": {"of": popen}}
+    allowed = {"id": "x", "path": "graphfed.runtime.nvflare.apps.SiteApp", "args": {"of": popen}}
     with open_session(load_kit(kits["coordinator"])) as session:
         run = session.submit_job(job(tmp_path / "job", [allowed]))
         until(lambda: session.get_job_status(run).startswith("FINISHED"), "the job's end")
