@@ -97,7 +97,11 @@ class Federation:
 
         def on_news(news: str) -> None:
             print(news, file=sys.stderr)
-            self.jobs += "their processes start" in news
+            if "their processes start" in news:
+                self.jobs += 1
+                for told in events.values():
+                    if told and "memory" not in told[-1]:  # of a job that ended before its time
+                        told.clear()
 
         self.jobs, began = 0, time.time()
         with tempfile.TemporaryDirectory(dir=self._folder) as kept:
