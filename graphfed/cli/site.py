@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from graphfed.cli.options import whole_number
 from graphfed.cli.output import show
-from graphfed.errors import InputError, did_you_mean
+from graphfed.errors import GraphfedError, InputError, did_you_mean
 
 __all__ = ["app"]
 
@@ -187,6 +188,12 @@ def site_start(
         checked = subprocess.run(
             [sys.executable, "-m", "graphfed", "site", "check", str(kit), *given], check=False
         )
+        if checked.returncode < 0:
+            raise GraphfedError(
+                f"reading what {kit} is started with was ended by signal {-checked.returncode} "
+                f"({signal.strsignal(-checked.returncode)}); start again; if it was for want of memory, "
+                "give the machine more"
+            )
         if checked.returncode:
             raise typer.Exit(checked.returncode)
     run_parent(

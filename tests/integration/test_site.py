@@ -356,6 +356,18 @@ def test_a_rule_that_would_protect_nothing_is_refused_before_the_site_starts(
     assert told in capfd.readouterr().err
 
 
+def test_reading_the_data_that_ends_by_a_signal_is_told(
+    kits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where the machine has not enough memory for the data."""
+    killed = tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    assert main(["site", "start", str(kits["bank_c"]), "--data", "any.yaml"]) == FAILED
+    assert "was ended by signal 9 (Killed)" in capfd.readouterr().err
+
+
 def test_status_says_what_is_wrong_where_no_server_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
