@@ -44,6 +44,10 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "sweep": (("optuna",), "graphfed sweep --optuna"),
     "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
     "deploy": (("nvflare", "cryptography"), "sites on machines of their own"),
+    "secure": (
+        ("cryptography", "Crypto", "tenseal", "dp_accounting"),
+        "secure aggregation, secure pooling, encrypted sums, privacy accounting",
+    ),
     "docs": (("sphinx", "myst_parser", "furo", "sphinx_gallery"), "building the pages of docs/"),
     "dev": (("pytest", "hypothesis", "ruff", "mypy"), "working on graphfed itself"),
 }
