@@ -7,6 +7,7 @@ editor shows (CSV) or by their number (Parquet), from 1.
 
 import codecs
 import gzip
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -206,8 +207,9 @@ class TableFile:
         return file
 
     def _arrow_stream(self) -> Any:
-        """The file for Arrow's reader: no Python object, which its threads would let go of at a time of their
-        own, and so end the process when that time is after its end (about 1 in 60 under load)."""
+        """The file as Arrow opens it. No Python object may be in its reader, no file and no handler of rows:
+        Arrow's threads let go of them at a time of their own, and where that is while the process ends,
+        they bring it down (`terminate called without an active exception`)."""
         import pyarrow as pa
 
         file = pa.OSFile(str(self.path), "rb")
@@ -241,13 +243,6 @@ class TableFile:
         import pyarrow as pa
         from pyarrow import csv
 
-        ragged: list[Any] = []
-
-        def keep(row: Any) -> str:
-            if not ragged:
-                ragged.append(row)
-            return "skip"
-
         # Columns are read by their place: names with blanks around them are known without.
         names = self.columns
         try:
@@ -260,19 +255,16 @@ class TableFile:
                         column_names=names,
                         skip_rows=self._skipped,
                     ),
-                    parse_options=csv.ParseOptions(delimiter=self._header[1], invalid_row_handler=keep),
+                    parse_options=csv.ParseOptions(delimiter=self._header[1]),
                     convert_options=csv.ConvertOptions(
                         column_types={name: pa.string() for name in names},
                         include_columns=list(columns),
                         strings_can_be_null=False,
                     ),
                 )
-                for batch in reader:
-                    self._refuse_ragged(ragged, len(names))
-                    yield batch
-                self._refuse_ragged(ragged, len(names))
+                yield from reader
         except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
-            self._refuse_ragged(ragged, len(names))
+            self._refuse_ragged(str(error), len(names))
             if "UTF8" in str(error) or isinstance(error, UnicodeDecodeError):
                 raise self._not_utf8() from None
             if "Empty CSV" in str(error):
@@ -288,14 +280,15 @@ class TableFile:
                     return number
         return 0
 
-    def _refuse_ragged(self, ragged: Sequence[Any], expected: int) -> None:
-        if ragged:
-            row = ragged[0]
+    def _refuse_ragged(self, told: str, expected: int) -> None:
+        """InputError where Arrow's message `told` is of a row that has not the expected values."""
+        found = re.search(r"(?:Row #(\d+): )?Expected \d+ columns, got (\d+)", told)
+        if found:
             # Rows are counted from 1, after the lines that were skipped, blank lines not.
-            number = "" if row.number is None else f", {self.place(row.number - self._skipped - 1)}"
+            number = "" if found[1] is None else f", {self.place(int(found[1]) - self._skipped - 1)}"
             raise InputError(
-                f"{self.path}{number}: {row.actual_columns} values where the first line names {expected} "
-                'columns; repair the line (text with a separator in it needs quotes: "a, b")'
+                f"{self.path}{number}: {found[2]} values where the first line names {expected} columns; repair "
+                'the line (text with a separator in it needs quotes: "a, b")'
             )
 
     def _not_utf8(self) -> InputError:
