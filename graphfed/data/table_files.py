@@ -287,8 +287,8 @@ class TableFile:
             # Rows are counted from 1, after the lines that were skipped, blank lines not.
             number = "" if found[1] is None else f", {self.place(int(found[1]) - self._skipped - 1)}"
             raise InputError(
-                f"{self.path}{number}: {found[2]} values where the first line names {expected} columns; repair "
-                'the line (text with a separator in it needs quotes: "a, b")'
+                f"{self.path}{number}: {found[2]} values where the first line names {expected} columns; "
+                'repair the line (text with a separator in it needs quotes: "a, b")'
             )
 
     def _not_utf8(self) -> InputError:
