@@ -7,6 +7,7 @@ process, sent as bytes across a link; recorded on the tape and charged to the le
 transfer computes at its ends (sums, maxima, reordering) is plain autograd.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from graphfed.federation.route import (
     row_counts,
     traffic,
 )
-from graphfed.federation.tape import Pending, Record, Tape
+from graphfed.federation.tape import Crossing, Pending, Record, Tape
 from graphfed.federation.transfer import (
     Transfer,
     answer,
@@ -57,7 +58,7 @@ from graphfed.federation.values import (
 from graphfed.federation.wire import WireError, refuse_constant
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseWeights
-from graphfed.secure.maximum import COMPARISON_BYTES, IdealMaximum
+from graphfed.secure.session import Ended, Party, run_both, run_one
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 
@@ -171,12 +172,14 @@ class Federation(OfTheProgram):
         self.num_clients = len(flat)
         self.ledger = Ledger(self.num_clients)
         self.clients, self.server = _Place(self, CLIENTS), _Place(self, SERVER)
-        self._held = np.zeros(self.num_clients, dtype=bool)
+        self.held = np.zeros(self.num_clients, dtype=bool)
         for h in self.here:
-            self._held[list(self.hosts[h])] = True
+            self.held[list(self.hosts[h])] = True
         # The clients whose traffic with the server this process sees: its own, and everybody's at the server.
-        self._seen = self._held | server_here
+        self._seen = self.held | server_here
         self._everyone_flow = Flow.up(self._seen, self._seen)
+        first = self._seen & (np.arange(self.num_clients) == 0)
+        self._first_client_flow = Flow.up(first, first)
         self._tape: Tape | None = None
         self._sequence = 0
         self.set_roster(np.ones(self.num_clients, dtype=bool))
@@ -390,14 +393,14 @@ class Federation(OfTheProgram):
         )
         order = {b: _order([place[a, b] for a in hosts]) for b in mine}
         with_rows = [p for p in ((a, b) for b, a in pairs) if p in send or len(place.get(p, ()))]
-        route = PeerRoute(name, tuple(with_rows), send, order, Flow.peer(links, self._held))
+        route = PeerRoute(name, tuple(with_rows), send, order, Flow.peer(links, self.held))
         if mine:
             self.ledger.charge(Charge(name, "ids", "int64", [], protection, route.flow.back, 8))
         return route
 
     def everyone(self) -> PeerRoute:
         """The route of a row from every client to every other one: see `route.everyone`."""
-        return everyone(self.hosts, self.here, self._held)
+        return everyone(self.hosts, self.here, self.held)
 
     # ---- transfers -----------------------------------------------------------------------------------------
 
@@ -470,9 +473,27 @@ class Federation(OfTheProgram):
             messages = dict(
                 zip(self._down, pay.split_rows(rows, [route.sizes[h] for _, h in self._down]), strict=True)
             )
-        got = self._move(
-            Transfer(name, "rows", route.flow.back, protection, grad, wrap), messages, self._down
+        return self._rows_down(
+            messages, route, Transfer(name, "rows", route.flow.back, protection, grad, wrap)
         )
+
+    def hand_back(
+        self, x: Located, route: Route, *, name: str, protection: str = "clear", grad: bool = True
+    ) -> Located:
+        """Server to clients: row m of `x` [M, ...] to the client that sends row m of an upload -> [M_h, ...]
+        at each host."""
+        self._expect(x, SERVER, name)
+        self._all_present(name)
+        messages: dict[Pair, Any] = {}
+        for value in x.parts:
+            sizes = [route.sizes[h] for _, h in self._down]
+            check_rows(value, sum(sizes), f"transfer {name!r}: {x.name!r}", f"route {route.name!r} has")
+            messages = dict(zip(self._down, pay.split_rows(value, sizes), strict=True))
+        return self._rows_down(messages, route, Transfer(name, "rows", route.flow.back, protection, grad))
+
+    def _rows_down(self, messages: Mapping[Pair, Any], route: Route, transfer: Transfer) -> Located:
+        """The rows that a route names, at each client."""
+        got, name = self._move(transfer, messages, self._down), transfer.name
         for h in self.here:
             check_rows(
                 got[SERVER_END, h],
@@ -547,20 +568,12 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
-        secure: IdealMaximum | None = None,
     ) -> Located:
         """Clients to server: the elementwise maximum of the rows [M_h, H] of the same id -> [U, H].
 
-        The gradient goes to the row that won; of equal rows the one of the client with the lowest id. In the
-        clear the server sees each row. secure: the protocol that shows it the maximum only, in the place of
-        `wrap`; what it compares is charged as ``name/comparisons``, between the holders of a row."""
-        wrap = wrap if secure is None else secure
+        The gradient goes to the row that won; of equal rows the one of the client with the lowest id. The
+        server sees each row; `secure_max.secure_max` shows it the maximum only."""
         rows = self._rows_up(x, route, Transfer(name, "max", route.flow, protection, grad, wrap))
-        if secure is not None and rows:
-            size = rows[0].shape[1] * COMPARISON_BYTES
-            flow = route.comparisons
-            told = Charge(f"{name}/comparisons", "protocol", "bytes", [size], secure.protection, flow, size)
-            self.ledger.charge(told)
         return Located(SERVER, name, tuple(pay.max_rows(r, route.table.holders) for r in rows if route.table))
 
     def average(
@@ -639,7 +652,66 @@ class Federation(OfTheProgram):
             received.append(rows if order is None else pay.take_rows(rows, order))
         return Located(CLIENTS, name, tuple(received), self.roster)
 
+    # ---- two parties that compute together -----------------------------------------------------------------
+
+    def converse(
+        self, at_server: Located, at_clients: Located, *, name: str, protection: str
+    ) -> tuple[Located, Located]:
+        """The server and the first client run a two-party protocol: their results, at the server and at the
+        clients (None at the hosts of other clients).
+
+        at_server, at_clients: the two parties (`session.Party`), as functions run there return them; those
+        of other hosts are not used. The ledger counts the protocol's messages each way, or what a simulated
+        one declares."""
+        self._expect(at_server, SERVER, name)
+        self._expect(at_clients, CLIENTS, name)
+        self._all_present(name)
+        key = self._next_key(name)
+        mine: dict[int, Party[Any]] = dict(zip(self.server_ends, at_server.parts, strict=True))
+        if 0 in self.here:
+            mine[0] = at_clients.parts[self.here.index(0)]
+        ended: dict[int, Ended[Any]] = {}
+        if len(mine) == 2:
+            ended[SERVER_END], ended[0] = run_both(mine[SERVER_END], mine[0])
+        for end, party in mine.items() if not ended else ():
+            ended[end] = self._talk(party, end, 0 if end == SERVER_END else SERVER_END, key)
+        for end, told in list(ended.items())[:1]:
+            up, down = (told.received, told.sent) if end == SERVER_END else (told.sent, told.received)
+            for size, flow in ((up, self._first_client_flow), (down, self._first_client_flow.back)):
+                self.ledger.charge(Charge(name, "protocol", "bytes", [], protection, flow, size))
+        results = {end: told.result for end, told in ended.items()}
+        return (
+            Located(SERVER, name, tuple(results[end] for end in self.server_ends)),
+            Located(CLIENTS, name, tuple(results.get(h) for h in self.here), self.roster),
+        )
+
+    def _talk(self, party: Party[Any], end: int, other: int, key: str) -> Ended[Any]:
+        """Run a party whose other one is in another process."""
+        assert self.link is not None
+        link, sent, received = self.link, itertools.count(), itertools.count()
+        return run_one(
+            party,
+            lambda message: link.send(other, f"{key}/{next(sent)}/{end}>{other}", message),
+            lambda: link.recv(other, f"{key}/{next(received)}/{other}>{end}"),
+        )
+
     # ---- the tape ------------------------------------------------------------------------------------------
+
+    def crossing(self, x: Located, z: Located, back: Callable[[Located], Located]) -> Located:
+        """Record that `z` was made of `x` by transfers that record nothing themselves, and how the gradient
+        comes back: `back` is a program that gets the gradient of z, at the place of z, and gives that of x,
+        at the place of x.
+
+        x and z: a floating tensor at each host of their places. Outside `tape` it gives z as it is."""
+        if self._tape is None:
+            return z
+        for part in (*x.parts, *z.parts):
+            if not isinstance(part, Tensor):
+                raise PlaceError(f"{z.name!r}: a gradient crosses between tensors; got {tell(part)}")
+        for part in z.parts:
+            part.requires_grad_()
+        self._tape.records.append(Crossing(x, z, back))
+        return z
 
     @contextmanager
     def tape(self) -> Iterator[None]:
@@ -673,11 +745,13 @@ class Federation(OfTheProgram):
             )
         tape.spent = True
         pending = Pending()
-        ends = self.here if loss.place == CLIENTS else self.server_ends
-        for end, part in zip(ends, loss.parts, strict=True):
+        for end, part in zip(self._ends(loss), loss.parts, strict=True):
             if part is not ABSENT:
                 pending.add(end, part, torch.ones_like(part))
         for record in reversed(tape.records):
+            if isinstance(record, Crossing):
+                self._go_back(record, pending)
+                continue
             for end in dict.fromkeys(to for _, to in record.received):
                 pending.flush(end)
             answers = {(to, source): answer(ts, record.wrap) for (source, to), ts in record.received.items()}
@@ -690,6 +764,21 @@ class Federation(OfTheProgram):
                 for tensor, gradient in zip(tensors, gradients_for(tensors, gradients, record), strict=True):
                     pending.add(source, tensor, gradient)
         pending.flush_all()
+
+    def _go_back(self, record: Crossing, pending: Pending) -> None:
+        """The gradient of a crossing, by its own way."""
+        for end in self._ends(record.z):
+            pending.flush(end)
+        parts = tuple(_gradient(part) for part in record.z.parts)
+        for part in record.z.parts:
+            part.grad = None
+        sent = record.back(Located(record.z.place, f"gradient of {record.z.name}", parts))
+        for end, tensor, part in zip(self._ends(record.x), record.x.parts, sent.parts, strict=True):
+            check_rows(part, tensor.shape[0], f"the gradient of {record.x.name!r}", "it has")
+            pending.add(end, tensor, part)
+
+    def _ends(self, x: Located) -> Sequence[int]:
+        return self.here if x.place == CLIENTS else self.server_ends
 
     def gradients(self, weights: Located) -> Located:
         """The gradients of leaf weights after `backward`, at the place of the weights (a cohort's: summed

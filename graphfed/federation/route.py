@@ -69,18 +69,6 @@ class Route:
     flow: Flow
     table: RouteTable | None
 
-    @cached_property
-    def comparisons(self) -> Flow:
-        """One unit between every two consecutive holders of an id, at the server: what finding a maximum
-        compares."""
-        assert self.table is not None
-        client = self.table.client[torch.argsort(self.table.index, stable=True)]
-        index = self.table.index.sort(stable=True)[0]
-        again = index[1:] == index[:-1]
-        clients = len(self.flow.counted)
-        links = traffic(client[:-1][again], client[1:][again], clients)
-        return Flow.peer(links, np.ones(clients, dtype=bool))
-
 
 @dataclass(frozen=True)
 class PeerRoute:

@@ -7,6 +7,7 @@ transfer. No double backward.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from graphfed.federation.ledger import Charge
 from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.values import Located
 from graphfed.federation.wrap import Wrapper
 
-__all__ = ["SERVER_END", "Pending", "Record", "Tape"]
+__all__ = ["SERVER_END", "Crossing", "Pending", "Record", "Tape"]
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,30 @@ class Record:
     wrap: Wrapper | None
 
 
+@dataclass(frozen=True)
+class Crossing:
+    """A value z that was made of x at another place, with a way back of its own: `back` is the program that
+    brings the gradient of z to the place of x."""
+
+    x: Located
+    z: Located
+    back: Callable[[Located], Located]
+
+
 @dataclass
 class Tape:
     """The records of one block. `spent`: the one backward pass has run."""
 
-    records: list[Record] = field(default_factory=list)
+    records: list[Record | Crossing] = field(default_factory=list)
     spent: bool = False
 
     def close(self) -> None:
         """What was received becomes constant: a gradient that reached it later could not be sent back any
         more."""
         for record in self.records:
-            for tensors in record.received.values():
+            received: Collection[Sequence[Tensor]]
+            received = [record.z.parts] if isinstance(record, Crossing) else record.received.values()
+            for tensors in received:
                 for t in tensors:
                     t.requires_grad_(False)
         self.records.clear()

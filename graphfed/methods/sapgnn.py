@@ -24,8 +24,10 @@ labels or local weights. A vertex's name is a keyed hash of its id (`graphfed.se
 simulated unless vertex_ids=keyed. A holder learns the summed gradient: with two holders, that is the other's.
 Exceptions, each by its own setting: maps=identity shows the server the features themselves, aggregation=clear
 every holder's gradients, predictor=server the training labels, vertex_ids=plain the ids, and batch_size,
-through the rows that a batch needs, who is near its vertices. secure_pooling=simulated counts what hiding the
-local embeddings would cost, and hides nothing.
+through the rows that a batch needs, who is near its vertices. With pooling=secure
+the server gets the maxima over holders instead of each holder's embeddings, and the first holder, who helps,
+gets shares of them (`graphfed.secure.maximum`: they must not work together); pooling=simulated counts what
+that costs, and hides nothing.
 
 Differs from the paper: local maps before upload (the paper: identity, which shows raw features); holders'
 losses weigh n_p / n (the paper adds means, which is not the pooled loss); the update family is the exact one
@@ -68,7 +70,6 @@ from graphfed.nn.layers import Dropout
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import fold, glorot
-from graphfed.secure.maximum import IdealMaximum
 
 __all__ = ["METHOD", "SapgnnConfig"]
 
@@ -84,11 +85,12 @@ class SapgnnConfig(SplitConfig):
     update: Literal["concat", "sum", "product", "tropical"] = Field(
         default="concat", description="how a vertex's own part and its neighbours' maximum are joined"
     )
-    pooling: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
+    aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
     norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
-    secure_pooling: Literal["off", "simulated"] = Field(
-        default="off",
-        description="maximum over holders in clear, or on fixed point with the cost of hiding the parts",
+    pooling: Literal["clear", "simulated", "secure"] = Field(
+        default="clear",
+        description="maximum over holders: in clear at the server, by a protocol that shows it the maximum "
+        "only, or with that protocol's numbers and cost and nothing hidden",
     )
     batch_size: int | None = Field(
         default=None, ge=1, description="training vertices in a step; none: all of them"
@@ -239,7 +241,7 @@ def entering(rows: PassRows) -> Rows:
 
 
 def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config: SapgnnConfig) -> Tensor:
-    """Eqs. (4)-(6): z^p [n_out, u_l], -inf where a vertex has no neighbour here. With pooling=min it is what
+    """Eqs. (4)-(6): z^p [n_out, u_l], -inf where a vertex has no neighbour here. With aggr=min it is what
     the server turns around: min = -max(-.)."""
     update, here = UPDATES[config.update], rows.layers[layer]
     weight = local.get(f"layers.{layer}.tropical")
@@ -252,15 +254,15 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config:
     own = own if here.own is None else own.index_select(0, here.own)
     if weight is not None and weight.dim() == 3:
         weight = weight.index_select(0, here.client if here.own is None else here.client[here.own])
-    if config.pooling == "min":
+    if config.aggr == "min":
         message, weight = -message, None if weight is None else -weight
         own = -own if update.odd else own
     return update.apply(own, neighbour_max(here.pattern, message), weight)
 
 
 def own_features(rows: PassRows, config: SapgnnConfig) -> Rows:
-    """The first layer's h_i, turned around where pooling=min does."""
-    turned = config.pooling == "min" and UPDATES[config.update].odd
+    """The first layer's h_i, turned around where aggr=min does."""
+    turned = config.aggr == "min" and UPDATES[config.update].odd
     return _turned(rows.x) if turned else rows.x
 
 
@@ -269,7 +271,7 @@ def neighbour_features(holders: Holders, rows: PassRows, with_edges: Tensor, con
     source, target = holders.cohort.edge_index
     place = torch.full((holders.cohort.num_rows,), -1, device=with_edges.device)
     place[with_edges] = torch.arange(len(with_edges), device=with_edges.device)
-    x = _turned(rows.x) if config.pooling == "min" else rows.x
+    x = _turned(rows.x) if config.aggr == "min" else rows.x
     if isinstance(x, SparseMatrix):
         order = torch.argsort(place[target], stable=True)
         return sparse_maxima(x.select_rows(source[order]), place[target][order], len(with_edges))
@@ -330,7 +332,7 @@ def global_embedding(
     """Eq. (8): h' [U, d_{l+1}] of the pooled z [U, u_l]. key: of the dropout's draws, None for none."""
     if not isinstance(z, SparseMatrix):
         z = z.masked_fill(z.isneginf(), 0)
-    z = _turned(z) if config.pooling == "min" else z
+    z = _turned(z) if config.aggr == "min" else z
     weight = global_[f"layers.{layer}.weight"]
     h = (spmm(z, weight) if isinstance(z, SparseMatrix) else z @ weight) + global_[f"layers.{layer}.bias"]
     if layer == config.layers - 1:
@@ -347,11 +349,11 @@ def global_embedding(
 
 @dataclass(frozen=True)
 class Pass:
-    """How some vertices go through the layers: `PassRows` at the clients, the route of each layer's output,
-    and at the server the first layer's z where it never changes."""
+    """How some vertices go through the layers: `PassRows` at the clients, the route of each layer's output
+    with its meeting (`planned`), and at the server the first layer's z where it never changes."""
 
     rows: Located
-    routes: tuple[Route, ...]
+    routes: tuple[tuple[Route, Any], ...]
     first: Located | None
 
 
@@ -369,8 +371,11 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
     holders = aligned.holders
     everything = fed.clients.run(all_rows, holders)
     rows = fed.clients.run(pass_rows, holders, config, *[everything] * config.layers)
-    first = features_once(fed, aligned, rows, config) if sends_features(config) else None
-    whole = Pass(rows, (aligned.route,) * config.layers, first)
+    helped = open_pooling(fed, config)
+    meeting = planned(fed, aligned.route, helped)
+    once = sends_features(config)
+    first = features_once(fed, aligned, rows, helped, meeting, config) if once else None
+    whole = Pass(rows, ((aligned.route, meeting),) * config.layers, first)
     local = fed.clients.run(initial_local_at, holders, task, config)
     global_ = fed.server.run(initial_global, str(fed.device), task, config)
     values = {
@@ -379,34 +384,65 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
         "local_optimizer": fed.clients.run(fresh, local, config),
         "global_optimizer": fed.server.run(fresh, global_, config),
     }
-    return State(values, Prepared(holders, whole, make_batches(fed, aligned, whole, everything, config)))
+    batches = make_batches(fed, aligned, helped, whole, everything, config)
+    return State(values, Prepared(holders, whole, batches))
 
 
 def initial_local_at(holders: Holders, task: Task, config: SapgnnConfig) -> Weights:
     return initial_local(str(holders.names.device), task, config)
 
 
-def pooled_by(config: SapgnnConfig) -> IdealMaximum | None:
-    return IdealMaximum() if config.secure_pooling == "simulated" else None
+def open_pooling(fed: Federation, config: SapgnnConfig) -> Any:
+    """The session of a secure maximum, `secure_max.Helped`; None for maxima in clear."""
+    if config.pooling == "clear":
+        return None
+    from graphfed.federation.secure_max import open_helped
+
+    return open_helped(fed, name="sapgnn/pooling", simulated=config.pooling == "simulated")
 
 
-def features_once(fed: Federation, aligned: Alignment, rows: Located, config: SapgnnConfig) -> Located:
+def planned(fed: Federation, route: Route, helped: Any) -> Any:
+    """What a secure maximum over the rows of a route needs once, `secure_max.Meeting`; else None."""
+    if helped is None:
+        return None
+    from graphfed.federation.secure_max import plan_meeting
+
+    return plan_meeting(fed, route, helped)
+
+
+def pooled(fed: Federation, x: Located, route: Route, meeting: Any, *, name: str, grad: bool) -> Located:
+    """Eq. (7): the maximum over holders of their rows, at the server."""
+    if meeting is None:
+        return fed.max(x, route, name=name, grad=grad)
+    from graphfed.federation.secure_max import secure_max
+
+    return secure_max(fed, x, meeting, name=name, grad=grad)
+
+
+def features_once(
+    fed: Federation, aligned: Alignment, rows: Located, helped: Any, meeting: Any, config: SapgnnConfig
+) -> Located:
     """The first layer's z at the server, where holders send it the features and their maxima (the paper's
     identity messages)."""
-    secure = pooled_by(config)
     own = fed.clients.run(own_features, rows, config)
-    own = fed.max(own, aligned.route, name="sapgnn/features", grad=False, secure=secure)
+    own = pooled(fed, own, aligned.route, meeting, name="sapgnn/features", grad=False)
     with_edges = fed.clients.run(rows_with_edges, aligned.holders)
     some = aligned.route_of(fed, with_edges, name="sapgnn/ids_with_edges")
     maxima = fed.clients.run(neighbour_features, aligned.holders, rows, with_edges, config)
-    maxima = fed.max(maxima, some, name="sapgnn/neighbour_features", grad=False, secure=secure)
+    there = planned(fed, some, helped)
+    maxima = pooled(fed, maxima, some, there, name="sapgnn/neighbour_features", grad=False)
     tables = fed.table(aligned.route), fed.table(some)
     first: Located = fed.server.run(first_embedding, own, maxima, *tables, config)
     return first
 
 
 def make_batches(
-    fed: Federation, aligned: Alignment, whole: Pass, everything: Located, config: SapgnnConfig
+    fed: Federation,
+    aligned: Alignment,
+    helped: Any,
+    whole: Pass,
+    everything: Located,
+    config: SapgnnConfig,
 ) -> tuple[tuple[Pass, Located], ...]:
     """The passes of a round. A batch's rows are worked out from the last layer back: holders name the rows
     they need, and the server tells all who have one of them."""
@@ -431,7 +467,8 @@ def make_batches(
         if first is not None:
             first = fed.server.run(rows_at, first, every, fed.table(routes[0]))
         loss = fed.clients.run(loss_rows, holders, train.weight, outputs[-1], chosen)
-        made.append((Pass(rows, tuple(routes), first), loss))
+        there = tuple((route, planned(fed, route, helped)) for route in routes)
+        made.append((Pass(rows, there, first), loss))
     return tuple(made)
 
 
@@ -462,12 +499,12 @@ def forward(
 ) -> Located:
     """Algorithm 1: the embeddings that leave the last layer, at their holders."""
     h = fed.clients.run(entering, part.rows)
-    for layer, route in enumerate(part.routes):
+    for layer, (route, meeting) in enumerate(part.routes):
         if layer == 0 and part.first is not None:
             z = part.first
         else:
             z = fed.clients.run(local_embedding, h, part.rows, local, layer, config)
-            z = fed.max(z, route, name="sapgnn/local_embedding", grad=grad, secure=pooled_by(config))
+            z = pooled(fed, z, route, meeting, name="sapgnn/local_embedding", grad=grad)
         h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
         h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad)
     assert isinstance(h, Located)
@@ -511,6 +548,36 @@ def predict(fed: Federation, state: State, config: SapgnnConfig, target: str) ->
     return logits
 
 
+#: Of a secure maximum (or a simulated one, whose shares for the server are the numbers themselves).
+POOLING_MESSAGES = {
+    "sapgnn/pooling/session": "Only with pooling=secure, once, between the server and the first holder, who "
+    "helps it: public keys. Neither learns anything from them.",
+    "sapgnn/pooling/plan": "From the server to the first holder: which rows of the holders are of one "
+    "vertex, numbered as they come. It learns who has vertices in common, not which.",
+    **{
+        f"sapgnn/{name}/{transfer}": words.format(what)
+        for name, what in {
+            "features": "the features of a holder's vertices, with maps=identity",
+            "neighbour_features": "the maxima of its vertices' neighbours, with maps=identity",
+            "local_embedding": "the local embeddings of a holder's vertices, in every layer",
+        }.items()
+        for transfer, words in {
+            "server_shares": "Only with pooling=secure: a random share of {}. Without the first holder's "
+            "share the server learns nothing from it; with pooling=simulated it is the numbers themselves.",
+            "helper_shares": "Only with pooling=secure, to the first holder: the other share of {}.",
+            "protocol": "Only with pooling=secure, between the server and the first holder: comparisons and "
+            "choices, by oblivious transfer, of {}. The server learns the maximum over holders of each "
+            "number and not whose it is; the first holder nothing.",
+        }.items()
+    },
+    "sapgnn/local_embedding/grad/protocol": "Only with pooling=secure, between the server and the first "
+    "holder: the gradient of every maximum takes the way that the larger number came. Neither learns it.",
+    "sapgnn/local_embedding/grad/server_shares": "Only with pooling=secure, from the server: a share of the "
+    "gradient for each of a holder's numbers. With the other share a holder learns the gradient, which is "
+    "zero where another holder's number was larger.",
+    "sapgnn/local_embedding/grad/helper_shares": "Only with pooling=secure, from the first holder: the other "
+    "share of that gradient.",
+}
 MESSAGES = {
     **alignment.MESSAGES,
     "sapgnn/features": "Only with maps=identity, once: the features of a holder's vertices. The server "
@@ -525,21 +592,17 @@ MESSAGES = {
     "sapgnn/batch_members": "From the server: for each of a holder's vertices, whether some holder needs it "
     "for the batch.",
     "sapgnn/batch_ids": "The names of the vertices that a holder then answers for: those just told, again.",
-    "sapgnn/local_embedding": "For every vertex a holder has, in every layer, numbers worked out of the "
-    "vertex's own embedding and the maximum over its neighbours there. The server reads them; with "
-    "secure_pooling=simulated too, where only the maximum over holders would reach it.",
-    "sapgnn/local_embedding/comparisons": "What hiding the local embeddings would cost, counted and not "
-    "sent: a comparison for each number between two holders of a vertex.",
-    "sapgnn/features/comparisons": "What hiding whose features they are would cost, counted and not sent.",
-    "sapgnn/neighbour_features/comparisons": "What hiding each holder's maxima would cost, counted and not "
-    "sent.",
+    "sapgnn/local_embedding": "Only with pooling=clear: for every vertex a holder has, in every layer, "
+    "numbers worked out of the vertex's own embedding and the maximum over its neighbours there. The server "
+    "reads them.",
     "sapgnn/global_embedding": "From the server: the embedding of each of a holder's vertices, pooled "
     "over all holders' edges, in every layer.",
     "sapgnn/global_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
     "reads it; of the last layer it tells which vertices are trained on and, by what they have in common, "
     "which of these have the same label; with predictor=server the labels themselves.",
-    "sapgnn/local_embedding/grad": "From the server: the gradient for each number that a holder sent, "
-    "zero where another holder's was larger.",
+    "sapgnn/local_embedding/grad": "Only with pooling=clear, from the server: the gradient for each number "
+    "that a holder sent, zero where another holder's was larger.",
+    **POOLING_MESSAGES,
     "sapgnn/local_gradient/shares": "Between holders: a random share of the gradient of a holder's maps "
     "before upload. Any but all of a gradient's shares together say nothing of it.",
     "sapgnn/local_gradient/sums": "Between holders: the sum of the shares that a holder has. All of them "
@@ -557,7 +620,7 @@ METHOD = Method(
     "split learning. 2021, arXiv:2107.05917",
     needs=("both ends of an edge at one site", "no edge weights"),
     crosses="local embeddings and their gradients, every layer and round; shares of local gradients",
-    protection="secret shares for gradients; embeddings in clear",
+    protection="secret shares for gradients; embeddings in clear, or pooling=secure",
     config=SapgnnConfig,
     setup=setup,
     round=round,

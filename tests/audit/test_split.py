@@ -29,7 +29,7 @@ def test_the_papers_identity_messages_give_every_vertexs_features_away(tmp_path:
 
 @pytest.mark.parametrize("update", ["tropical", "product"])
 def test_identity_messages_leak_with_other_updates_too(update: str, tmp_path: Path) -> None:
-    finding = found(tmp_path, "sapgnn", "split_features", maps="identity", update=update, pooling="min")
+    finding = found(tmp_path, "sapgnn", "split_features", maps="identity", update=update, aggr="min")
     assert finding.value == 1
 
 

@@ -1,5 +1,8 @@
 """The ledger equals the formulas of the methods, counted by hand from the partition."""
 
+from operator import itemgetter
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -211,16 +214,45 @@ def test_identity_messages_cross_once_and_nothing_of_the_first_layer_after_that(
     }
 
 
-def test_simulated_secure_pooling_counts_the_comparisons_and_halves_the_embeddings():
-    """(P_i - 1) comparisons of 568 bytes for every coordinate of a vertex that P_i holders have; numbers of
-    32 bits."""
+@pytest.mark.parametrize("settings", [{}, {"maps": "identity"}, {"batch_size": 5}])
+def test_simulated_pooling_sends_what_secure_pooling_sends_to_the_byte(settings: dict[str, Any]) -> None:
+    """Entry by entry, all but the protection: which says simulated, and of real pooling never does."""
     world = shared_world()
-    rows, vertices = len(world.partition.held_id), world.graph.num_nodes
-    clear, hidden = crossed("sapgnn", world), crossed("sapgnn", world, secure_pooling="simulated")
-    compared = ROUNDS * (rows - vertices) * 2 * (2 * H) * 568
-    assert hidden.pop("sapgnn/local_embedding/comparisons") == compared
-    assert hidden.pop("sapgnn/local_embedding") * 2 == clear.pop("sapgnn/local_embedding")
-    assert hidden == clear
+    ledgers = [
+        run_local("sapgnn", world, pooling=pooling, **settings)[1].ledger
+        for pooling in ("simulated", "secure")
+    ]
+    simulated, real = (ledger.to_json()["entries"] for ledger in ledgers)
+    mine = {e["name"] for e in real if "/protocol" in e["name"] or "_shares" in e["name"]}
+    mine |= {"sapgnn/pooling/session"}
+    assert len(mine) >= 7
+    kinds = [
+        [entry.pop("protection") for entry in entries if entry["name"] in mine]
+        for entries in (simulated, real)
+    ]
+    assert set(kinds[0]) == {"simulated"}
+    assert set(kinds[1]) == {"public", "shared", "encrypted"}
+    key = itemgetter("phase", "name", "from")
+    assert sorted(simulated, key=key) == sorted(real, key=key)
+
+
+def test_secure_pooling_sends_shares_of_every_number_and_nothing_else_of_it():
+    """4 bytes of a number to the server, 4 to the first holder, who keeps its own; 8 and 8 of a gradient."""
+    world = shared_world()
+    p = world.partition
+    rows, others = len(p.held_id), int((p.held_site > 0).sum())
+    hidden = crossed("sapgnn", world, pooling="secure")
+    numbers, name = ROUNDS * 2 * (2 * H), "sapgnn/local_embedding"
+    assert hidden[f"{name}/server_shares"] == rows * numbers * 4
+    assert hidden[f"{name}/helper_shares"] == others * numbers * 4
+    assert hidden[f"{name}/grad/server_shares"] == rows * numbers * 8
+    assert hidden[f"{name}/grad/helper_shares"] == others * numbers * 8
+    clear = crossed("sapgnn", world)
+    added = {key for key in hidden if key.startswith((f"{name}/", "sapgnn/pooling/"))}
+    lost = {name, f"{name}/grad"}
+    assert {k: v for k, v in hidden.items() if k not in added} == {
+        k: v for k, v in clear.items() if k not in lost
+    }
 
 
 def test_batches_cross_only_what_their_rows_need():

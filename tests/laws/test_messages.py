@@ -13,9 +13,10 @@ from graphfed.secure.keyed_ids import KEY
 VARIANTS = {
     "fedgcn": [{"hops": 1}, {"hops": 2}],
     "sapgnn": [
-        {"vertex_ids": "keyed", "secure_pooling": "simulated"},
+        {"vertex_ids": "keyed", "pooling": "secure"},
         {"aggregation": "clear", "batch_size": 5},
-        {"maps": "identity", "secure_pooling": "simulated"},
+        {"maps": "identity", "pooling": "secure"},
+        {"maps": "identity"},
     ],
     "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "clear"}],
 }

@@ -46,6 +46,20 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, three_s
     assert ledger.to_json() == fed.ledger.to_json()
 
 
+@pytest.mark.parametrize("pooling", ["simulated", "secure"])
+def test_holders_and_a_helper_in_separate_processes_equal_stacked(pooling: str, three_sites: Sites) -> None:
+    """The first holder's process and the server's talk; what each entry counts is the same."""
+    world = make_world(6)
+    world = World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
+    world = last_round_stands(world)
+    options = {**SETTINGS, "pooling": pooling}
+    apart, ledger = run_processes("sapgnn", world, three_sites, **options)
+    for placement in ("stacked", "one at a time"):
+        together, fed = run_local("sapgnn", world, placement, **options)
+        assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
+        assert ledger.to_json() == fed.ledger.to_json()
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_in_float32_placements_agree_on_predictions_and_metrics_of_the_first_rounds(name):
     torch.set_default_dtype(torch.float32)

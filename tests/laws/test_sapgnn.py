@@ -86,7 +86,7 @@ class Dense:
             self.neighbours[v].append(u)
 
     def pool(self, own: torch.Tensor, message: torch.Tensor, tropical: torch.Tensor | None) -> torch.Tensor:
-        turn = -1 if self.config.pooling == "min" else 1
+        turn = -1 if self.config.aggr == "min" else 1
         rows = []
         for i, near in enumerate(self.neighbours):
             a = turn * (turn * message[near]).amax(0) if near else torch.zeros_like(message[0])
@@ -192,7 +192,7 @@ def agree(world: World, placement: str, tolerance: float, **changes: Any) -> Non
 NETWORKS = st.fixed_dictionaries(
     {
         "update": st.sampled_from(list(UPDATES)),
-        "pooling": st.sampled_from(["max", "min"]),
+        "aggr": st.sampled_from(["max", "min"]),
         "maps": st.sampled_from(["linear", "identity"]),
         "norm": st.sampled_from(["off", "batch"]),
         "predictor": st.sampled_from(["holders", "server"]),
@@ -326,15 +326,16 @@ def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
     assert torch.allclose(messages.grad, expected_grad.to(found.dtype))
 
 
-@pytest.mark.parametrize("pooling", ["max", "min"])
+@pytest.mark.parametrize("pooling", ["simulated", "secure"])
+@pytest.mark.parametrize("aggr", ["max", "min"])
 @pytest.mark.parametrize("maps", ["linear", "identity"])
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_a_secure_maximum_on_fixed_point_gives_what_pooling_in_clear_gives_up_to_its_rounding(
-    pooling: str, maps: str, placement: str
+    pooling: str, aggr: str, maps: str, placement: str
 ) -> None:
     """Rounded to 2^-17 in every layer, in the forward pass and in what the step makes of it."""
     world = covered(4, 30, 60, 3, endpoints=True, share=0.4, sparse=maps == "identity")
-    agree(world, placement, 2e-4, pooling=pooling, maps=maps, secure_pooling="simulated")
+    agree(world, placement, 2e-4, pooling=pooling, maps=maps, aggr=aggr)
 
 
 # ---- what the server gets ----------------------------------------------------------------------------------
