@@ -1,0 +1,178 @@
+"""Two processes that run the two parties of a protocol over loopback, with mutual TLS: for benchmarks and
+tests.
+
+Each direction has a connection of its own, so that neither side's sending waits for the other's. The second
+party runs in a process that the first starts and ends."""
+
+import contextlib
+import datetime
+import importlib
+import queue
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["End", "accept", "certify", "connect", "listen", "run_apart"]
+
+_LENGTH = 8
+#: Seconds that anything may take before a side gives up.
+PATIENCE = 120.0
+
+
+def certify(folder: Path, *names: str) -> None:
+    """An authority in `folder`, and a certificate and a key of each name."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+    authority = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+    for name in ("authority", *names):
+        key = authority if name == "authority" else ec.generate_private_key(ec.SECP256R1())
+        subject = (
+            issuer if name == "authority" else x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        )
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=name == "authority", path_length=None), critical=True)
+            .sign(authority, hashes.SHA256())
+        )
+        (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        secret = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        (folder / f"{name}.key").write_bytes(secret)
+
+
+def _context(folder: Path, name: str, *, server: bool) -> ssl.SSLContext:
+    purpose = ssl.Purpose.CLIENT_AUTH if server else ssl.Purpose.SERVER_AUTH
+    context = ssl.create_default_context(purpose, cafile=folder / "authority.crt")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+    return context
+
+
+class End:
+    """One side of two connections: what it sends is queued, what it receives comes whole."""
+
+    def __init__(self, sending: ssl.SSLSocket, receiving: ssl.SSLSocket) -> None:
+        self._sending, self._receiving = sending, receiving
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def send(self, message: bytes) -> None:
+        self._queue.put(message)
+
+    def receive(self) -> bytes:
+        size = int.from_bytes(self._fill(_LENGTH), "little")
+        return self._fill(size)
+
+    def _fill(self, size: int) -> bytes:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        while view:
+            count = self._receiving.recv_into(view)
+            if not count:
+                raise ConnectionError("the other party has closed the connection")
+            view = view[count:]
+        return bytes(buffer)
+
+    def _work(self) -> None:
+        while (message := self._queue.get()) is not None:
+            self._sending.sendall(len(message).to_bytes(_LENGTH, "little") + message)
+
+    def close(self) -> None:
+        """After what was sent has left."""
+        self._queue.put(None)
+        self._thread.join(PATIENCE)
+        self._sending.close()
+        self._receiving.close()
+
+
+def listen() -> socket.socket:
+    """A socket of this machine that listens at a free port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(PATIENCE)
+    return listener
+
+
+def accept(listener: socket.socket, folder: Path, name: str) -> End:
+    """The first party's end. ssl.SSLError where the other's certificate is not of the authority."""
+    return _end(lambda: listener.accept()[0], _context(folder, name, server=True), server=True)
+
+
+def connect(port: int, folder: Path, name: str) -> End:
+    """The second party's end."""
+    address = ("127.0.0.1", port)
+    return _end(lambda: socket.create_connection(address), _context(folder, name, server=False), server=False)
+
+
+def _end(opened: Callable[[], socket.socket], context: ssl.SSLContext, *, server: bool) -> End:
+    with contextlib.ExitStack() as undone:
+        found = []
+        for _ in range(2):
+            plain = undone.enter_context(opened())
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(PATIENCE)
+            found.append(undone.enter_context(context.wrap_socket(plain, server_side=server)))
+        undone.pop_all()
+    return End(*(found if server else found[::-1]))
+
+
+def _second(port: int, folder: str, name: str, path: list[str], work: str, arguments: dict[str, Any]) -> None:
+    sys.path[:] = path
+    module, _, function = work.partition(":")
+    end = connect(port, Path(folder), name)
+    try:
+        result = getattr(importlib.import_module(module), function)(end, **arguments)
+    finally:
+        end.close()
+    np.savez(Path(folder) / f"{name}.npz", **result)
+
+
+def run_apart(
+    folder: Path,
+    first: Callable[[End], Any],
+    second: str,
+    name: str = "second",
+    **arguments: Any,
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """Run `first` here and the function "module:function" in another process, each with its end: what both
+    return, the second a dictionary of arrays. name: of the second's certificate in `folder`."""
+    listener = listen()
+    port = listener.getsockname()[1]
+    work = (port, str(folder), name, list(sys.path), second, arguments)
+    process = get_context("spawn").Process(target=_second, args=work, daemon=True)
+    process.start()
+    try:
+        with listener:
+            end = accept(listener, folder, "first")
+        try:
+            result = first(end)
+        finally:
+            end.close()
+        process.join(PATIENCE)
+        if process.exitcode != 0:
+            raise RuntimeError(f"the second party ended with {process.exitcode}")
+        with np.load(folder / f"{name}.npz") as told:
+            return result, dict(told)
+    finally:
+        process.kill()
+        process.join()

@@ -1,0 +1,430 @@
+"""What the two-party protocols promise: outcomes, bytes, what the messages say, and what happens to a party
+whose other does not keep to the protocol."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
+
+from graphfed.errors import InputError
+from graphfed.secure import compare as comparison
+from graphfed.secure import ot, ring
+from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, compare, compare_shared
+from graphfed.secure.errors import ProtocolError
+from graphfed.secure.ot import TwoParty, bytes_of_set_up
+from graphfed.secure.session import TAG_BYTES, Party, Session, run_both, run_one
+
+Use = Callable[[TwoParty], Party[Any]]
+
+
+def session_of(first: bool, use: Use, both_ways: bool = False) -> Party[tuple[Any, tuple[int, int]]]:
+    """Set up, use, and say what the use sent and received."""
+    session = yield from TwoParty(first=first, both_ways=both_ways).set_up()
+    before = session.sent, session.received
+    result = yield from use(session)
+    return result, (session.sent - before[0], session.received - before[1])
+
+
+def together(first: Use, second: Use, both_ways: bool = False) -> tuple[Any, Any, tuple[int, int]]:
+    """The results of both, and the bytes of the first and of the second."""
+    one, other = run_both(session_of(True, first, both_ways), session_of(False, second, both_ways))
+    (mine, (sent, received)), (theirs, seen) = one.result, other.result
+    assert seen == (received, sent)
+    return mine, theirs, (sent, received)
+
+
+def u32(values: Any) -> np.ndarray:
+    return np.array(values, dtype=np.int64).astype(np.uint32)
+
+
+def shares_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    drawn = np.random.default_rng().integers(0, 2**32, values.shape, dtype=np.uint64).astype(np.uint32)
+    return values - drawn, drawn
+
+
+# ---- outcomes and bytes ------------------------------------------------------------------------------------
+
+PAIRS = st.integers(1, 32).flatmap(
+    lambda bits: st.tuples(
+        st.just(bits),
+        st.lists(st.tuples(*[st.integers(0, 2**bits - 1)] * 2), max_size=40),
+    )
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=PAIRS)
+def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_foretold(case: Any) -> None:
+    bits, pairs = case
+    x, y = u32([a for a, _ in pairs]), u32([b for _, b in pairs])
+    mine, theirs, cost = together(lambda s: compare(s, x, bits), lambda s: compare(s, y, bits))
+    assert mine.tolist() == theirs.tolist() == [(a > b) - (a < b) for a, b in pairs]
+    opening = bytes_of_opening(len(pairs))
+    assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
+
+
+def test_a_session_compares_again_and_again_and_in_more_than_one_wave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(comparison, "BLOCK", 7)
+    monkeypatch.setattr(comparison, "BLOCKS", 3)
+    draw = np.random.default_rng(0)
+    batches = [(u32(draw.integers(0, 2**k, (2, n))), k) for k, n in ((8, 100), (3, 1), (12, 21), (8, 0))]
+
+    def all_of(side: int) -> Use:
+        def use(session: TwoParty) -> Party[list[list[int]]]:
+            found = []
+            for numbers, bits in batches:
+                found.append((yield from compare(session, numbers[side], bits)).tolist())
+            return found
+
+        return use
+
+    mine, theirs, cost = together(all_of(0), all_of(1))
+    assert mine == theirs == [np.sign(n[0].astype(int) - n[1]).tolist() for n, _ in batches]
+    told = [bytes_of_comparison(n.shape[1], bits) for n, bits in batches]
+    opened = sum(bytes_of_opening(n.shape[1]) for n, _ in batches)
+    assert cost == (sum(t[0] for t in told) + opened, sum(t[1] for t in told) + opened)
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_setting_up_a_session_costs_what_is_foretold(both_ways: bool) -> None:
+    one, other = run_both(*(TwoParty(first=f, both_ways=both_ways).set_up() for f in (True, False)))
+    assert (one.sent, one.received) == (other.received, other.sent) == bytes_of_set_up(both_ways=both_ways)
+
+
+def test_an_8_bit_comparison_in_a_batch_takes_at_most_190_bytes() -> None:
+    count = 1000
+    assert (sum(bytes_of_comparison(count, 8)) + 2 * bytes_of_opening(count)) / count <= 190
+
+
+@settings(max_examples=25, deadline=None)
+@given(values=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=30), wide=st.booleans())
+def test_signs_and_products_of_shared_numbers_are_those_of_the_numbers(values: list[int], wide: bool) -> None:
+    d = u32(values)
+    d0, d1 = shares_of(d)
+    big = np.arange(1, len(d) + 1, dtype=np.uint64 if wide else np.uint32) * (2**40 + 3 if wide else 77)
+
+    def use(share: np.ndarray, mine: np.ndarray) -> Use:
+        def work(session: TwoParty) -> Party[Any]:
+            sign = yield from ring.nonnegative(session, share)
+            kept = yield from ring.select(session, sign, share)
+            of_first = yield from ring.select(session, sign, mine, of_first=True)
+            return sign, kept, of_first
+
+        return work
+
+    one, other, cost = together(use(d0, big), use(d1, 0 * big), both_ways=True)
+    nonnegative = np.array(values) >= 0
+    assert ((one[0] ^ other[0]) == nonnegative).all()
+    assert ((one[1] + other[1]) == d * nonnegative).all()
+    assert ((one[2] + other[2]) == big * nonnegative).all()
+    n, size = len(d), big.itemsize
+    told = ring.bytes_of_nonnegative(n), ring.bytes_of_select(n, 4)
+    told += (ring.bytes_of_select(n, size, of_first=True),)
+    assert cost == tuple(sum(t[i] for t in told) for i in (0, 1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(*[st.integers(-(2**29), 2**29)] * 2), max_size=20),
+    threshold=st.integers(-(2**29), 2**29),
+)
+def test_a_difference_is_opened_or_only_whether_it_passes_a_threshold(
+    pairs: list[tuple[int, int]], threshold: int
+) -> None:
+    a, b = u32([x for x, _ in pairs]), u32([y for _, y in pairs])
+    known = np.full(len(pairs), threshold, dtype=np.int32)
+
+    def use(mine: np.ndarray, share: np.ndarray) -> Use:
+        def work(session: TwoParty) -> Party[Any]:
+            difference = yield from ring.subtract(session, mine)
+            accepted = yield from ring.at_most(session, share, known)
+            return difference.tolist(), accepted.tolist()
+
+        return work
+
+    one, other, cost = together(use(a, a), use(b, 0 - b))
+    assert one == other == ([x - y for x, y in pairs], [x - y <= threshold for x, y in pairs])
+    told = ring.bytes_of_subtract(len(a), 4), ring.bytes_of_at_most(len(a))
+    assert cost == tuple(sum(t[i] for t in told) for i in (0, 1))
+
+
+def test_what_both_drew_is_the_same_at_both_and_another_every_time() -> None:
+    drawn = [together(ring.joint_random, ring.joint_random) for _ in range(2)]
+    assert drawn[0][0] == drawn[0][1] != drawn[1][0] == drawn[1][1]
+    assert len(drawn[0][0]) == 32
+
+
+@pytest.mark.parametrize(
+    ("number", "bits", "told"), [(256, 8, "256 needs more than 8 bits"), (1, 33, "33 bits")]
+)
+def test_a_number_that_does_not_fit_is_refused(number: int, bits: int, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        together(lambda s: compare(s, u32([number]), bits), lambda s: compare(s, u32([0]), bits))
+
+
+# ---- what the messages say ---------------------------------------------------------------------------------
+
+
+def learnt_by_the_second(
+    x: int, y: int, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> Counter[tuple[int, ...]]:
+    """What the second party reads in a comparison and its opening, over all coins of the first."""
+    digits = -(-bits // 4)
+    choices = 2 * digits - 1  # of two bits: one for each digit, one for each join
+    coins = np.array(list(product(range(4), repeat=choices)), dtype=np.uint8)
+    place, read = 0, []
+
+    def drawn(shape: tuple[int, int]) -> np.ndarray:
+        nonlocal place
+        place += shape[1]
+        return coins[:, place - shape[1] : place]
+
+    def take(session: TwoParty, asked: Any) -> Party[Any]:
+        taken = yield from ot.take(session, asked)
+        read.extend(two.reshape(len(coins), -1) for two in taken)
+        return taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(comparison, "BLOCK", len(coins))
+        patched.setattr(comparison, "_drawn", drawn)
+        patched.setattr(comparison, "take", take)
+        mine = together(*(
+            lambda s, n=n: compare_shared(s, np.full(len(coins), n, dtype=np.uint32), bits) for n in (x, y)
+        ))[0]  # fmt: skip
+    return Counter(map(tuple, np.concatenate([*read, mine[:, None]], axis=1).tolist()))
+
+
+@pytest.mark.parametrize(("bits", "y", "alike"), [
+    (4, 7, [(0, 3, 6), (7,), (8, 15)]),
+    (8, 0x5A, [(0, 0x10, 0x4F, 0x51, 0x59), (0x5A,), (0x5B, 0x60, 0xA5, 0xFF)]),
+])  # fmt: skip
+def test_what_the_second_reads_is_the_same_for_all_numbers_of_the_first_with_one_outcome(
+    bits: int, y: int, alike: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the first's coins: so it follows from the outcome, and who simulates it needs no more."""
+    views = [[learnt_by_the_second(x, y, bits, monkeypatch) for x in xs] for xs in alike]
+    for view in views:
+        assert all(other == view[0] for other in view)
+    assert views[0][0] != views[1][0] != views[2][0]
+
+
+def received(use: tuple[Use, Use], side: int, step: str) -> np.ndarray:
+    """The bytes of all messages of a step that a party gets."""
+    got: list[np.ndarray] = []
+
+    def spied(first: bool) -> Party[Any]:
+        session = TwoParty(first=first, both_ways=True)
+        if (side == 0) == first:
+            whole = session.receive
+
+            def receive(name: str, size: int) -> Party[Any]:
+                message = yield from whole(name, size)
+                if name == step:
+                    got.append(message)
+                return message
+
+            session.receive = receive  # type: ignore[method-assign]
+        yield from session.set_up()
+        return (yield from use[not first](session))
+
+    run_both(spied(True), spied(False))
+    return np.concatenate(got)
+
+
+def looks_uniform(drawn: np.ndarray, values: int = 256) -> bool:
+    return bool(stats.chisquare(np.bincount(drawn, minlength=values)).pvalue > 1e-6)
+
+
+@pytest.mark.parametrize("number", [0, 0xFF])
+def test_the_choices_of_a_receiver_look_uniform_to_the_sender_whatever_they_are(number: int) -> None:
+    same = np.full(1000, number, dtype=np.uint32)
+    uses = (lambda s: compare_shared(s, same, 8), lambda s: compare_shared(s, same, 8))
+    assert looks_uniform(received(uses, 0, "columns"))
+
+
+def test_the_messages_that_a_receiver_did_not_choose_look_uniform_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the sender's own coins held still: of 16 messages of two bits, the 15 that the receiver has no
+    keys of."""
+    monkeypatch.setattr(comparison, "_drawn", lambda shape: np.zeros(shape, dtype=np.uint8))
+    same, zero = np.full(4000, 9, dtype=np.uint32), np.zeros(4000, dtype=np.uint32)
+    uses = (lambda s: compare_shared(s, same, 4), lambda s: compare_shared(s, zero, 4))
+    words = np.frombuffer(received(uses, 1, "messages").tobytes(), dtype=np.uint32)
+    for message in range(1, 16):
+        assert looks_uniform((words >> np.uint32(2 * message)) & 3, 4)
+
+
+@pytest.mark.parametrize(("x", "y"), [(3, 3), (0, 255), (200, 100)])
+def test_each_partys_shares_of_an_outcome_are_uniform_by_themselves(x: int, y: int) -> None:
+    count = 20_000
+    one, other, _ = together(
+        lambda s: compare_shared(s, np.full(count, x, dtype=np.uint32), 8),
+        lambda s: compare_shared(s, np.full(count, y, dtype=np.uint32), 8),
+    )
+    assert looks_uniform(one, 4)
+    assert looks_uniform(other, 4)
+    assert set((one ^ other).tolist()) == {1 * (x < y) + 2 * (x == y)}
+
+
+def test_each_partys_shares_of_a_product_are_uniform_by_themselves() -> None:
+    count = 20_000
+    bit, number = np.ones(count, dtype=np.uint8), np.full(count, 12345, dtype=np.uint32)
+    one, other, _ = together(
+        lambda s: ring.select(s, bit, number), lambda s: ring.select(s, 0 * bit, 0 * number), both_ways=True
+    )
+    assert set((one + other).tolist()) == {12345}
+    for share in (one, other):
+        assert looks_uniform(share.view(np.uint8))
+
+
+def test_two_sessions_have_nothing_in_common() -> None:
+    """Not the id, not a point, not a column: fresh secrets every time."""
+    zero = np.zeros(100, dtype=np.uint32)
+    uses = (lambda s: compare_shared(s, zero, 8), lambda s: compare_shared(s, zero, 8))
+    for side, step, size in ((0, "columns", 64), (0, "point", 33), (1, "points", 33)):
+        one, other = (received(uses, side, step) for _ in range(2))
+        assert not {one[i : i + size].tobytes() for i in range(0, len(one), size)} & {
+            other[i : i + size].tobytes() for i in range(0, len(other), size)
+        }
+
+
+def test_a_session_never_uses_a_key_twice() -> None:
+    """Equal choices in equal batches are asked for by other columns and hidden by other words."""
+    zero = np.zeros(64, dtype=np.uint32)
+
+    def twice(session: TwoParty) -> Party[None]:
+        for _ in range(2):
+            yield from compare_shared(session, zero, 4)
+
+    for side, step in ((0, "columns"), (1, "messages")):
+        got = received((twice, twice), side, step)
+        assert not np.array_equal(got[: len(got) // 2], got[len(got) // 2 :])
+
+
+# ---- who does not keep to the protocol ---------------------------------------------------------------------
+
+
+def disturbed(party: Party[Any], number: int, change: Callable[[list[bytes]], list[bytes]]) -> Party[Any]:
+    """The party, with what arrives from message `number` on put through `change`: it gets those so far."""
+    out, so_far, waiting = next(party), [], []
+    try:
+        while True:
+            if out is not None:
+                yield out
+                out = next(party)
+                continue
+            if not waiting:
+                message = yield None
+                so_far.append(message)
+                waiting = change(so_far) if len(so_far) == number + 1 else [message]
+            if waiting:
+                out = party.send(waiting.pop(0))
+    except StopIteration as ended:
+        return ended.value
+
+
+def some_comparing(first: bool) -> Party[Any]:
+    session = yield from TwoParty(first=first, both_ways=True).set_up()
+    numbers = np.arange(20, dtype=np.uint32)
+    outcomes = yield from compare(session, numbers, 8)
+    kept = yield from ring.select(session, np.ones(20, dtype=np.uint8), numbers)
+    return outcomes, kept
+
+
+MESSAGES = 7  # that each party gets in the above, at least
+
+DISTURBANCES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "cut off": lambda got: [got[-1][:-1]],
+    "empty": lambda _: [b""],
+    "longer": lambda got: [got[-1] + b"x"],
+    "another tag": lambda got: [bytes([got[-1][0] ^ 1]) + got[-1][1:]],
+    "the one before, again": lambda got: [got[-2] if len(got) > 1 else b"first"],
+    "left out": lambda _: [],
+}
+
+
+@pytest.mark.parametrize("number", range(MESSAGES))
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("what", DISTURBANCES)
+def test_a_message_that_is_not_the_expected_one_ends_the_session(what: str, side: int, number: int) -> None:
+    """Left out, the next one comes in its place; after the last, both wait: an error too, and no hang."""
+    parties = [some_comparing(True), some_comparing(False)]
+    parties[side] = disturbed(parties[side], number, DISTURBANCES[what])
+    with pytest.raises(ProtocolError):
+        run_both(*parties)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), side=st.integers(0, 1), number=st.integers(0, MESSAGES - 1))
+def test_any_bytes_in_the_place_of_a_message_end_the_session_or_leave_a_result(
+    data: st.DataObject, side: int, number: int
+) -> None:
+    """Bytes of the right length under the right tag are what only a party that does not keep to the protocol
+    would send: no promise about the result, but no other error and no hang."""
+
+    def change(got: list[bytes]) -> list[bytes]:
+        body = bytearray(got[-1])
+        for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+            body[place] = data.draw(st.integers(0, 255))
+        return [bytes(body)]
+
+    parties = [some_comparing(True), some_comparing(False)]
+    parties[side] = disturbed(parties[side], number, change)
+    with contextlib.suppress(ProtocolError):
+        run_both(*parties)
+
+
+@pytest.mark.parametrize("point", [bytes(33), b"\x02" + b"\xff" * 32, b"\x04" + b"\x01" * 32])
+def test_what_is_no_point_of_the_curve_is_refused(point: bytes) -> None:
+    for side, number, size in ((1, 1, 33), (0, 1, 33)):
+        parties = [TwoParty(first=f).set_up() for f in (True, False)]
+
+        def change(got: list[bytes], size: int = size) -> list[bytes]:
+            return [got[-1][:TAG_BYTES] + point + got[-1][TAG_BYTES + size :]]
+
+        parties[side] = disturbed(parties[side], number, change)
+        with pytest.raises(ProtocolError, match="no point of P-256"):
+            run_both(*parties)
+
+
+def test_a_session_that_failed_refuses_everything() -> None:
+    session = Session(first=True)
+    with pytest.raises(ProtocolError):
+        run_one(session.receive("anything", 3), lambda _: None, lambda: b"nonsense")
+    with pytest.raises(ProtocolError, match="this session is over"):
+        next(session.send("anything", b"abc"))
+
+
+def test_a_message_of_another_session_is_refused() -> None:
+    """Recorded in one session and played in another, at the same place."""
+    recorded: list[bytes] = []
+
+    def keep(got: list[bytes]) -> list[bytes]:
+        recorded.append(got[-1])
+        return [got[-1]]
+
+    run_both(disturbed(some_comparing(True), 3, keep), some_comparing(False))
+    with pytest.raises(ProtocolError, match="another session"):
+        run_both(disturbed(some_comparing(True), 3, lambda _: [recorded[0]]), some_comparing(False))
+
+
+def test_a_partys_own_nonce_sent_back_to_it_is_refused() -> None:
+    session, sent = Session(first=True), []
+
+    def mirrored() -> bytes:
+        return Session(first=False)._tag(False, "nonce") + sent[0][TAG_BYTES:]
+
+    with pytest.raises(ProtocolError, match="sent back"):
+        run_one(session.greet(), sent.append, mirrored)
