@@ -540,7 +540,7 @@ class IdealEvaluator:
     def add(self, sealed: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
         slots = read_in_clear(self.parameters, sealed)
         sums = [slots[members].sum(0) for members in _members(group, count)]
-        return _in_clear(np.array(sums).reshape(count, -1), self.parameters.ciphertext_bytes)
+        return _in_clear(np.array(sums).reshape(count, slots.shape[1]), self.parameters.ciphertext_bytes)
 
     def weighted(self, sealed: np.ndarray, weights: sp.csr_matrix) -> np.ndarray:
         matrix = _checked_weights(self.parameters, weights, len(sealed))

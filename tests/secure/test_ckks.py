@@ -346,7 +346,9 @@ def test_no_ciphertexts_are_no_sums(holders, evaluators):
     assert evaluators["sum"].add(none, np.zeros(0, int), 0).shape == (0, SUM.ciphertext_bytes)
     assert holders["sum"].decrypt(none).shape == (0, SUM.slots)
     ideal = IdealKeyHolder.make("sum")
-    assert ideal.encrypt(np.zeros((0, SUM.slots))).shape == (0, SUM.ciphertext_bytes)
+    none = ideal.encrypt(np.zeros((0, SUM.slots)))
+    sums = IdealEvaluator.load("sum", ideal.public()).add(none, np.zeros(0, int), 0)
+    assert none.shape == sums.shape == (0, SUM.ciphertext_bytes)
 
 
 def test_a_real_ciphertext_is_no_simulated_one_and_the_other_way_round(holders):
