@@ -86,7 +86,7 @@ class Check:
     """One row of the registry, as the check's own file declares it.
 
     tests: what is tried; attacker: what the attacker sees; methods: those it is made for (None: every one);
-    transfers: named transfers that the run must have made."""
+    transfers: named transfers that the run must have made; instead: others that do as well."""
 
     name: str
     tests: str
@@ -94,9 +94,11 @@ class Check:
     run: Callable[[AuditedRun], Finding]
     methods: tuple[str, ...] | None = None
     transfers: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
 
     def applies(self, run: AuditedRun) -> bool:
         """Whether there is something to check in this run."""
         crossed = {entry.name for entry in run.ledger.entries}
         of_method = self.methods is None or run.config.method.name in self.methods
-        return of_method and crossed.issuperset(self.transfers)
+        made = crossed.issuperset(self.transfers) or crossed.issuperset(self.instead or self.transfers)
+        return of_method and made

@@ -68,6 +68,9 @@ def _lines(label: str, stream: TextIO) -> OnEvent:
 
     def on_event(event: "Event") -> None:
         nonlocal last_shown, last_round
+        if event.note:
+            print(f"{label}: {event.note}", file=stream, flush=True)
+            return
         finished = event.phase == "done" or event.round == event.rounds
         now = time.monotonic()
         if (finished and event.round == last_round) or (not finished and now - last_shown < LINE_EVERY):
@@ -103,6 +106,9 @@ def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
 
         def on_event(event: "Event") -> None:
             nonlocal validation
+            if event.note:
+                progress.console.print(event.note, markup=False, highlight=False)
+                return
             validation = _validation(event) or validation
             told = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
             total = event.round if event.phase == "done" else event.rounds

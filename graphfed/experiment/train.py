@@ -51,7 +51,8 @@ Metrics = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Event:
-    """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far."""
+    """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far; note:
+    in phase "note", something that a person should know."""
 
     phase: str
     round: int
@@ -59,6 +60,7 @@ class Event:
     val: Metrics | None
     bytes: int
     seconds: float
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -229,11 +231,12 @@ def train(
         )
     began = time.perf_counter()
 
-    def tell(phase: str, number: int, val: Metrics | None) -> None:
+    def tell(phase: str, number: int, val: Metrics | None, note: str = "") -> None:
         if on_event is not None:
             seconds = time.perf_counter() - began
-            on_event(Event(phase, number, config.rounds, val, fed.ledger.counted_bytes, seconds))
+            on_event(Event(phase, number, config.rounds, val, fed.ledger.counted_bytes, seconds, note))
 
+    fed.on_news = lambda news: tell("note", 0, None, news)
     with fed.phase("setup", round=0):
         state = method.setup(fed, data, task, config)
     ready = time.perf_counter()

@@ -182,6 +182,8 @@ class Federation(OfTheProgram):
         self._first_client_flow = Flow.up(first, first)
         self._tape: Tape | None = None
         self._sequence = 0
+        #: Who is told what a person should know while a program works (see `tell`).
+        self.on_news: Callable[[str], None] | None = None
         self.set_roster(np.ones(self.num_clients, dtype=bool))
 
     # ---- who takes part, where it stands -------------------------------------------------------------------
@@ -232,6 +234,12 @@ class Federation(OfTheProgram):
             self.ledger.round = round
         with self.ledger.in_phase(name):
             yield
+
+    def tell(self, news: str) -> None:
+        """Say something to whoever watches this process: what is about to take long, or much. What every
+        place knows, never a value of one."""
+        if self.on_news is not None:
+            self.on_news(news)
 
     def locate(self, place: str, name: str, parts: Sequence[Any]) -> Located:
         """A value that a place has of its own before anything crosses: one part for each host of the place in

@@ -115,6 +115,16 @@ def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_t
     assert set(graph["ratios"]) == {"three holders / one", "shares / clear"}
 
 
+def test_sums_under_encryption_are_those_in_clear_before_they_are_timed(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
+    found = run("secure_ckks", tmp_path / "ckks.json")
+    assert set(found["units"]) == {"sum", "product"}
+    assert set(found["units"]["product"]["largest_errors"]) == {"fresh", "sum", "weighted sum"}
+    (case,) = found["exchanges"]
+    assert 0 < case["largest_error"] <= case["grid_error"]
+    assert case["bytes"]["simulated"] == case["bytes"]["encrypted"] > case["bytes"]["clear"]
+
+
 def test_the_number_of_holders_changes_no_metric_in_float64_and_rounding_little(tmp_path: Path) -> None:
     found = run("sapgnn_identity", tmp_path / "same.json")
     assert found["alike"]["digits"][0]["rounds"] == 4

@@ -11,7 +11,12 @@ from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
 VARIANTS = {
-    "fedgcn": [{"hops": 1}, {"hops": 2}],
+    "fedgcn": [
+        {"hops": 1},
+        {"hops": 2},
+        {"hops": 1, "exchange": "simulated"},
+        {"hops": 2, "exchange": "simulated"},
+    ],
     "sapgnn": [
         {"vertex_ids": "keyed", "pooling": "secure"},
         {"aggregation": "clear", "batch_size": 5},
