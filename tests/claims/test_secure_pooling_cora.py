@@ -1,0 +1,71 @@
+"""SAPGNN on Cora with two holders, a server and real secure pooling, every place a process of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphfed.data.datasets import load
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.experiment.sites import train_in_processes
+from graphfed.experiment.train import Outcome
+from graphfed.federation import Ledger
+from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.base import Task
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.processes import Sites
+
+pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
+
+
+@pytest.fixture(scope="module")
+def cohorts(real_data: Path) -> tuple[list[Cohort], Task]:
+    graph = load("cora", real_data)
+    split, dealt = make_split(graph, "public", 0), partition(graph, "edges_uniform", 2, 0)
+    return [make_cohort(graph, split, dealt, [k]) for k in range(2)], Task(graph.num_features, 7)
+
+
+def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcome, Ledger]:
+    method = get_method("sapgnn")
+    recipe = {**method.defaults, "hidden": 16, "dropout": 0.0, "weight_decay": 0.0, "eval_every": 5}
+    config = method.config(**{**recipe, **settings})
+    with Sites([(0,), (1,)]) as sites:
+        return train_in_processes(method, METHODS["sapgnn"], *cohorts, config, sites=sites)
+
+
+def weights(outcome: Outcome) -> dict[str, torch.Tensor]:
+    values = outcome.state.values
+    return {
+        f"{place}/{name}": w for place in ("local", "global") for name, w in values[place].parts[0].items()
+    }
+
+
+@pytest.mark.slow
+def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_fixed_point(
+    cohorts: tuple[list[Cohort], Task],
+) -> None:
+    """A step of SGD with learning rate 1 from the same weights: its difference is the gradients'."""
+    step = {"optimizer": "sgd", "lr": 1.0, "rounds": 1}
+    clear, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("clear", "secure"))
+    moved = 0.0
+    for name, w in clear.items():
+        assert torch.allclose(hidden[name], w, rtol=0, atol=2e-4), name
+        moved += float((hidden[name] - w).abs().sum())
+    assert moved > 0, "the fixed point leaves a trace: else this compared clear with clear"
+
+
+@pytest.mark.slow
+def test_five_epochs_learn_what_they_learn_in_clear_at_the_bytes_of_the_simulation(
+    cohorts: tuple[list[Cohort], Task],
+) -> None:
+    clear, _ = trained(cohorts, pooling="clear", rounds=5)
+    hidden, ledger = trained(cohorts, pooling="secure", rounds=5)
+    simulated, counted = trained(cohorts, pooling="simulated", rounds=5)
+    for name in ("accuracy", "macro_f1", "loss"):
+        assert hidden.test[name] == pytest.approx(clear.test[name], abs=5e-3)
+        assert hidden.test[name] == pytest.approx(simulated.test[name], abs=1e-6)
+    assert ledger.totals() == counted.totals()
+    kinds = {e.protection for e in ledger.entries if "/protocol" in e.name or "_shares" in e.name}
+    assert kinds == {"encrypted", "shared"}
