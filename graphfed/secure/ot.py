@@ -70,7 +70,8 @@ Words = NDArray[np.uint64]
 
 #: Base transfers of a direction: computational security in bits, and columns of the extension.
 COLUMNS = 128
-_POINT = 33
+#: Bytes of a point, both coordinates: to work out the second one would cost a third of a set-up.
+_POINT = 65
 #: Bytes of the base transfers: from the extension's sender, and from its receiver.
 BASE_BYTES = (COLUMNS * 2 * _POINT, _POINT)
 _FIXED_KEY = hashlib.sha256(b"graphfed fixed-key hash").digest()[:16]
@@ -128,17 +129,17 @@ def _base_key(session: Session, number: int, sender: bytes, receiver: bytes, sec
 def _drawn_point() -> bytes:
     """A uniform point whose secret key nobody has: x is drawn until the curve has it, and the sign of y."""
     while True:
-        drawn = os.urandom(_POINT)
-        encoded = bytes([2 + (drawn[0] & 1)]) + drawn[1:]
+        drawn = os.urandom(33)
+        told = bytes([2 + (drawn[0] & 1)]) + drawn[1:]
         try:
-            ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, encoded)
+            point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, told)
         except ValueError:
             continue
-        return encoded
+        return _encoded(point)
 
 
 def _encoded(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
 
 def _point(session: Session, encoded: bytes) -> ec.EllipticCurvePublicKey:

@@ -293,7 +293,7 @@ def test_two_sessions_have_nothing_in_common() -> None:
     """Not the id, not a point, not a column: fresh secrets every time."""
     zero = np.zeros(100, dtype=np.uint32)
     uses = (lambda s: compare_shared(s, zero, 8), lambda s: compare_shared(s, zero, 8))
-    for side, step, size in ((0, "columns", 64), (0, "point", 33), (1, "points", 33)):
+    for side, step, size in ((0, "columns", 64), (0, "point", 65), (1, "points", 65)):
         one, other = (received(uses, side, step) for _ in range(2))
         assert not {one[i : i + size].tobytes() for i in range(0, len(one), size)} & {
             other[i : i + size].tobytes() for i in range(0, len(other), size)
@@ -386,9 +386,9 @@ def test_any_bytes_in_the_place_of_a_message_end_the_session_or_leave_a_result(
         run_both(*parties)
 
 
-@pytest.mark.parametrize("point", [bytes(33), b"\x02" + b"\xff" * 32, b"\x04" + b"\x01" * 32])
+@pytest.mark.parametrize("point", [bytes(65), b"\x04" + b"\xff" * 64, b"\x04" + b"\x01" * 64])
 def test_what_is_no_point_of_the_curve_is_refused(point: bytes) -> None:
-    for side, number, size in ((1, 1, 33), (0, 1, 33)):
+    for side, number, size in ((1, 1, 65), (0, 1, 65)):
         parties = [TwoParty(first=f).set_up() for f in (True, False)]
 
         def change(got: list[bytes], size: int = size) -> list[bytes]:

@@ -1,0 +1,262 @@
+"""What the two-party protocols cost between two processes over mutual TLS on loopback: comparisons, maxima
+and session set-ups, beside the same question answered in clear over the same connection; and an epoch of
+SAPGNN with secure pooling beside one in clear.
+
+Every outcome is checked against plain arithmetic before it is counted. Each party has one thread; they work
+at the same time, so seconds are the wall clock's, and processor seconds each party's own. Bytes are the
+protocol's, of both directions, without TLS."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import add_common_options, cora_or_social, finish, load_average, ratio, summary
+from tls_pair import End, certify, run_apart
+
+from graphfed.data.graph import Graph, Split
+from graphfed.data.partition import partition
+from graphfed.experiment.sites import train_in_processes
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods.base import Task
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.processes import Sites
+from graphfed.secure import maximum
+from graphfed.secure.compare import compare
+from graphfed.secure.ot import TwoParty
+from graphfed.secure.session import Ended, Party, run_one
+
+WIDTHS = (4, 8, 16, 32)
+
+
+def ran(end: End, party: Party[Any]) -> Ended[Any]:
+    return run_one(party, end.send, end.receive)
+
+
+def met(end: End) -> None:
+    """Both are here: a byte there and back."""
+    end.send(b"!")
+    end.receive()
+
+
+def clocked(end: End, party: Party[Any]) -> tuple[Ended[Any], float, float]:
+    """What a party ended with, its seconds and its processor seconds, from when both have begun."""
+    met(end)
+    began, worked = time.perf_counter(), time.process_time()
+    ended = ran(end, party)
+    return ended, time.perf_counter() - began, time.process_time() - worked
+
+
+# ---- comparisons -------------------------------------------------------------------------------------------
+
+
+def numbers(bits: int, count: int, first: bool) -> np.ndarray:
+    draw = np.random.default_rng(bits)
+    both = draw.integers(0, 2**bits, (2, count), dtype=np.uint64).astype(np.uint32)
+    return both[0 if first else 1]
+
+
+def in_clear(end: End, mine: np.ndarray, first: bool) -> np.ndarray:
+    """The same outcomes from numbers sent as they are."""
+    end.send(mine.tobytes())
+    theirs = np.frombuffer(end.receive(), dtype=mine.dtype)
+    x, y = (mine, theirs) if first else (theirs, mine)
+    return np.sign(x.astype(np.int64) - y.astype(np.int64))
+
+
+def compare_in_turns(
+    end: End, first: bool, count: int, pairs: int, each: int, repeats: int
+) -> dict[str, Any]:
+    """One pair of parties with `count` comparisons of every width, and in clear; then `pairs` sessions of
+    their own with `each` comparisons of 8 bits."""
+    found: dict[str, Any] = {}
+    for _ in range(repeats):
+        opened, _, spent = clocked(end, TwoParty(first=first).set_up())
+        found.setdefault("set-up", []).append(spent)
+        session: TwoParty = opened.result
+        for bits in WIDTHS:
+            mine = numbers(bits, count, first)
+            ended, seconds, spent = clocked(end, compare(session, mine, bits))
+            met(end)
+            began = time.perf_counter()
+            plain = in_clear(end, mine, first)
+            clear = time.perf_counter() - began
+            assert np.array_equal(ended.result, plain)
+            told = found.setdefault(bits, {"seconds": [], "cpu": [], "clear": []})
+            told["seconds"].append(seconds)
+            told["cpu"].append(spent)
+            told["clear"].append(clear)
+            told["bytes"] = ended.sent + ended.received
+    mine = numbers(8, each, first)
+    _, seconds, spent = clocked(end, many_sessions(first, mine, pairs))
+    found["pairs"] = {"seconds": seconds, "cpu": spent}
+    return found
+
+
+def many_sessions(first: bool, mine: np.ndarray, pairs: int) -> Party[None]:
+    """As many pairs of parties, each with a session of its own, one after the other."""
+    for _ in range(pairs):
+        session = yield from TwoParty(first=first).set_up()
+        yield from compare(session, mine, 8)
+
+
+def second_compares(end: End, **options: int) -> dict[str, np.ndarray]:
+    found = compare_in_turns(end, False, **options)
+    return {"set-up": np.array(found["set-up"]), "cpu": np.array([found[bits]["cpu"] for bits in WIDTHS])}
+
+
+def comparisons(folder: Path, count: int, pairs: int, repeats: int) -> dict[str, Any]:
+    each = 20
+    options = {"count": count, "pairs": pairs, "each": each, "repeats": repeats}
+    mine, theirs = run_apart(
+        folder, lambda end: compare_in_turns(end, True, **options), "secure:second_compares", **options
+    )
+    result: dict[str, Any] = {"comparisons": count, "set_up_cpu_ms": {}, "widths": {}}
+    for side, spent in (("first", mine["set-up"]), ("second", theirs["set-up"].tolist())):
+        result["set_up_cpu_ms"][side] = summary([s * 1e3 for s in spent])
+    for place, bits in enumerate(WIDTHS):
+        told = mine[bits]
+        best = min(told["seconds"])
+        result["widths"][bits] = {
+            "per_second": round(count / best),
+            "bytes_each": round(told["bytes"] / count, 2),
+            "seconds": summary(told["seconds"]),
+            "cpu_seconds": {"first": min(told["cpu"]), "second": float(theirs["cpu"][place].min())},
+            "ratio": {"secure / clear": ratio([[s] for s in told["seconds"]], [[s] for s in told["clear"]])},
+        }
+        print(
+            f"{bits} bits: {count / best:,.0f} a second, {told['bytes'] / count:.1f} bytes", file=sys.stderr
+        )
+    result["pairs"] = {
+        "pairs": pairs, "comparisons_of_each": each, "seconds": mine["pairs"]["seconds"],
+        "seconds_each": mine["pairs"]["seconds"] / pairs,
+    }  # fmt: skip
+    print(f"{pairs} pairs: {mine['pairs']['seconds'] / pairs * 1e3:.1f} ms each", file=sys.stderr)
+    return result
+
+
+# ---- maxima ------------------------------------------------------------------------------------------------
+
+
+def holdings(holders: int, vertices: int, width: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Words [P * U, H], whose vertex each row is, and their two shares."""
+    draw = np.random.default_rng(holders)
+    words = draw.integers(-(2**25), 2**25, (holders * vertices, width), dtype=np.int64).astype(np.int32)
+    drawn = draw.integers(0, 2**32, words.shape, dtype=np.uint64).astype(np.uint32)
+    return words, np.tile(np.arange(vertices), holders), [words.view(np.uint32) - drawn, drawn]
+
+
+def pool(end: End, first: bool, holders: int, vertices: int, width: int) -> dict[str, Any]:
+    _, group, shares = holdings(holders, vertices, width)
+    session = ran(end, maximum.open_session(first=first, simulated=False)).result
+    plan = maximum.make_plan(group)
+    forward, seconds, spent = clocked(end, maximum.maxima(session, plan, shares[0 if first else 1]))
+    found, chosen = forward.result
+    gradient = np.ones(found.shape, dtype=np.uint64) * np.uint64(first)
+    back, seconds_back, spent_back = clocked(end, maximum.send_gradients(session, plan, chosen, gradient))
+    return {
+        "found": found.view(np.int32), "routed": back.result,
+        "seconds": seconds, "seconds_back": seconds_back, "cpu": spent, "cpu_back": spent_back,
+        "bytes": forward.sent + forward.received, "bytes_back": back.sent + back.received,
+    }  # fmt: skip
+
+
+def second_pools(end: End, **options: int) -> dict[str, Any]:
+    return pool(end, False, **options)
+
+
+def maxima(folder: Path, vertices: int, width: int, holders: Sequence[int]) -> list[dict[str, Any]]:
+    rows = []
+    for count in holders:
+        size = {"holders": count, "vertices": vertices, "width": width}
+        mine, theirs = run_apart(
+            folder, lambda end, s=size: pool(end, True, **s), "secure:second_pools", **size
+        )
+        words = holdings(**size)[0].reshape(count, vertices, width)
+        assert np.array_equal(mine["found"], words.max(0))
+        won = np.arange(count)[:, None, None] == words.argmax(0)
+        assert np.array_equal((mine["routed"] + theirs["routed"]).reshape(won.shape), won)
+        keys = ("seconds", "seconds_back", "bytes", "bytes_back")
+        rows.append(
+            {**size, **{key: mine[key] for key in keys}, "cpu_seconds": [mine["cpu"], float(theirs["cpu"])]}
+        )
+        print(f"{count} holders: {mine['seconds']:.2f} s, {mine['bytes'] / 1e6:.0f} MB", file=sys.stderr)
+    return rows
+
+
+# ---- SAPGNN ------------------------------------------------------------------------------------------------
+
+
+def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, Any]:
+    """Epochs of SAPGNN with two holders between processes, in clear and with secure pooling; without
+    scoring."""
+    method, dealt = get_method("sapgnn"), partition(graph, "edges_uniform", 2, 0)
+    cohorts = [make_cohort(graph, split, dealt, [k]) for k in range(2)]
+    task = Task(graph.num_features, graph.num_classes)
+    times: dict[str, list[list[float]]] = {}
+    crossed: dict[str, int] = {}
+    losses: dict[str, float] = {}
+    for pooling in ("clear", "secure"):
+        settings = {
+            "hidden": hidden,
+            "rounds": rounds,
+            "eval_every": rounds,
+            "dropout": 0.0,
+            "pooling": pooling,
+        }
+        config = method.config(**{**method.defaults, **settings})
+        with Sites([(0,), (1,)]) as sites:
+            outcome, ledger = train_in_processes(
+                method, METHODS["sapgnn"], cohorts, task, config, sites=sites
+            )
+        times[pooling] = [[outcome.seconds["train"] / rounds]]
+        trained = [entry for entry in ledger.entries if entry.phase == "train"]
+        crossed[pooling] = sum(entry.bytes for entry in trained) // rounds
+        losses[pooling] = outcome.test["loss"]
+        print(
+            f"{pooling}: {times[pooling][0][0]:.2f} s, {crossed[pooling] / 1e6:.1f} MB an epoch",
+            file=sys.stderr,
+        )
+    assert abs(losses["clear"] - losses["secure"]) < 1e-2, losses
+    return {
+        "hidden": hidden,
+        "rounds": rounds,
+        "seconds_an_epoch": {pooling: spent[0][0] for pooling, spent in times.items()},
+        "bytes_an_epoch": crossed,
+        "test_loss": losses,
+        "ratio": {"secure / clear": ratio(times["secure"], times["clear"])},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_common_options(parser, "secure")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    began, load_before = time.perf_counter(), load_average()
+    graph, split, name = cora_or_social()
+    with tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept)
+        certify(folder, "first", "second")
+        if options.tiny:
+            content = {
+                "comparisons": comparisons(folder, 500, 3, 2),
+                "maxima": maxima(folder, 20, 4, (2, 3)),
+            }
+        else:
+            content = {
+                "comparisons": comparisons(folder, 100_000, 1000, 5),
+                "maxima": maxima(folder, 2708, 64, (2, 3, 4, 5)),
+                "graph": name,
+                "sapgnn": [epochs(graph, split, hidden, 5) for hidden in (16, 64)],
+            }
+    finish(options.out, began, load_before, content)
+
+
+if __name__ == "__main__":
+    main()
