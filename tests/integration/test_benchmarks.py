@@ -157,3 +157,16 @@ def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments() -> 
     )
     assert done.returncode == 1
     assert "other bytes came back" in done.stderr
+
+
+def test_outcomes_of_secure_protocols_are_those_of_plain_arithmetic_before_they_are_timed(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip(
+        "cryptography", reason="cryptography is not installed: pip install 'graphfed[secure]'"
+    )
+    found = run("secure", tmp_path / "secure.json")
+    widths = found["comparisons"]["widths"]
+    assert set(widths) == {"4", "8", "16", "32"}
+    assert widths["8"]["bytes_each"] <= 190
+    assert [row["holders"] for row in found["maxima"]] == [2, 3]
