@@ -61,10 +61,10 @@ def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
         raise ProtocolError(f"{len(shares)} shares, and exactly {threshold} open the secret")
     if len({*indices}) != threshold or not all(1 <= index <= MOST_PARTIES for index in indices):
         raise ProtocolError(f"shares of the parties {indices[:8]}: each has one, numbered from 1")
-    sizes = {len(share) for _, share in shares}
-    if len(sizes) != 1 or not (size := sizes.pop()) or size % ELEMENT_BYTES:
-        raise ProtocolError(f"shares have one length, a multiple of {ELEMENT_BYTES} bytes; got {sizes}")
-    lanes = size // ELEMENT_BYTES
+    sizes = sorted({len(share) for _, share in shares})
+    if len(sizes) != 1 or not sizes[0] or sizes[0] % ELEMENT_BYTES:
+        raise ProtocolError(f"shares have one length, a multiple of {ELEMENT_BYTES} bytes; got {sizes[:8]}")
+    lanes = sizes[0] // ELEMENT_BYTES
     secret = 0
     for factor, (_, share) in zip(_lagrange(tuple(indices)), shares, strict=True):
         secret ^= _times(_lanes(share), factor, lanes)
