@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
@@ -20,7 +21,7 @@ from graphfed.errors import InputError
 from graphfed.secure import shamir
 from graphfed.secure.aggregation import Client, IdealClient, IdealServer, Server, Terms
 from graphfed.secure.errors import ProtocolError
-from graphfed.secure.pairwise import add_masks
+from graphfed.secure.pairwise import KeyPair, add_masks, open_sealed, seal
 
 FORMS = pytest.mark.parametrize("real", [True, False], ids=["real", "ideal"])
 #: What a client sends, in order, and what the server answers.
@@ -85,7 +86,7 @@ def check_pattern(terms: Terms, stays: Sequence[int], real: bool = True, width: 
     """The oracle: who sent at least k messages, for every k; Python's own sum."""
     talk = Talk(terms, vectors_of(terms.clients, width), stays, real)
     if min(len(talk.alive(step)) for step in (1, 2, 3, 4)) < terms.threshold:
-        with pytest.raises(ProtocolError, match=r"only \d of \d+ clients are left .* cannot be opened"):
+        with pytest.raises(ProtocolError, match=r"only \d+ of \d+ clients are left .* cannot be opened"):
             talk.run()
         assert talk.server._total is None
         with pytest.raises(ProtocolError, match="the session has ended"):
@@ -227,6 +228,59 @@ def test_two_sessions_with_the_same_vectors_have_nothing_in_common() -> None:
     for party in range(3):
         gap = words_of(first.sent["masked", party]) - words_of(second.sent["masked", party])
         assert is_uniform(gap)
+
+
+def test_seeds_keys_and_what_boxes_are_bound_to_are_new_for_each_client_and_session() -> None:
+    talks = [ready(3), ready(3)]
+    clients = [client for talk in talks for client in talk.clients]
+    secrets = {c._seed for c in clients} | {c._masking.private for c in clients}
+    assert len(secrets | {c._sealing.private for c in clients}) == 3 * len(clients)
+    bound = [talk.clients[0]._about(i, j) for talk in talks for i, j in itertools.permutations(range(5), 2)]
+    assert len({*bound}) == len(bound) == 2 * 20, "to the session, who sealed, and for whom"
+
+
+@settings(deadline=None, max_examples=60)
+@given(key=st.binary(min_size=32, max_size=32), bit=st.integers(0, 255), width=st.integers(4, 200_000))
+def test_a_mask_is_the_key_stream_of_aes_256_under_every_bit_of_its_key(
+    key: bytes, bit: int, width: int
+) -> None:
+    """Against the library in one piece; with one bit of the key changed hardly a word stays."""
+    whole = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * width))
+    mask = np.zeros(width, dtype=np.uint64)
+    add_masks(mask, [key], [])
+    assert mask.tobytes() == whole
+    near = int.from_bytes(key, "big") ^ (1 << bit)
+    add_masks(mask, [], [near.to_bytes(32, "big")])
+    assert np.count_nonzero(mask) >= width - 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(message=st.binary(max_size=80), bit=st.integers(0, 10**6))
+def test_a_box_opens_under_its_key_and_about_what_it_was_sealed_about_only(message: bytes, bit: int) -> None:
+    key, box = bytes(32), seal(bytes(32), message, b"from 1 to 2")
+    assert len(box) == len(message) + 16
+    assert open_sealed(key, box, b"from 1 to 2") == message
+    at = bit % (8 * len(box))
+    altered = int.from_bytes(box, "big") ^ (1 << at)
+    for other in (
+        (key, box, b"from 2 to 1"),
+        (bytes([1]) + key[1:], box, b"from 1 to 2"),
+        (key, altered.to_bytes(len(box), "big"), b"from 1 to 2"),
+        (key, box[:-1], b"from 1 to 2"),
+        (key, b"", b"from 1 to 2"),
+    ):
+        with pytest.raises(ProtocolError, match="does not open"):
+            open_sealed(*other)
+
+
+def test_two_keys_agree_for_each_purpose_and_only_for_it() -> None:
+    one, other, third = KeyPair(), KeyPair(), KeyPair()
+    agreed = one.agree(other.public, b"masks", 64)
+    assert agreed == other.agree(one.public, b"masks", 64)
+    assert len(agreed) == 64
+    assert KeyPair(one.private).agree(other.public, b"masks", 64) == agreed
+    for else_ in (one.agree(other.public, b"boxes", 64), one.agree(third.public, b"masks", 64)):
+        assert not {else_[:32], else_[32:]} & {agreed[:32], agreed[32:]}
 
 
 def test_ideal_messages_are_the_vectors_themselves() -> None:
