@@ -120,7 +120,6 @@ def measure_round(clients: int, width: int, gone: int, repeats: int) -> dict[str
                 # At the server a step is for all clients together.
                 into.setdefault(name, []).extend(times if into is client_ms else [sum(times)])
         totals.append([sum(sum(times) for times in at_server.times.values())])
-        peak = peak_rss_mb()
         averaged, _ = clear_average(staying, width)
         clear.append(averaged)
     sizes = terms.sizes(width)
@@ -142,7 +141,6 @@ def measure_round(clients: int, width: int, gone: int, repeats: int) -> dict[str
         "milliseconds": told,
         "bytes of a client": {**sizes, "up": up, "down": down, "clear up": 4 * width, "clear down": 0},
         "ratios": {"server / clear average": ratio(totals, clear)},
-        "peak_rss_mb before the clear average": peak,
     }
 
 
@@ -196,15 +194,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     largest = float(numbers(0, width).abs().max())
     words = encode(numbers(0, width), clients)
     off = float((decode(words, torch.float64) - numbers(0, width).double()).abs().max())
+    before = peak_rss_mb()
+    session(Terms.usual("warm-up", clients), width, 0)
+    peak = {"imports": before, "a session of all clients": peak_rss_mb()}
     found = [measure_round(clients, width, dropped, repeats) for dropped in (0, gone)]
+    sites = 5 if options.tiny else 10
     training = {
         "graph": name,
-        "clients": 5 if options.tiny else 10,
-        "largest_differences": check_training(graph, name, split, 5 if options.tiny else 10, 5),
-        **measure_training(graph, split, 5 if options.tiny else 10, rounds, repeats),
+        "clients": sites,
+        "largest_differences": check_training(graph, name, split, sites, 5),
+        **measure_training(graph, split, sites, rounds, repeats),
     }
     content = {
         "rounds": found,
+        "peak_rss_mb": peak,
         "largest number": largest,
         "largest error of one number": off,
         "fedavg": training,
