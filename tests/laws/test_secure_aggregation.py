@@ -1,6 +1,8 @@
 """Averaging methods under secure aggregation: the numbers of the plain average within its fixed point, the
 same bits and bytes as the ideal form, in every placement and runtime; and no site's weights at the server."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -194,13 +196,18 @@ def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
         run_local("fedavg", with_training_at(sites), aggregation=aggregation)
 
 
-def test_in_processes_such_a_round_ends_for_everybody_with_the_reason(three_sites: Sites) -> None:
+def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     world = make_world(1)
     site = world.partition.held_site[np.argsort(world.partition.held_id)]
     train = world.split.train & (site < 2)
     split = type(world.split)("two", train, world.split.val, world.split.test)
-    with pytest.raises(InputError, match=r"in this one only 2 of 3 have any"):
-        run_processes("fedavg", World(world.graph, split, world.partition), three_sites, aggregation="secure")
+    dealt = World(world.graph, split, world.partition)
+    # An error stops the processes: these are its own.
+    with (
+        Sites([(0,), (1,), (2,)]) as sites,
+        pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
+    ):
+        run_processes("fedavg", dealt, sites, aggregation="secure")
 
 
 def test_sites_without_training_vertices_weigh_nothing_beside_three_that_have_some() -> None:
@@ -239,6 +246,27 @@ def test_a_method_without_a_step_for_it_refuses_the_setting(name: str, aggregati
     ) as told:
         checked_training(name, {"aggregation": aggregation}, None, 0)
     assert all(choice in str(told.value) for choice in choices)
+
+
+def test_without_the_library_the_real_form_is_refused_at_once_and_the_ideal_one_runs() -> None:
+    program = """
+import sys
+sys.modules["cryptography"] = None
+import graphfed
+from graphfed.errors import InputError
+for aggregation in ("simulated", "secure"):
+    try:
+        graphfed.run("fedavg", clients=3, rounds=1, out=False, aggregation=aggregation)
+        print(aggregation, "ran")
+    except InputError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
+    )
+    ran, refused = done.stdout.splitlines()
+    assert ran == "simulated ran"
+    assert "not installed; install it: pip install 'graphfed[secure]'" in refused
 
 
 @pytest.mark.parametrize("name", AVERAGING)
