@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: In this order: the shortest first.
-BENCHMARKS = ("transfers", "whole_command", "own_data", "split_learning", "federation_tax", "growth")
+BENCHMARKS = (
+    "transfers",
+    "whole_command",
+    "own_data",
+    "secure_aggregation",
+    "split_learning",
+    "federation_tax",
+    "growth",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, State, Task, TrainingConfig, clients_in_round
 from graphfed.methods.training import choose_clients, own_view, predict_shared, prepare
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
@@ -186,7 +186,7 @@ def plan(
     roster = None
     if config.fraction < 1:
         present = np.zeros(num_clients, dtype=bool)
-        size = max(1, round(config.fraction * num_clients))
+        size = clients_in_round(config.fraction, num_clients)
         present[permutation(fold(config.seed, "roster", number), num_clients)[:size].numpy()] = True
         roster = np.packbits(present).tobytes().hex()
     return {

@@ -441,18 +441,29 @@ class Federation(OfTheProgram):
         order."""
         self._expect(x, CLIENTS, name)
         self._all_present(name)
-        for h, part in zip(self.here, x.parts, strict=True):
-            check_rows(part, len(self.hosts[h]), f"transfer {name!r}: {x.name!r}", "its clients are")
-        got = self._move(
-            Transfer(name, "gather", self._flow, protection, grad, wrap), self._from_hosts(x), self._up
-        )
-        if not self.server_ends:
-            return Located(SERVER, name, ())
-        for h, end in self._up:
-            check_rows(
-                got[h, end], len(self.hosts[h]), f"transfer {name!r}: from {self._name(h)}", "its clients are"
-            )
-        return Located(SERVER, name, (pay.concat_rows([got[p] for p in self._up]),))
+        return self._own_rows(x, Transfer(name, "gather", self._flow, protection, grad, wrap))
+
+    def collect(self, x: Located, *, name: str, protection: str = "clear") -> Located:
+        """Clients to server: a row of every client that takes part, [P_h, ...] at each host -> [P, ...] in
+        client order. No gradient comes back."""
+        self._expect(x, CLIENTS, name)
+        return self._own_rows(x, Transfer(name, "gather", self._flow, protection, False))
+
+    def scatter(self, x: Located, *, name: str, protection: str = "clear") -> Located:
+        """Server to clients: to every client that takes part a row of its own, `x` [P, ...] in client order
+        -> [P_h, ...] at each host. No gradient comes back."""
+        self._expect(x, SERVER, name)
+        sizes = {h: len(self._present_in(h)) for _, h in self._down}
+        messages: dict[Pair, Any] = {}
+        for value in x.parts:
+            check_rows(value, sum(sizes.values()), f"transfer {name!r}: {x.name!r}", "the clients are")
+            messages = dict(zip(self._down, pay.split_rows(value, list(sizes.values())), strict=True))
+        transfer = Transfer(name, "scatter", self._flow.back, protection, False)
+        got = self._move(transfer, messages, self._down)
+        for (_, h), rows in got.items():
+            check_rows(rows, sizes[h], f"transfer {name!r}: from the server", "its clients are")
+        parts = tuple(got.get((SERVER_END, h), ABSENT) for h in self.here)
+        return Located(CLIENTS, name, parts, self.roster)
 
     def download(
         self,
@@ -885,6 +896,19 @@ class Federation(OfTheProgram):
         for h, end in self._up:
             check_rows(got[h, end], route.sizes[h], f"transfer {name!r}: from {self._name(h)}", named)
         return (pay.concat_rows([got[p] for p in self._up]),)
+
+    def _own_rows(self, x: Located, transfer: Transfer) -> Located:
+        """The rows of the clients that take part, one each in client order, at the server."""
+        name, sizes = transfer.name, {h: len(self._present_in(h)) for h, _ in self._up}
+        payloads = self._from_hosts(x)
+        for (h, _), part in payloads.items():
+            check_rows(part, sizes[h], f"transfer {name!r}: {x.name!r}", "its clients are")
+        got = self._move(transfer, payloads, self._up)
+        if not self.server_ends:
+            return Located(SERVER, name, ())
+        for (h, _), part in got.items():
+            check_rows(part, sizes[h], f"transfer {name!r}: from {self._name(h)}", "its clients are")
+        return Located(SERVER, name, (pay.concat_rows([got[p] for p in self._up]),))
 
     def _from_hosts(self, x: Located) -> dict[Pair, Any]:
         return {(h, SERVER_END): p for h, p in zip(self.here, x.parts, strict=True) if self._active[h]}

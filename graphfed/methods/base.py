@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation, Located
 
-__all__ = ["Method", "State", "Task", "TrainingConfig"]
+__all__ = ["Method", "State", "Task", "TrainingConfig", "clients_in_round"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -58,6 +58,11 @@ class TrainingConfig:
         default="clear", description="how weights are averaged at the server"
     )
     seed: int = Field(default=0, ge=0, description="seed of weights, dropout and client sampling")
+
+
+def clients_in_round(fraction: float, num_clients: int) -> int:
+    """How many clients take part in a round."""
+    return max(1, round(fraction * num_clients))
 
 
 @plain_dataclass(frozen=True)

@@ -10,14 +10,15 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.averaging import PROTECTION, AveragingConfig
+from graphfed.methods.base import Method
 from graphfed.methods.fedavg import MESSAGES, predict, round, setup
 
 __all__ = ["METHOD", "DistGATConfig"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class DistGATConfig(TrainingConfig):
+class DistGATConfig(AveragingConfig):
     @model_validator(mode="after")
     def _only_gat(self) -> "DistGATConfig":
         if self.backbone != "gat":
@@ -35,6 +36,7 @@ METHOD = Method(
     "for graph attention networks; GAT: Velickovic et al., ICLR 2018, arXiv:1710.10903",
     needs=("backbone gat",),
     crosses="weights, every round",
+    protection=PROTECTION,
     config=DistGATConfig,
     setup=setup,
     round=round,

@@ -16,7 +16,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.averaging import PROTECTION, AveragingConfig
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.fedavg import MESSAGES, average_local_training, predict
 from graphfed.methods.fedavg import setup as fedavg_setup
 
@@ -26,7 +27,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAdamConfig(TrainingConfig):
+class FedAdamConfig(AveragingConfig):
     server_lr: float = Field(
         default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the server"
     )
@@ -81,6 +82,7 @@ METHOD = Method(
     paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
     "ICLR 2021, arXiv:2003.00295",
     crosses="weights, every round",
+    protection=PROTECTION,
     config=FedAdamConfig,
     setup=setup,
     round=round,

@@ -18,7 +18,9 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods import averaging
+from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.training import (
     Prepared,
     initial_weights,
@@ -39,7 +41,7 @@ class Clients:
     counts: Located
 
 
-def prepare_own(cohort: Cohort, config: TrainingConfig) -> Prepared:
+def prepare_own(cohort: Cohort, config: AveragingConfig) -> Prepared:
     """Batches on every client's own subgraph."""
     return prepare(cohort, own_view(cohort), None, config, personal=False)
 
@@ -58,7 +60,7 @@ def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
     return {}
 
 
-def start(fed: Federation, prepared: Located, task: Task, config: TrainingConfig) -> State:
+def start(fed: Federation, prepared: Located, task: Task, config: AveragingConfig) -> State:
     """First weights at the server, and how much each client weighs."""
     counts = fed.gather(fed.clients.run(count_training, prepared), name="training_counts", grad=False)
     counts = fed.server.run(check_counts, counts)
@@ -71,12 +73,13 @@ def start(fed: Federation, prepared: Located, task: Task, config: TrainingConfig
     )
 
 
-def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AveragingConfig) -> State:
+    averaging.check_aggregation(fed, config)
     return start(fed, fed.clients.run(prepare_own, data, config), task, config)
 
 
 def average_local_training(
-    fed: Federation, state: State, config: TrainingConfig, number: int, proximal: float = 0.0
+    fed: Federation, state: State, config: AveragingConfig, number: int, proximal: float = 0.0
 ) -> tuple[Located, Located]:
     """Broadcast, train locally, average by n_k: the mean weights at the server and the clients' optimiser
     state."""
@@ -95,16 +98,17 @@ def average_local_training(
     )
     # w_{t+1} = sum_k (n_k / n) w_k over the clients that take part; w_t where none of them has a training
     # vertex
-    mean = fed.average(local, clients.counts, otherwise=state.weights, name="update", grad=False)
+    counts = fed.clients.run(count_training, clients.prepared)
+    mean = averaging.average(fed, local, counts, clients.counts, state.weights, config, name="update")
     return mean, fed.keep_absent(optimizer, state.values["optimizer"])
 
 
-def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: AveragingConfig, number: int) -> State:
     weights, optimizer = average_local_training(fed, state, config, number)
     return State({"weights": weights, "optimizer": optimizer}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: AveragingConfig, target: str) -> Located:
     """Each client's own subgraph and the server's current weights."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
@@ -116,9 +120,10 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
 MESSAGES = {
     "training_counts": "How many training vertices each site has: one number, which the server reads.",
     "model": "The shared model's weights, from the server to every site.",
-    "update": "Each site's model weights after local training, which the server averages by the number of "
-    "training vertices. The server reads each site's weights; from weights, features and labels of training "
-    "vertices can in part be inferred.",
+    "update": "Only with aggregation=clear: each site's model weights after local training, which the "
+    "server averages by the number of training vertices. The server reads each site's weights; from weights, "
+    "features and labels of training vertices can in part be inferred.",
+    **averaging.MESSAGES,
 }
 
 METHOD = Method(
@@ -127,7 +132,8 @@ METHOD = Method(
     paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep "
     "networks from decentralized data. AISTATS 2017, arXiv:1602.05629",
     crosses="weights, every round",
-    config=TrainingConfig,
+    protection=averaging.PROTECTION,
+    config=AveragingConfig,
     setup=setup,
     round=round,
     predict=predict,

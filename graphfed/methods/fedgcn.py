@@ -47,8 +47,9 @@ from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.encrypted_sum import encrypted_sum
 from graphfed.federation.route import RouteTable, RowIds
-from graphfed.methods import fedavg
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods import averaging, fedavg
+from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.training import Prepared, own_view, prepare
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
@@ -70,7 +71,7 @@ ENCRYPTED = "fedgcn/encrypted"
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGCNConfig(TrainingConfig):
+class FedGCNConfig(AveragingConfig):
     hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
     exchange: Literal["clear", "simulated", "encrypted"] = Field(
         default="clear",
@@ -292,6 +293,7 @@ def encrypted_exchange(
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
         return fedavg.setup(fed, data, task, config)
+    averaging.check_aggregation(fed, config)
     closure = fed.clients.run(find_closure, data)
     exchange = clear_exchange if config.exchange == "clear" else encrypted_exchange
     aggregated, degrees = exchange(fed, data, closure, task, config)
@@ -369,7 +371,8 @@ METHOD = Method(
     "graph convolutional networks. NeurIPS 2023, arXiv:2201.12433",
     needs=("backbone gcn",),
     crosses="feature sums of neighbours, once; weights, every round",
-    protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients",
+    protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
+    "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGCNConfig,
     setup=setup,
     round=fedavg.round,

@@ -12,14 +12,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation
-from graphfed.methods.base import Method, State, TrainingConfig
+from graphfed.methods.averaging import PROTECTION, AveragingConfig
+from graphfed.methods.base import Method, State
 from graphfed.methods.fedavg import MESSAGES, average_local_training, predict, setup
 
 __all__ = ["METHOD", "FedProxConfig"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedProxConfig(TrainingConfig):
+class FedProxConfig(AveragingConfig):
     mu: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="strength of the proximal term")
 
 
@@ -34,6 +35,7 @@ METHOD = Method(
     paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. "
     "MLSys 2020, arXiv:1812.06127",
     crosses="weights, every round",
+    protection=PROTECTION,
     config=FedProxConfig,
     setup=setup,
     round=round,

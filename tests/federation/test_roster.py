@@ -93,6 +93,54 @@ def step_where_present(x: Tensor, present: Tensor) -> Tensor:
     return torch.where(present, x + 1, x)
 
 
+def ids_of_present(ids: Tensor, present: Tensor) -> Tensor:
+    return ids[present]
+
+
+def there_and_back(fed: Federation) -> dict:
+    """A row of every client to the server; to each its own row times 100."""
+    fed.set_roster(PRESENT)
+    mine = fed.clients.run(ids_of_present, fed.client_ids(), fed.present())
+    rows = fed.collect(mine, name="up")
+    answers = fed.server.run(torch.mul, rows, 100)
+    return {"rows": rows, "back": fed.scatter(answers, name="down", protection="encrypted")}
+
+
+@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
+def test_a_row_of_each_client_that_takes_part_goes_up_in_order_and_its_own_comes_back(hosts):
+    fed = Federation(hosts)
+    out = there_and_back(fed)
+    assert whole(out["rows"]).tolist() == [1, 4, 5]
+    assert torch.cat(fed.local_parts(out["back"])).tolist() == [100, 400, 500]
+    assert out["back"].members is fed.roster
+    up, down = fed.ledger.entries
+    assert up.sent.tolist() == down.received.tolist() == [0, 8, 0, 0, 8, 8]
+    assert (up.direction, up.protection, up.messages) == ("up", "clear", 3)
+    assert (down.direction, down.protection, down.messages) == ("down", "encrypted", 3)
+
+
+@pytest.mark.parametrize("hosts", [GATEWAYS, [(k,) for k in range(6)]], ids=["gateways", "one each"])
+def test_rows_of_the_clients_that_take_part_are_the_same_across_a_link(hosts):
+    local = Federation(hosts)
+    there_and_back(local)
+    apart = run_apart(hosts, there_and_back)
+    out, server = apart[SERVER_END]
+    assert whole(out["rows"]).tolist() == [1, 4, 5]
+    assert server.ledger.to_json() == local.ledger.to_json()
+    got = [part for h in range(len(hosts)) for part in apart[h][1].local_parts(apart[h][0]["back"])]
+    assert torch.cat(got).tolist() == [100, 400, 500]
+
+
+def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
+    fed = Federation(GATEWAYS)
+    fed.set_roster(PRESENT)
+    with pytest.raises(PlaceError, match=r"'client ids' is int64 .* where its clients are 1"):
+        fed.collect(fed.client_ids(), name="up")
+    with pytest.raises(PlaceError, match=r"'x' is float32 \[6\] where the clients are 3"):
+        fed.scatter(at_server(fed, "x", torch.ones(6)), name="down")
+    assert not fed.ledger.entries
+
+
 @pytest.mark.parametrize(
     "transfer", ["route", "peer_route", "upload", "download", "sum", "max", "gather", "exchange"]
 )

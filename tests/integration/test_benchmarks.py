@@ -125,6 +125,20 @@ def test_sums_under_encryption_are_those_in_clear_before_they_are_timed(tmp_path
     assert case["bytes"]["simulated"] == case["bytes"]["encrypted"] > case["bytes"]["clear"]
 
 
+def test_secure_aggregation_opens_the_exact_sum_before_it_is_timed_with_and_without_clients_that_drop_out(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("cryptography", reason="it is not installed: pip install 'graphfed[secure]'")
+    found = run("secure_aggregation", tmp_path / "secure.json")
+    assert [case["gone after sharing"] for case in found["rounds"]] == [0, 1]
+    for case in found["rounds"]:
+        assert set(case["milliseconds"]["client"]) == {"advertise", "share keys", "mask", "unmask"}
+        assert case["milliseconds"]["client"]["mask"]["count"] == 5 - case["gone after sharing"]
+        assert case["bytes of a client"]["masked"] == 8 + 8 * case["parameters"]
+    assert found["fedavg"]["largest_differences"]["secure and simulated"] == 0.0
+    assert 0 < found["largest error of one number"] <= 2.0**-25
+
+
 def test_the_number_of_holders_changes_no_metric_in_float64_and_rounding_little(tmp_path: Path) -> None:
     found = run("sapgnn_identity", tmp_path / "same.json")
     assert found["alike"]["digits"][0]["rounds"] == 4

@@ -10,10 +10,15 @@ from graphfed.methods.registry import get_method
 from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
+AVERAGES = [{}, {"aggregation": "simulated"}]
 VARIANTS = {
+    "fedavg": AVERAGES,
+    "fedprox": AVERAGES,
+    "fedadam": AVERAGES,
+    "distgat": AVERAGES,
     "fedgcn": [
         {"hops": 1},
-        {"hops": 2},
+        {"hops": 2, "aggregation": "simulated"},
         {"hops": 1, "exchange": "simulated"},
         {"hops": 2, "exchange": "simulated"},
     ],

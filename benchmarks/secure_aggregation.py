@@ -1,0 +1,219 @@
+"""Secure aggregation: what a round among 50 clients with 10^6 parameters costs a client and the server, with
+nobody gone and with 30 % of the clients gone after they have shared their keys, beside the clear average of
+the same vectors; and what it adds to a round of FedAvg on a small network.
+
+The machines run one client after the other, as each would on a machine of its own, and the server adds up the
+masked vectors as they come. First, in every repeat: the opened sum is the sum of the vectors, to the last
+bit. A client's time with the vector includes making fixed-point words of its numbers. The clear average is
+the one of `fed.average`, of those who stay."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from measure import (
+    WARM_UP,
+    add_common_options,
+    assert_equal,
+    config_of,
+    cora_or_social,
+    finish,
+    float64,
+    load_average,
+    make_inputs,
+    ratio,
+    run,
+    summary,
+    timed_run,
+    weights_of,
+)
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph
+from graphfed.data.splits import make_split
+from graphfed.experiment.run import peak_rss_mb
+from graphfed.federation.payload import weighted_sum
+from graphfed.methods.registry import get_method
+from graphfed.secure.aggregation import Client, Server, Terms
+from graphfed.secure.sharing import decode, encode
+
+FORMS = ("clear", "simulated", "secure")
+STEPS = ("advertise", "share keys", "mask", "unmask")
+SERVER_STEPS = ("list keys", "forward", "add up", "open")
+
+Result = TypeVar("Result")
+
+
+def numbers(party: int, width: int) -> torch.Tensor:
+    """A client's vector, [w] float32."""
+    return torch.randn(width, generator=torch.Generator().manual_seed(party))
+
+
+class Clock:
+    """Milliseconds by name."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def timed(self, name: str, call: Callable[..., Result], *arguments: Any) -> Result:
+        began = time.perf_counter()
+        result = call(*arguments)
+        self.times.setdefault(name, []).append((time.perf_counter() - began) * 1e3)
+        return result
+
+
+def session(terms: Terms, width: int, gone: int) -> tuple[Clock, Clock]:
+    """One round of which the last `gone` clients send no vector: the times of each client's steps, and of the
+    server's. AssertionError unless the sum is exact."""
+    at_client, at_server = Clock(), Clock()
+    clients = [Client(terms, party) for party in range(terms.clients)]
+    server = Server(terms, width)
+    keys = {c.party: at_client.timed("advertise", c.advertise) for c in clients}
+    listed = at_server.timed("list keys", server.all_keys, keys)
+    sealed = {c.party: at_client.timed("share keys", c.share_keys, listed) for c in clients}
+    told = at_server.timed("forward", server.forward, sealed)
+    staying = clients[: terms.clients - gone]
+    expected = np.zeros(width, dtype=np.int64)
+    for client in staying:
+        vector = numbers(client.party, width)
+
+        def mask(client: Client = client, vector: torch.Tensor = vector) -> bytes:
+            return client.mask(told[client.party], encode(vector, terms.clients).numpy())
+
+        message = at_client.timed("mask", mask)
+        at_server.timed("add up", server.add_masked, client.party, message)
+        expected += encode(vector, terms.clients).numpy()
+    request = server.request()
+    answers = {c.party: at_client.timed("unmask", c.unmask, request) for c in staying}
+    total = at_server.timed("open", server.open, answers)
+    assert (total == expected).all(), "the opened sum is not the sum of the vectors"
+    return at_client, at_server
+
+
+def clear_average(clients: int, width: int) -> tuple[list[float], torch.Tensor]:
+    """Milliseconds of the clear average of equal weights, and the mean."""
+    stacked = torch.stack([numbers(party, width) for party in range(clients)])
+    weights = np.full(clients, 1 / clients)
+    clock = Clock()
+    for _ in range(5):
+        mean = clock.timed("average", weighted_sum, stacked, weights)
+    return clock.times["average"], mean
+
+
+def measure_round(clients: int, width: int, gone: int, repeats: int) -> dict[str, Any]:
+    """Of all repeats: milliseconds of a client's steps and of the server's, bytes, and what the server does
+    beside the clear average."""
+    terms = Terms.usual("benchmark", clients)
+    client_ms: dict[str, list[float]] = {}
+    server_ms: dict[str, list[float]] = {}
+    totals: list[list[float]] = []
+    clear: list[list[float]] = []
+    staying = clients - gone
+    for _ in range(repeats):
+        at_client, at_server = session(terms, width, gone)
+        for found, into in ((at_client, client_ms), (at_server, server_ms)):
+            for name, times in found.times.items():
+                # At the server a step is for all clients together.
+                into.setdefault(name, []).extend(times if into is client_ms else [sum(times)])
+        totals.append([sum(sum(times) for times in at_server.times.values())])
+        averaged, _ = clear_average(staying, width)
+        clear.append(averaged)
+    sizes = terms.sizes(width)
+    up = sum(sizes[kind] for kind in ("keys", "sealed_shares", "masked", "unmask"))
+    down = sum(sizes[kind] for kind in ("all_keys", "for_you", "survivors"))
+    told = {
+        "client": {name: summary(client_ms[name]) for name in STEPS},
+        "server": {name: summary(server_ms[name]) for name in SERVER_STEPS},
+        "clear average": summary([ms for repeat in clear for ms in repeat]),
+    }
+    for place in ("client", "server"):
+        line = ", ".join(f"{name} {times['median']:.1f}" for name, times in told[place].items())
+        print(f"{gone} of {clients} gone, {place}: {line} ms (medians)", file=sys.stderr)
+    return {
+        "clients": clients,
+        "parameters": width,
+        "gone after sharing": gone,
+        "threshold": terms.threshold,
+        "milliseconds": told,
+        "bytes of a client": {**sizes, "up": up, "down": down, "clear up": 4 * width, "clear down": 0},
+        "ratios": {"server / clear average": ratio(totals, clear)},
+    }
+
+
+def check_training(graph: Graph, name: str, split: Any, clients: int, rounds: int) -> dict[str, float]:
+    """The largest differences of the weights after some rounds, in float64."""
+    method, inputs = get_method("fedavg"), make_inputs(graph, split, clients)
+    with float64():
+        found = {
+            form: weights_of(run(method, inputs, config_of(method, aggregation=form, rounds=rounds)))
+            for form in FORMS
+        }
+    return {
+        "secure and simulated": assert_equal(name, found["secure"], found["simulated"], 0.0),
+        "secure and clear": assert_equal(name, found["secure"], found["clear"], 1e-4),
+    }
+
+
+def measure_training(graph: Graph, split: Any, clients: int, rounds: int, repeats: int) -> dict[str, Any]:
+    """Milliseconds of a scored round of FedAvg with each form, repeat by repeat in turns."""
+    method, inputs = get_method("fedavg"), make_inputs(graph, split, clients)
+    times: dict[str, list[list[float]]] = {form: [] for form in FORMS}
+    for _ in range(repeats):
+        for form in FORMS:
+            config = config_of(method, aggregation=form, rounds=rounds + WARM_UP)
+            times[form].append(timed_run(method, inputs, config).rounds)
+    told = {form: summary([ms for repeat in times[form] for ms in repeat]) for form in FORMS}
+    for form in FORMS:
+        print(f"fedavg, {form}: {told[form]['min']:.1f} / {told[form]['median']:.1f} ms", file=sys.stderr)
+    return {
+        "milliseconds": told,
+        "ratios": {f"{form} / clear": ratio(times[form], times["clear"]) for form in FORMS[1:]},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_common_options(parser, "secure_aggregation")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    began, load_before = time.perf_counter(), load_average()
+    if options.tiny:
+        clients, width, repeats, rounds = 5, 1000, 1, 2
+        small = load("social", None, num_nodes=300)
+        assert isinstance(small, Graph)
+        graph, split, name = small, make_split(small, "random:0.5,0.25,0.25", 0), "social"
+    else:
+        clients, width, repeats, rounds = 50, 10**6, 3, 20
+        graph, split, name = cora_or_social()
+    # Those that stay must reach the threshold.
+    gone = min(round(0.3 * clients), clients - Terms.usual("", clients).threshold)
+    largest = float(numbers(0, width).abs().max())
+    words = encode(numbers(0, width), clients)
+    off = float((decode(words, torch.float64) - numbers(0, width).double()).abs().max())
+    before = peak_rss_mb()
+    session(Terms.usual("warm-up", clients), width, 0)
+    peak = {"imports": before, "a session of all clients": peak_rss_mb()}
+    found = [measure_round(clients, width, dropped, repeats) for dropped in (0, gone)]
+    sites = 5 if options.tiny else 10
+    training = {
+        "graph": name,
+        "clients": sites,
+        "largest_differences": check_training(graph, name, split, sites, 5),
+        **measure_training(graph, split, sites, rounds, repeats),
+    }
+    content = {
+        "rounds": found,
+        "peak_rss_mb": peak,
+        "largest number": largest,
+        "largest error of one number": off,
+        "fedavg": training,
+    }
+    finish(options.out, began, load_before, content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""How averaging methods average at the server: in clear, or by secure aggregation of the weighted parts.
+
+The mean is sum_k n_k w_k / sum_k n_k over the clients that take part. With aggregation=secure every client
+sends n_k w_k masked (`federation.secure_sum`), and the server, which knows the n_k, divides the sum. So at
+least three clients with training vertices must take part: fewer are refused, since the sum of one is its own,
+and of two, each could take its own part out of the next model."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation import payload as pay
+from graphfed.federation.secure_sum import secure_sum
+from graphfed.methods.base import TrainingConfig, clients_in_round
+from graphfed.secure.aggregation import FEWEST_CLIENTS, Terms
+
+__all__ = ["MESSAGES", "PROTECTION", "AveragingConfig", "average", "check_aggregation"]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class AveragingConfig(TrainingConfig):
+    """The settings of methods that average weights at the server."""
+
+    aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
+        default="clear",
+        description="how weights are averaged at the server: it reads each site's, or by secure aggregation "
+        "their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
+    )
+
+
+def check_aggregation(fed: Federation, config: AveragingConfig) -> None:
+    """InputError, before anything crosses, where too few clients take part in a round, or the library is
+    missing."""
+    if config.aggregation == "clear":
+        return
+    Terms.usual("a round", clients_in_round(config.fraction, fed.num_clients))
+    if config.aggregation == "secure":
+        import graphfed.secure.pairwise  # noqa: F401 - refuses where cryptography is missing
+
+
+def average(
+    fed: Federation,
+    local: Located,
+    counts_of_own: Located,
+    counts: Located,
+    otherwise: Located,
+    config: AveragingConfig,
+    *,
+    name: str,
+) -> Located:
+    """The mean of `local` (per-client weights, [K_h, ...] or `SparseWeights`) by training vertices, at the
+    server; `otherwise` where nobody that takes part has one.
+
+    counts_of_own [K_h]: n_k at the clients; counts [K]: all of them at the server. Raises what `secure_sum`
+    raises, and InputError where 1 or 2 clients with training vertices take part."""
+    if config.aggregation == "clear":
+        return fed.average(local, counts, otherwise=otherwise, name=name, grad=False)
+    members = tuple(fed.roster.nonzero()[0].tolist())
+    fed.server.run(enough_to_hide, counts, members)
+    simulated = config.aggregation == "simulated"
+    total = secure_sum(fed, local, counts_of_own, otherwise, name=name, simulated=simulated)
+    mean: Located = fed.server.run(divide, total, counts, members, otherwise)
+    return mean
+
+
+def enough_to_hide(counts: Tensor, members: tuple[int, ...]) -> None:
+    """A client of weight 0 hides nobody."""
+    weighty = int((counts[list(members)] > 0).sum())
+    if 0 < weighty < FEWEST_CLIENTS:
+        raise InputError(
+            f"secure aggregation needs {FEWEST_CLIENTS} clients with training vertices in a round, and in "
+            f"this one only {weighty} of {len(members)} have any: the sum would show the weights of one to "
+            "the server or to another; use a larger fraction, another partition, or aggregation=clear"
+        )
+
+
+def divide(total: Any, counts: Tensor, members: tuple[int, ...], otherwise: Any) -> Any:
+    """sum_k n_k w_k / sum_k n_k, in the dtype of `otherwise`."""
+    count = float(counts[list(members)].sum())
+    if not count:
+        return otherwise
+    return pay.tree_map(lambda part, like: (part / count).to(like.dtype), total, otherwise)
+
+
+_SECURE = "With aggregation=secure or simulated, in every round"
+#: The transfers of a secure average of `update`, in words; with aggregation=simulated, which hides nothing,
+#: the same cross without keys and masks, and the server reads every site's weights.
+MESSAGES = {
+    "update/keys": f"{_SECURE}: two public keys of each site, made for the round. They say nothing of its "
+    "data.",
+    "update/all_keys": f"{_SECURE}: the public keys of all sites of the round, from the server to each.",
+    "update/sealed_shares": f"{_SECURE}: for every other site a share of this site's two secrets of the "
+    "round, sealed for it. The server passes them on and cannot open them.",
+    "update/for_you": f"{_SECURE}, from the server: the shares that the other sites sealed for this one. "
+    "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
+    "update/masked": f"{_SECURE}: a site's weights, times its number of training vertices, under masks that "
+    "cancel in the sum over the sites. The server learns the sum and no site's own; with "
+    "aggregation=simulated there are no masks, and it reads them.",
+    "update/survivors": f"{_SECURE}, from the server: whose masked weights have come.",
+    "update/unmask": f"{_SECURE}: the shares that open the masks left over in the sum. The server can take "
+    "them off the sum, and off no single site's weights.",
+}
+#: For the table of methods.
+PROTECTION = (
+    "none: in clear; with aggregation=secure the server reads the sum of the weights, not each site's"
+)

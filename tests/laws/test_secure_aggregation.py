@@ -1,0 +1,332 @@
+"""Averaging methods under secure aggregation: the numbers of the plain average within its fixed point, the
+same bits and bytes as the ideal form, in every placement and runtime; and no site's weights at the server."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+from worlds import World, config_of, last_round_stands, logits, make_world, run_local, run_processes
+
+from graphfed.audit.transcript import _Recording
+from graphfed.errors import InputError
+from graphfed.experiment.config import checked_training
+from graphfed.experiment.deploy import deploy, request
+from graphfed.experiment.train import Outcome, train
+from graphfed.experiment.trial import collect, loopback_project
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.cohort import make_cohort, save_cohort
+from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.interrupts import Wish
+from graphfed.runtime.processes import Sites
+
+#: Every shipped method that averages at the server, taken from its settings.
+AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]
+OTHERS = [name for name in METHODS if name not in AVERAGING and name not in ("skeleton", "exchange_toy")]
+SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
+#: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
+ROUNDS, SITES, WEIGHTS = 4, 3, 12 * 5 + 5 + 5 * 3 + 3
+
+
+def entries(ledger: Ledger) -> list[dict[str, Any]]:
+    """The ledger but for the protections, in one order."""
+    told = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
+    return sorted(told, key=lambda entry: (entry["phase"], entry["name"], entry["from"]))
+
+
+def protections(ledger: Ledger) -> set[str]:
+    """Of what crosses for the average."""
+    return {entry.protection for entry in ledger.entries if entry.name.startswith("update")}
+
+
+SECURE = {"public", "encrypted", "aggregate", "shared"}
+
+
+def test_the_methods_that_average_are_these() -> None:
+    assert AVERAGING == ["fedavg", "fedprox", "fedadam", "fedgcn", "distgat"]
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("placement", ["stacked", "one at a time"])
+def test_the_real_form_and_the_ideal_one_agree_in_bits_and_bytes(
+    placement: str, name: str, sparse: bool
+) -> None:
+    world = make_world(sparse=sparse)
+    real, fed = run_local(name, world, placement, aggregation="secure", **SETTINGS)
+    ideal, simulated = run_local(name, world, placement, aggregation="simulated", **SETTINGS)
+    assert torch.equal(logits(real), logits(ideal))
+    assert [h["val"] for h in real.history] == [h["val"] for h in ideal.history]
+    assert entries(fed.ledger) == entries(simulated.ledger)
+    assert protections(fed.ledger) == SECURE
+    assert protections(simulated.ledger) == {"simulated"}
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_it_is_the_plain_average_to_within_its_fixed_point(name: str) -> None:
+    """In float64; a sum of 3 numbers is off by 3 * 2^-25, its mean by less, and 4 rounds carry it on."""
+    world = last_round_stands(make_world())
+    plain, _ = run_local(name, world, **SETTINGS)
+    secure, _ = run_local(name, world, aggregation="simulated", **SETTINGS)
+    gap = (logits(plain) - logits(secure)).abs().max()
+    assert 0 < gap < 1e-4 if name == "fedadam" else 0 < gap < 1e-5
+    assert plain.test == pytest.approx(secure.test, abs=1e-3)
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_placement_does_not_change_it(name: str, aggregation: str) -> None:
+    world = make_world(2)
+    fast, fed = run_local(name, world, aggregation=aggregation, **SETTINGS)
+    slow, oracle = run_local(name, world, "one at a time", aggregation=aggregation, **SETTINGS)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
+    name: str, aggregation: str, three_sites: Sites
+) -> None:
+    world = last_round_stands(make_world(1))
+    apart, ledger = run_processes(name, world, three_sites, aggregation=aggregation, **SETTINGS)
+    together, fed = run_local(name, world, "one at a time", aggregation=aggregation, **SETTINGS)
+    assert torch.equal(logits(apart), logits(together))
+    assert ledger.to_json() == fed.ledger.to_json()
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.7], ids=["3 of 6", "4 of 6"])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float) -> None:
+    world = make_world(4, clients=6)
+    options = {**SETTINGS, "fraction": fraction}
+    plain, _ = run_local(name, world, **options)
+    outcomes = [
+        run_local(name, world, placement, aggregation=aggregation, **options)
+        for placement in ("stacked", "one at a time")
+        for aggregation in ("secure", "simulated")
+    ]
+    first, fed = outcomes[0]
+    assert torch.allclose(logits(first), logits(plain), rtol=0, atol=1e-4)
+    for outcome, other in outcomes[1:]:
+        assert torch.allclose(logits(outcome), logits(first), rtol=0, atol=1e-9)
+        assert entries(other.ledger) == entries(fed.ledger)
+    (masked,) = [e for e in fed.ledger.entries if e.name == "update/masked"]
+    assert masked.messages == ROUNDS * round(fraction * 6)
+
+
+def test_bytes_are_those_of_the_formula() -> None:
+    """Of every site each round 112 n + 8 w + 16 up and 145 n - 56 down, where the weights were 8 w up."""
+    _, fed = run_local("fedavg", make_world(), aggregation="secure")
+    update = [e for e in fed.ledger.entries if e.name.startswith("update/")]
+    up = sum(e.bytes for e in update if e.direction == "up")
+    down = sum(e.bytes for e in update if e.direction == "down")
+    assert up == ROUNDS * SITES * (112 * SITES + 8 * WEIGHTS + 16)
+    assert down == ROUNDS * SITES * (145 * SITES - 56)
+    assert not [e for e in fed.ledger.entries if e.name == "update"]
+
+
+# ---- what the server has -----------------------------------------------------------------------------------
+
+
+def masked_rows(aggregation: str) -> np.ndarray:
+    """What reaches the server of each site in the first round: [sites, words]."""
+    world = make_world()
+    method = get_method("fedavg")
+    fed = _Recording(SITES, "cpu")
+    cohorts = [make_cohort(world.graph, world.split, world.partition, range(SITES))]
+    config = config_of(method, aggregation=aggregation, hidden=400, rounds=1)
+    train(fed, method, fed.locate("clients", "data", cohorts), world.task, config)
+    (crossing,) = [c for c in fed.crossings if c.name == "update/masked"]
+    return np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64)
+
+
+def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> None:
+    """Chi-square over the values of a byte, 1e-9 for each of 6 tests; the ideal form's words are not."""
+    first, again, ideal = masked_rows("secure"), masked_rows("secure"), masked_rows("simulated")
+    assert first.shape == (SITES, 12 * 400 + 400 + 400 * 3 + 3)
+    for row, other in zip(first, again, strict=True):
+        for words in (row, row - other):
+            count = np.bincount(words.view(np.uint8), minlength=256)
+            assert ((count - count.mean()) ** 2 / count.mean()).sum() < chi2.isf(1e-9, 255)
+    assert (np.abs(ideal) < 2**40).all(), "weights times tens of vertices, times 2^24"
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize(("clients", "fraction"), [(2, 1.0), (5, 0.4)])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_a_round_of_two_sites_is_refused_before_anything_crosses(
+    name: str, clients: int, fraction: float, aggregation: str
+) -> None:
+    world, method = make_world(clients=clients), get_method(name)
+    fed = Federation([tuple(range(clients))])
+    data = fed.locate(
+        "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(clients))]
+    )
+    config = config_of(method, aggregation=aggregation, fraction=fraction)
+    with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2: of two"):
+        train(fed, method, data, world.task, config)
+    assert not fed.ledger.entries
+
+
+def with_training_at(sites: int) -> World:
+    """Five sites, of which the first few have training vertices."""
+    world = make_world(7, clients=5)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    train = world.split.train & (site < sites)
+    return World(
+        world.graph, type(world.split)("few", train, world.split.val, world.split.test), world.partition
+    )
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("sites", [1, 2])
+def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
+    sites: int, aggregation: str
+) -> None:
+    with pytest.raises(InputError, match=f"in this one only {sites} of 5 have any: the sum would show"):
+        run_local("fedavg", with_training_at(sites), aggregation=aggregation)
+
+
+def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
+    world = make_world(1)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    train = world.split.train & (site < 2)
+    split = type(world.split)("two", train, world.split.val, world.split.test)
+    dealt = World(world.graph, split, world.partition)
+    # An error stops the processes: these are its own.
+    with (
+        Sites([(0,), (1,), (2,)]) as sites,
+        pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
+    ):
+        run_processes("fedavg", dealt, sites, aggregation="secure")
+
+
+def test_sites_without_training_vertices_weigh_nothing_beside_three_that_have_some() -> None:
+    world = with_training_at(3)
+    plain, _ = run_local("fedavg", world)
+    secure, _ = run_local("fedavg", world, aggregation="secure")
+    assert torch.allclose(logits(plain), logits(secure), rtol=0, atol=1e-5)
+
+
+def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None:
+    """Three of nine take part, and six have none: in some round all three are of these."""
+    world = make_world(7, clients=9)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    train = world.split.train & (site < 1)
+    world = World(
+        world.graph, type(world.split)("one", train, world.split.val, world.split.test), world.partition
+    )
+    for seed in range(20):
+        options = {"fraction": 1 / 3, "seed": seed, "rounds": 1}
+        plain, _ = run_local("fedavg", world, **options)
+        try:
+            secure, _ = run_local("fedavg", world, aggregation="secure", **options)
+        except InputError:
+            continue  # the one site took part
+        assert torch.equal(logits(plain), logits(secure))
+        return
+    pytest.fail("the site took part in 20 of 20 first rounds")
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_method_without_a_step_for_it_refuses_the_setting(name: str, aggregation: str) -> None:
+    choices = get_args(get_method(name).config.__dataclass_fields__["aggregation"].type)
+    with pytest.raises(
+        InputError, match=f"aggregation='{aggregation}' cannot be used: choose one of"
+    ) as told:
+        checked_training(name, {"aggregation": aggregation}, None, 0)
+    assert all(choice in str(told.value) for choice in choices)
+
+
+def test_without_the_library_the_real_form_is_refused_at_once_and_the_ideal_one_runs() -> None:
+    program = """
+import sys
+sys.modules["cryptography"] = None
+import graphfed
+from graphfed.errors import InputError
+for aggregation in ("simulated", "secure"):
+    try:
+        graphfed.run("fedavg", clients=3, rounds=1, out=False, aggregation=aggregation)
+        print(aggregation, "ran")
+    except InputError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
+    )
+    ran, refused = done.stdout.splitlines()
+    assert ran == "simulated ran"
+    assert "not installed; install it: pip install 'graphfed[secure]'" in refused
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_a_deployment_refuses_what_is_only_simulated(name: str) -> None:
+    with pytest.raises(
+        InputError, match=r"aggregation=simulated hides nothing from real parties; choose .*secure"
+    ):
+        deploy(name, kit="nowhere", settings={"aggregation": "simulated"})
+
+
+# ---- over NVIDIA FLARE -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcome, Ledger]]:
+    """Every averaging method once, in one job over mutual TLS."""
+    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+    from graphfed.runtime.nvflare.loopback import Loopback
+
+    torch.set_default_dtype(torch.float64)
+    folder: Path = tmp_path_factory.mktemp("secure")
+    small, project = last_round_stands(make_world(1)), loopback_project([1, 1, 1])
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    for k, path in enumerate(data.values()):
+        save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
+    asked = []
+    for name in AVERAGING:
+        config = config_of(get_method(name), aggregation="secure", **SETTINGS)
+        asked.append(
+            request(
+                project,
+                get_method(name),
+                METHODS[name],
+                config,
+                run=name,
+                checkpoint_every=3600.0,
+                trial=True,
+            )
+        )
+    with Loopback(project, folder / "kits", data) as federation, federation.coordinator() as coordinator:
+        outcomes = coordinator.run(
+            asked,
+            on_event=lambda run, event: None,
+            on_news=lambda news: None,
+            wish=Wish(),
+            kept=folder / "kept",
+        )
+        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in AVERAGING], outcomes
+        return {name: collect(federation, get_method(name), name) for name in AVERAGING}
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_over_flare_it_has_the_bits_and_the_ledger_of_one_at_a_time(
+    name: str, deployed: dict[str, tuple[Outcome, Ledger]]
+) -> None:
+    apart, ledger = deployed[name]
+    together, fed = run_local(
+        name, last_round_stands(make_world(1)), "one at a time", aggregation="secure", **SETTINGS
+    )
+    assert torch.equal(logits(apart), logits(together))
+    told = [e for e in ledger.to_json()["entries"] if e["name"] not in ("join", "agreed")]
+    assert told == fed.ledger.to_json()["entries"]
+    assert protections(ledger) == SECURE
