@@ -1,6 +1,7 @@
 """SAPGNN computes what one pooled graph gives, however edges and vertices overlap, and only because its
 updates are max-separable."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from worlds import World, by_vertex, make_world, run_local
 
+import graphfed
 from graphfed.data.graph import Split, make_graph
 from graphfed.data.tables import Partition
 from graphfed.errors import InputError
@@ -375,3 +377,23 @@ def test_a_cohort_without_any_training_vertex_is_refused() -> None:
     blind = World(world.graph, Split("none", none, none, ~none), world.partition)
     with pytest.raises(InputError, match="no client has a training vertex"):
         run_local("sapgnn", blind)
+
+
+@pytest.mark.slow
+def test_secure_pooling_over_flare_gives_the_scores_and_the_bytes_of_a_local_run(tmp_path: Path) -> None:
+    """The server's process and the first site's talk through the link; the other sites only send shares."""
+    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+    torch.set_default_dtype(torch.float32)
+    options = {
+        "data": "social", "clients": 3, "partition": "edges_uniform", "rounds": 2, "hidden": 4, "dropout": 0.0,
+        "pooling": "secure",
+    }  # fmt: skip
+    local = graphfed.run("sapgnn", out=False, **options)
+    deployed = graphfed.run("sapgnn", runtime="nvflare", out=tmp_path / "run", **options)
+    assert deployed.test == pytest.approx(local.test, abs=1e-6)
+    theirs, mine = (
+        {name: size for name, size in run.bytes["by_transfer"].items() if name.startswith("sapgnn/")}
+        for run in (deployed, local)
+    )
+    assert theirs == mine
+    assert theirs["sapgnn/local_embedding/protocol"] > 10**6
