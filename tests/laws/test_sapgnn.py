@@ -384,10 +384,8 @@ def test_secure_pooling_over_flare_gives_the_scores_and_the_bytes_of_a_local_run
     """The server's process and the first site's talk through the link; the other sites only send shares."""
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     torch.set_default_dtype(torch.float32)
-    options = {
-        "data": "social", "clients": 3, "partition": "edges_uniform", "rounds": 2, "hidden": 4, "dropout": 0.0,
-        "pooling": "secure",
-    }  # fmt: skip
+    options = {"data": "social", "clients": 3, "partition": "edges_uniform", "rounds": 2, "hidden": 4}
+    options |= {"dropout": 0.0, "pooling": "secure"}
     local = graphfed.run("sapgnn", out=False, **options)
     deployed = graphfed.run("sapgnn", runtime="nvflare", out=tmp_path / "run", **options)
     assert deployed.test == pytest.approx(local.test, abs=1e-6)
