@@ -121,9 +121,18 @@ def explain(complaint: Mapping[str, Any], method: Method) -> str:
     names = [choice for choice in setting.choices if isinstance(choice, str)]
     if names and isinstance(value, str):
         hint = did_you_mean(value.lower()[:60], names)
+        able = _methods_with(key, value)
+        if able:
+            hint = f"{method.name} has no step for it ({', '.join(able)} have); {hint}"
     else:
         hint = f"expected {setting.expected}"
     return f"{key}={shown(value)} cannot be used: {hint} (default {told(setting.default)})"
+
+
+def _methods_with(key: str, value: str) -> list[str]:
+    """The methods whose setting `key` can be `value`."""
+    methods = [get_method(name) for name in METHODS]
+    return [m.name for m in methods for s in settings_of(m) if s.name == key and value in s.choices]
 
 
 def told(value: Any) -> str:
