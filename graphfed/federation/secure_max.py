@@ -13,8 +13,8 @@ has the maxima. Back: they talk again, and each client gets a share of its gradi
     NAME/grad/server_shares   server -> client  rows, 8 bytes a number
     NAME/grad/helper_shares   helper -> client  the same
 
-Simulated, the shares for the server are the numbers themselves, those for the helper are 0, and the protocols
-declare what they would send: the same results and the same bytes, under the protection `simulated`."""
+Simulated, the shares for the server are the numbers themselves, those for the helper are 0, and the two show
+each other all they have: the same results and the same bytes, under the protection `simulated`."""
 
 import os
 from dataclasses import dataclass

@@ -16,18 +16,22 @@ Whoever opens the outcome learns the outcome, and what follows from it and the o
 numbers are compared are public. Shares are uniform each by itself: the first party draws its own, and the
 second's is the bit plus a drawn one. Both parties follow the protocol (semi-honest): see `session` and `ot`.
 
+With `session.Simulated` in the place of a session the same functions give the same outcomes and declare the
+same bytes.
+
 Comparing the same secret number with many known ones closes in on it, a bit for each at best: who calls this
 says how often, and the ledger counts it."""
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphfed.errors import InputError
 from graphfed.secure.ot import WORDS, Asked, TwoParty, ask, bytes_of_ask, bytes_of_offer, offer, take
-from graphfed.secure.session import TAG_BYTES, Party
+from graphfed.secure.session import TAG_BYTES, Party, Simulated
 
 __all__ = [
     "MAX_BITS",
@@ -49,7 +53,7 @@ LESS, EQUAL = np.uint8(1), np.uint8(2)
 _ONE = np.uint8(1)
 
 
-def compare(session: TwoParty, numbers: Numbers, bits: int) -> Party[NDArray[np.int8]]:
+def compare(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[NDArray[np.int8]]:
     """Both learn the outcomes [n]: -1 where the first party's number is less, 0 equal, 1 greater.
 
     numbers [n]: this party's, of at most `bits` bits; n and `bits` are the same at both ends."""
@@ -57,11 +61,16 @@ def compare(session: TwoParty, numbers: Numbers, bits: int) -> Party[NDArray[np.
     return (yield from open_outcomes(session, shares))
 
 
-def compare_shared(session: TwoParty, numbers: Numbers, bits: int) -> Party[Bytes]:
+def compare_shared(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[Bytes]:
     """This party's shares [n] of the outcomes: bit 0 of less, bit 1 of equal.
 
     InputError for a number that needs more bits, or bits out of 1..32."""
     _check(numbers, bits)
+    if isinstance(session, Simulated):
+        cost = bytes_of_comparison(len(numbers), bits)
+        x, y = yield from session.both(numbers.astype(np.uint32), cost)
+        outcomes: Bytes = _leaf(x, y).astype(np.uint8)
+        return outcomes * np.uint8(session.first)
     side = _first if session.first else _second
     shares = [np.zeros(0, dtype=np.uint8)]
     for wave in _slices(len(numbers), BLOCK * BLOCKS):
@@ -69,10 +78,9 @@ def compare_shared(session: TwoParty, numbers: Numbers, bits: int) -> Party[Byte
     return np.concatenate(shares)
 
 
-def open_outcomes(session: TwoParty, shares: Bytes) -> Party[NDArray[np.int8]]:
+def open_outcomes(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray[np.int8]]:
     """Both send their shares of some outcomes: what they stand for [n]."""
-    yield from session.send("outcomes", _packed(shares))
-    told = yield from session.receive("outcomes", -(-len(shares) // 4))
+    told = yield from session.swap("outcomes", _packed(shares))
     both = shares ^ _unpacked(told, len(shares))
     return np.where(both & LESS, -1, np.where(both & EQUAL, 0, 1)).astype(np.int8)
 
@@ -172,7 +180,7 @@ def _words_of(w: int, message: Callable[[int, int], int], rows: int) -> NDArray[
     return np.array(words, dtype=WORDS[w])
 
 
-def _leaf(x: int, y: int) -> int:
+def _leaf(x: Any, y: Any) -> Any:
     return int(LESS) * (x < y) | int(EQUAL) * (x == y)
 
 

@@ -20,8 +20,8 @@ transfer give the same outcome to the same parties, cost less, and have one impl
 Numbers are fixed point with 16 bits after the point, below 2^14 in size, so that no difference leaves the
 ring; -2^14 stands for no number (-inf). Gradients are shared modulo 2^64 with 40 bits after the point.
 
-With `Simulated` for a session the same functions compute on numbers that nobody hides: the server's shares
-are the numbers and the helper's are 0. What would cross is declared, to the byte."""
+With `session.Simulated` for a session the same functions give the same results and declare the same bytes,
+and the two show each other all they have."""
 
 from dataclasses import dataclass
 
@@ -32,19 +32,13 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.secure.ot import TwoParty, bytes_of_set_up
-from graphfed.secure.ring import (
-    bytes_of_nonnegative,
-    bytes_of_select,
-    nonnegative,
-    select,
-)
-from graphfed.secure.session import TAG_BYTES, Declared, Party
+from graphfed.secure.ring import nonnegative, select
+from graphfed.secure.session import TAG_BYTES, Declared, Party, Simulated
 
 __all__ = [
     "FRACTION_BITS",
     "GRADIENT_BITS",
     "Plan",
-    "Simulated",
     "decode",
     "encode",
     "make_plan",
@@ -134,17 +128,11 @@ def make_plan(group: NDArray[np.int64]) -> Plan:
         nodes, vertex = np.delete(nodes, left + 1), np.delete(vertex, left + 1)
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """In the place of a session: computes on numbers in clear, and declares what would cross."""
-
-    first: bool
-
-
 def open_session(*, first: bool, simulated: bool) -> Party[TwoParty | Simulated]:
     """Set up a session of the server (the first) and the helper."""
     if simulated:
-        yield _declared(first, bytes_of_set_up(both_ways=True))
+        sent, received = bytes_of_set_up(both_ways=True)[:: 1 if first else -1]
+        yield Declared(sent, received)
         return Simulated(first)
     return (yield from TwoParty(first=first, both_ways=True).set_up())
 
@@ -158,21 +146,16 @@ def maxima(session: TwoParty | Simulated, plan: Plan, shares: Shares) -> Party[t
     nodes = np.concatenate([shares, np.zeros((sum(len(left) for left, _ in plan.levels), width), np.uint32)])
     following, chosen = plan.rows, []
     for left, right in plan.levels:
-        count = len(left) * width
         difference = (nodes[left] - nodes[right]).ravel()
-        if isinstance(session, TwoParty):
-            wins = yield from nonnegative(session, difference)
-            larger = yield from select(session, wins, difference)
-        else:
-            yield _declared(session.first, bytes_of_nonnegative(count), bytes_of_select(count, 4))
-            wins = (difference.view(np.int32) >= 0).astype(np.uint8) & np.uint8(session.first)
-            larger = difference * wins
+        wins = yield from nonnegative(session, difference)
+        larger = yield from select(session, wins, difference)
         nodes[following : following + len(left)] = nodes[right] + larger.reshape(-1, width)
         following += len(left)
         chosen.append(wins)
     found = nodes[plan.roots]
     if isinstance(session, Simulated):
-        yield _declared(session.first, (0, TAG_BYTES + found.nbytes))
+        mine, other = yield from session.both(found, (0, TAG_BYTES + found.nbytes))
+        found = mine + other
     elif session.first:
         told = yield from session.receive("maxima", found.nbytes)
         found = found + np.frombuffer(told.tobytes(), dtype=np.uint32).reshape(found.shape)
@@ -198,18 +181,8 @@ def send_gradients(
         won = nodes[following : following + len(left)]
         flat = won.ravel()
         # What enters the highest level is the server's alone.
-        if isinstance(session, TwoParty):
-            to_left = yield from select(session, wins, flat, of_first=above)
-        else:
-            yield _declared(session.first, bytes_of_select(len(flat), 8, of_first=above))
-            to_left = flat * wins
+        to_left = yield from select(session, wins, flat, of_first=above)
         nodes[left] = to_left.reshape(-1, width)
         nodes[right] = won - nodes[left]
         above = False
     return nodes[: plan.rows]
-
-
-def _declared(first: bool, *costs: tuple[int, int]) -> Declared:
-    """What the two parties would send, as this one sees it."""
-    sent, received = (sum(cost[i] for cost in costs) for i in ((0, 1) if first else (1, 0)))
-    return Declared(sent, received)

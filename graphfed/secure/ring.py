@@ -13,7 +13,8 @@ with a number of the other's: (1 - 2 b_1) d_1 chosen by b_2, and (1 - 2 b_2) d_2
 transfer each, in both directions (section 4.2 there).
 
 Shares of results are uniform: each is a difference of a number from a transfer key that the other does not
-have. What is opened is in the name of the function. Semi-honest, see `session` and `ot`."""
+have. What is opened is in the name of the function. With `session.Simulated` in the place of a session the
+same functions give the same results and declare the same bytes. Semi-honest, see `session` and `ot`."""
 
 import hashlib
 import os
@@ -23,9 +24,10 @@ from numpy.typing import NDArray
 
 from graphfed.secure.compare import LESS, bytes_of_comparison, compare_shared
 from graphfed.secure.ot import COLUMNS, TwoParty, Words, padded
-from graphfed.secure.session import TAG_BYTES, Party
+from graphfed.secure.session import TAG_BYTES, Party, Simulated
 
 __all__ = [
+    "BYTES_OF_JOINT_RANDOM",
     "at_most",
     "bytes_of_at_most",
     "bytes_of_nonnegative",
@@ -45,20 +47,21 @@ _LOW = np.uint32(2**31 - 1)
 #: Transfers in a message of `select`, and messages on their way at once.
 BLOCK, BLOCKS = 8192, 16
 _COMMITMENT, _DRAWN = 32, 32
+BYTES_OF_JOINT_RANDOM = (2 * TAG_BYTES + _COMMITMENT + 2 * _DRAWN, TAG_BYTES + _DRAWN)
+AnySession = TwoParty | Simulated
 
 
-def subtract(session: TwoParty, mine: Ring) -> Party[NDArray[np.signedinteger]]:
+def subtract(session: AnySession, mine: Ring) -> Party[NDArray[np.signedinteger]]:
     """The differences first - second [n], opened to both: who knows its own number knows the other's.
 
     mine [n] uint32 or uint64: this party's; the difference is taken modulo 2^32 or 2^64, signed."""
-    yield from session.send("numbers", mine)
-    theirs = _of(mine, (yield from session.receive("numbers", mine.nbytes)))
+    theirs = yield from session.swap("numbers", mine)
     difference = mine - theirs if session.first else theirs - mine
     return difference.view(np.int32 if mine.dtype == np.uint32 else np.int64)
 
 
 def at_most(
-    session: TwoParty, shares: NDArray[np.uint32], known: NDArray[np.int32]
+    session: AnySession, shares: NDArray[np.uint32], known: NDArray[np.int32]
 ) -> Party[NDArray[np.bool_]]:
     """Whether each shared number [n] is at most the `known` one [n], opened to both.
 
@@ -67,24 +70,32 @@ def at_most(
     drew (`joint_random`)."""
     rest = known.astype(np.int32).view(np.uint32) - shares if session.first else 0 - shares
     bits = yield from nonnegative(session, rest)
-    yield from session.send("bits", np.packbits(bits, bitorder="little"))
-    told = yield from session.receive("bits", -(-len(bits) // 8))
+    told = yield from session.swap("bits", np.packbits(bits, bitorder="little"))
     return (bits ^ np.unpackbits(told, count=len(bits), bitorder="little")).astype(np.bool_)
 
 
-def nonnegative(session: TwoParty, shares: NDArray[np.uint32]) -> Party[Bytes]:
+def nonnegative(session: AnySession, shares: NDArray[np.uint32]) -> Party[Bytes]:
     """This party's share (exclusive or) of whether each shared number [n] is >= 0, [n] of 0 and 1."""
+    if isinstance(session, Simulated):
+        both = yield from session.both(shares, bytes_of_nonnegative(len(shares)))
+        sign: Bytes = ((both[0] + both[1]) >> _SIGN).astype(np.uint8)
+        return (sign ^ np.uint8(1)) & np.uint8(session.first)
     low = shares & _LOW
     carry = yield from compare_shared(session, _LOW - low if session.first else low, 31)
     sign = (shares >> _SIGN).astype(np.uint8) ^ (carry & LESS)
     return sign ^ np.uint8(session.first)
 
 
-def select(session: TwoParty, bits: Bytes, shares: Ring, *, of_first: bool = False) -> Party[Ring]:
+def select(session: AnySession, bits: Bytes, shares: Ring, *, of_first: bool = False) -> Party[Ring]:
     """This party's additive shares of b d [n], from those of b (exclusive or) and of d.
 
     shares [n] uint32 or uint64; of_first: d is the first party's alone (the second's shares are 0), which
     needs one direction only. Needs a session with transfers both ways, or `of_first`."""
+    if isinstance(session, Simulated):
+        cost = bytes_of_select(len(bits), shares.itemsize, of_first=of_first)
+        one, other = yield from session.both(np.stack([bits.astype(shares.dtype), shares]), cost)
+        product: Ring = (one[0] ^ other[0]) * (one[1] + other[1])
+        return product if session.first else 0 * product
     results = [shares[:0]]
     for start in range(0, len(bits), BLOCK * BLOCKS):
         wave = slice(start, start + BLOCK * BLOCKS)
@@ -118,10 +129,13 @@ def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Par
     return result
 
 
-def joint_random(session: TwoParty) -> Party[bytes]:
+def joint_random(session: AnySession) -> Party[bytes]:
     """32 random bytes that both have and neither chose: the first commits itself before it sees the
     second's."""
     mine, salt = os.urandom(_DRAWN), os.urandom(_DRAWN)
+    if isinstance(session, Simulated):
+        one, other = yield from session.both(np.frombuffer(mine, dtype=np.uint8), BYTES_OF_JOINT_RANDOM)
+        return (one ^ other).tobytes()
     if session.first:
         yield from session.send("commitment", hashlib.sha256(salt + mine).digest())
         theirs = yield from session.receive("drawn", _DRAWN)

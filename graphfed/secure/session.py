@@ -28,16 +28,27 @@ from numpy.typing import NDArray
 
 from graphfed.secure.errors import ProtocolError
 
-__all__ = ["NONCE_BYTES", "TAG_BYTES", "Declared", "Ended", "Party", "Session", "run_both", "run_one"]
+__all__ = [
+    "NONCE_BYTES",
+    "TAG_BYTES",
+    "Declared",
+    "Ended",
+    "Party",
+    "Session",
+    "Simulated",
+    "run_both",
+    "run_one",
+]
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
+Item = TypeVar("Item", bound=np.generic)
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a simulated protocol yields in the place of messages: the bytes that the real one would send and
-    receive."""
+    """What a simulated protocol yields beside its messages: how many bytes more (or fewer) the real one would
+    send and receive."""
 
     sent: int
     received: int
@@ -102,6 +113,12 @@ class Session:
         self.received += len(message)
         return np.frombuffer(message, dtype=np.uint8, offset=TAG_BYTES)
 
+    def swap(self, step: str, mine: NDArray[Item]) -> Party[NDArray[Item]]:
+        """Both send an array of this dtype and shape, and get the other's."""
+        yield from self.send(step, mine)
+        theirs = yield from self.receive(step, mine.nbytes)
+        return np.frombuffer(theirs.tobytes(), dtype=mine.dtype).reshape(mine.shape)
+
     def failed(self, why: str) -> ProtocolError:
         """The error to raise; from now on the session refuses everything."""
         self.broken = why
@@ -116,6 +133,35 @@ class Session:
         self._numbers[not first] += 1
         told = self.id + bytes([first]) + number.to_bytes(8, "little") + step.encode()
         return hashlib.sha256(_LABEL + told).digest()[:TAG_BYTES]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """In the place of a session: the two parties show each other what they have, and declare what the real
+    protocol would send. The same outcomes and the same bytes, and nothing is hidden.
+
+    first: which of the two it is. Of a shared outcome the first party has all, and the second 0."""
+
+    first: bool
+
+    def both(self, mine: NDArray[Item], cost: tuple[int, int]) -> Party[tuple[NDArray[Item], NDArray[Item]]]:
+        """What the first party has and what the second has, arrays of one dtype and shape. cost: bytes of the
+        real protocol from the first and from the second."""
+        yield mine.tobytes()
+        message = yield None
+        if len(message) != mine.nbytes:
+            raise ProtocolError(
+                f"a simulated party shows {len(message)} bytes where {mine.nbytes} are expected"
+            )
+        theirs = np.frombuffer(message, dtype=mine.dtype).reshape(mine.shape)
+        sent, received = cost if self.first else cost[::-1]
+        yield Declared(sent - mine.nbytes, received - len(message))
+        return (mine, theirs) if self.first else (theirs, mine)
+
+    def swap(self, step: str, mine: NDArray[Item]) -> Party[NDArray[Item]]:
+        """`Session.swap`."""
+        pair = yield from self.both(mine, (TAG_BYTES + mine.nbytes,) * 2)
+        return pair[1 if self.first else 0]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from graphfed.secure import ot, ring
 from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, compare, compare_shared
 from graphfed.secure.errors import ProtocolError
 from graphfed.secure.ot import TwoParty, bytes_of_set_up
-from graphfed.secure.session import TAG_BYTES, Party, Session, run_both, run_one
+from graphfed.secure.session import TAG_BYTES, Party, Session, Simulated, run_both, run_one
 
 Use = Callable[[TwoParty], Party[Any]]
 
@@ -171,6 +171,68 @@ def test_what_both_drew_is_the_same_at_both_and_another_every_time() -> None:
 def test_a_number_that_does_not_fit_is_refused(number: int, bits: int, told: str) -> None:
     with pytest.raises(InputError, match=told):
         together(lambda s: compare(s, u32([number]), bits), lambda s: compare(s, u32([0]), bits))
+
+
+# ---- the simulation ----------------------------------------------------------------------------------------
+
+
+def every_block(session: TwoParty | Simulated, side: int, seed: int, count: int) -> Party[dict[str, Any]]:
+    """What each block gives: opened outcomes, and shares to be put together."""
+    draw = np.random.default_rng(seed)
+    small = draw.integers(0, 2**10, (2, count)).astype(np.uint32)[side]
+    shares = draw.integers(0, 2**32, (2, count), dtype=np.uint64).astype(np.uint32)[side]
+    wide = draw.integers(0, 2**63, (2, count), dtype=np.int64).astype(np.uint64)[side]
+    bits = draw.integers(0, 2, (2, count)).astype(np.uint8)[side]
+    known = np.zeros(count, dtype=np.int32)
+    return {
+        "compared": (yield from compare(session, small, 10)),
+        "compared, shared ^": (yield from compare_shared(session, small, 10)),
+        "difference": (yield from ring.subtract(session, small)),
+        "at most": (yield from ring.at_most(session, small if side == 0 else 0 - small, known)),
+        "sign ^": (yield from ring.nonnegative(session, shares)),
+        "product +": (yield from ring.select(session, bits, wide)),
+        "product of the first's +": (
+            yield from ring.select(session, bits, wide * (side == 0), of_first=True)
+        ),
+    }
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31), count=st.integers(0, 30))
+def test_every_block_gives_the_same_and_costs_the_same_to_the_byte_when_it_is_simulated(
+    seed: int, count: int
+) -> None:
+    def real(side: int) -> Party[Any]:
+        session = yield from TwoParty(first=side == 0, both_ways=True).set_up()
+        return (yield from every_block(session, side, seed, count))
+
+    def ideal(side: int) -> Party[Any]:
+        return every_block(Simulated(side == 0), side, seed, count)
+
+    (mine, theirs), (shown, other) = run_both(real(0), real(1)), run_both(ideal(0), ideal(1))
+    first, second = bytes_of_set_up(both_ways=True)
+    assert (mine.sent - first, mine.received - second) == (shown.sent, shown.received)
+    assert (other.sent, other.received) == (shown.received, shown.sent)
+    join = {"^": np.bitwise_xor, "+": np.add}
+    for name in mine.result:
+        pairs = [(mine.result[name], theirs.result[name]), (shown.result[name], other.result[name])]
+        if name[-1] in join:
+            assert np.array_equal(*(join[name[-1]](a, b) for a, b in pairs)), name
+        else:
+            assert all(np.array_equal(x, pairs[0][0]) for pair in pairs for x in pair), name
+
+
+def test_a_simulated_draw_costs_what_a_real_one_costs() -> None:
+    drawn = run_both(*(ring.joint_random(Simulated(first)) for first in (True, False)))
+    assert drawn[0].result == drawn[1].result
+    assert (drawn[0].sent, drawn[0].received) == ring.BYTES_OF_JOINT_RANDOM
+    assert together(ring.joint_random, ring.joint_random)[2] == ring.BYTES_OF_JOINT_RANDOM
+
+
+def test_simulated_parties_that_show_arrays_of_other_sizes_are_refused() -> None:
+    numbers = [np.zeros(n, dtype=np.uint32) for n in (3, 4)]
+    with pytest.raises(ProtocolError, match="a simulated party shows"):
+        run_both(*(compare(Simulated(s == 0), numbers[s], 8) for s in (0, 1)))
 
 
 # ---- what the messages say ---------------------------------------------------------------------------------
