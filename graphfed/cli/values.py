@@ -37,7 +37,7 @@ DEVICES = ("cpu", "cuda")
 SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "dropout", "backbone", "heads", "local_steps", "fraction",
     "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
-    "mu", "server_lr", "beta1", "beta2", "tau", "hops", "vertex_ids", "predictor", "maps", "update",
+    "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps", "update",
     "pooling", "norm", "aggr", "batch_size", "combine", "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
