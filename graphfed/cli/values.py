@@ -37,8 +37,8 @@ DEVICES = ("cpu", "cuda")
 SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "dropout", "backbone", "heads", "local_steps", "fraction",
     "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
-    "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps", "update",
-    "pooling", "norm", "aggr", "batch_size", "combine", "partition.beta", "partition.kind",
+    "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps",
+    "update", "pooling", "norm", "aggr", "batch_size", "combine", "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
 )  # fmt: skip
