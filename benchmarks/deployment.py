@@ -157,7 +157,12 @@ def of_size(lines: Sequence[dict[str, Any]], size: int, sites: int) -> dict[str,
         },
         "processor_milliseconds": {way: summary([ms for (ms,) in told]) for way, told in processor.items()},
         "ratios": {f"link / {way}": ratio(times["link"], times[way]) for way in WAYS[1:]},
-        "processor_ratios": {f"link / {way}": ratio(processor["link"], processor[way]) for way in WAYS[1:]},
+        # What takes less than a tick of the processor's clock counts as nothing, and has no ratio.
+        "processor_ratios": {
+            f"link / {way}": ratio(processor["link"], processor[way])
+            for way in WAYS[1:]
+            if all(ms > 0 for (ms,) in processor[way])
+        },
     }
 
 
