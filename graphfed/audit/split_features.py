@@ -5,13 +5,16 @@ local maps the server gets, for every vertex, `hidden` mixtures of its features 
 that knows the features of some vertices beforehand can learn to undo the mixtures: a tenth of the vertices,
 drawn at random, is known here, a linear map from uploads to features is fitted to them (ridge regression, its
 strength chosen on a part of them), and the variance of the other vertices' features that it explains is told.
-Pooled uploads are taken, as the server has them. The first round is run again."""
+Pooled uploads are taken, as the server has them: with pooling=secure it has nothing else, and these are what
+the protocol opens, to 2^-17, so the round is then run again in clear. The first round is run again."""
+
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import dense_rows
+from graphfed.audit.transcript import Transcript, dense_rows, record_first_round
 
 __all__ = ["CHECK"]
 
@@ -23,7 +26,7 @@ RIDGES = (1e-8, 1e-4, 1e-2, 1.0, 100.0)
 
 def run(audited: AuditedRun) -> Finding:
     """How many vertices' features the server reads, or how much of them it can reconstruct."""
-    transcript = audited.transcript
+    transcript = transcript_of(audited)
     cohort = transcript.cohort
     ids, first = np.unique(cohort.id.cpu().numpy(), return_index=True)
     kept = np.sort(np.random.default_rng(0).permutation(len(ids))[:MOST])
@@ -31,7 +34,7 @@ def run(audited: AuditedRun) -> Finding:
     rows = first[kept]
     truth = dense_rows(cohort.x, rows)
     if audited.config.training.maps == "identity":  # type: ignore[attr-defined]
-        return _read(audited, rows, truth)
+        return _read(audited, transcript, rows, truth)
     uploads = transcript.first("sapgnn/local_embedding", "train").payload.double().cpu()
     place = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()))
     pooled = torch.full((len(ids), uploads.shape[1]), -torch.inf, dtype=torch.float64)
@@ -55,11 +58,20 @@ def run(audited: AuditedRun) -> Finding:
     )
 
 
-def _read(audited: AuditedRun, rows: np.ndarray, truth: torch.Tensor) -> Finding:
+def transcript_of(audited: AuditedRun) -> Transcript:
+    """The first round, with uploads in clear."""
+    training = audited.config.training
+    if training.pooling == "clear":  # type: ignore[attr-defined]
+        return audited.transcript
+    in_clear = replace(training, pooling="clear")  # type: ignore[call-arg]
+    return record_first_round(replace(audited.config, training=in_clear), audited.inputs)
+
+
+def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: torch.Tensor) -> Finding:
     """Identity messages: the rows that arrived are the features."""
     pooling = "sapgnn/features" if audited.config.training.update != "tropical" else None  # type: ignore[attr-defined]
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
-    arrived = dense_rows(audited.transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
+    arrived = dense_rows(transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
     same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
     share = float(same.mean())
     return Finding(

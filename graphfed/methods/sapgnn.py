@@ -26,7 +26,8 @@ Exceptions, each by its own setting: maps=identity shows the server the features
 every holder's gradients, predictor=server the training labels, vertex_ids=plain the ids, and batch_size,
 through the rows that a batch needs, who is near its vertices. With pooling=secure
 the server gets the maxima over holders instead of each holder's embeddings, and the first holder, who helps,
-gets shares of them (`graphfed.secure.maximum`: they must not work together); pooling=simulated counts what
+gets shares of them (`graphfed.secure.maximum`: they must not work together); a vertex's own part, the same at
+all its holders, it reads all the same; pooling=simulated counts what
 that costs, and hides nothing.
 
 Differs from the paper: local maps before upload (the paper: identity, which shows raw features); holders'

@@ -78,3 +78,15 @@ def test_features_that_have_nothing_to_do_with_the_uploads_are_not_reconstructed
     known = torch.arange(400) < 200
     assert explained(seen, truth, known) < 0.02
     assert explained(seen, seen @ torch.randn(5, 7, generator=draw, dtype=torch.float64), known) > 0.999
+
+
+def test_the_maxima_of_secure_pooling_give_away_what_the_maxima_in_clear_do(tmp_path: Path) -> None:
+    """A vertex's own part is the same at all its holders: pooling hides neighbours and whose they are, not
+    that."""
+    pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
+    clear, secure = (
+        found(tmp_path / pooling, "sapgnn", "split_features", hidden=8, pooling=pooling)
+        for pooling in ("clear", "secure")
+    )
+    assert clear.value is not None
+    assert secure.value == pytest.approx(clear.value, abs=1e-6)
