@@ -57,6 +57,7 @@ one that dropped out after sharing one for each of these.
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ def _default_threshold(clients: int) -> int:
     return 2 * clients // 3 + 1
 
 
-class _Machine:
+class _Machine(ABC):
     """One end of one session: it takes its steps in order, each once, and an error is its last."""
 
     def __init__(self, terms: Terms) -> None:
@@ -167,9 +168,9 @@ class _Machine:
             self._forget()
             raise
 
+    @abstractmethod
     def _forget(self) -> None:
         """Drop every secret."""
-        raise NotImplementedError
 
     def _tag(self, kind: str, party: int) -> bytes:
         told = self._session + party.to_bytes(4, "little") + kind.encode()
