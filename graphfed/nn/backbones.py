@@ -23,7 +23,7 @@ from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, entry_sums, row_softmax, spmm
 from graphfed.random import entry_words, fold, glorot
 
-__all__ = ["BACKBONES", "Backbone", "Weights", "gcn_block", "gcn_layer"]
+__all__ = ["BACKBONES", "Backbone", "Weights", "attend", "gcn_block", "gcn_layer", "per_head"]
 
 Weights = dict[str, Tensor | SparseWeights]
 
@@ -217,23 +217,32 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
     """sum_j alpha_ij z_j for every head: z [N_in, heads * H] -> [N_out, heads * H]."""
     block = batch.blocks[layer]
     assert block is not None
-    assert block.words is not None
     att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
-    heads, width = att_src.shape[-2:]
-    scores = linear(z, torch.cat([_per_head(att_src), _per_head(att_dst)], -1), batch, layer).t()
+    heads = att_src.shape[-2]
+    scores = linear(z, torch.cat([per_head(att_src), per_head(att_dst)], -1), batch, layer).t()
+    return attend(z, scores, block, heads, dropout, layer)
+
+
+def attend(
+    z: Tensor, scores: Tensor, block: Block, heads: int, dropout: Dropout | None = None, layer: int = 0
+) -> Tensor:
+    """sum_j alpha_ij z_j for every head, z [N_in, heads * H] -> [N_out, heads * H]; scores [2 heads, N_in]: of
+    every row as a source, then as a target."""
     source = scores[:heads]  # [heads, N_in]
     target = scores[heads:].index_select(1, block.own)  # [heads, N_out]
     # The heads lie on the adjacency's diagonal: vectors over its rows, columns and entries go head by head.
     score = leaky_relu(entry_sums(block.adjacency, target.flatten(), source.flatten()), 0.2)  # [heads * E]
     alpha = row_softmax(block.adjacency, score)
     if dropout is not None:
+        assert block.words is not None
         alpha = dropout.edges(alpha.view(heads, -1), block.words, layer).flatten()
+    width = z.shape[1] // heads
     by_head = z.view(-1, heads, width).transpose(0, 1).reshape(-1, width)  # [heads * N_in, H]
     out = spmm(block.adjacency, by_head, alpha)  # [heads * N_out, H]
     return out.view(heads, -1, width).transpose(0, 1).flatten(1)
 
 
-def _per_head(att: Tensor) -> Tensor:
+def per_head(att: Tensor) -> Tensor:
     """Attention vectors [heads, H] as one matrix [heads * H, heads] with a block per head on its diagonal."""
     eye = torch.eye(att.shape[-2], dtype=att.dtype, device=att.device)
     return (att[..., None] * eye[:, None]).flatten(-3, -2)

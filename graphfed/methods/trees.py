@@ -1,0 +1,315 @@
+"""The trees of Lumos (Pan, Zhu and Chu, ICDE 2023, sections V-A and VI-B) and the networks on them.
+
+Device u keeps the neighbours N_u = {v_1 .. v_w}. Its tree has for each k a pair of leaves, a_k (u itself) and
+b_k (stands for v_k), under a parent P_k, and all parents under one root: 3 w + 1 vertices, 3 w edges. Leaves
+start from features, u's own ones on a_k and what v_k sent on b_k; parents and root start from zeros.
+
+Two ways to compute the same leaf embeddings:
+
+    general   a graph network on the disjoint union of all trees (or, without virtual vertices, of all ego
+              networks: a centre with a leaf for each neighbour), for any number of layers
+    fused     for up to three layers a leaf depends on nothing but its own pair: what leaves a root needs two
+              layers to come down to a leaf, and what enters it two to get there. So all pairs are rows of a
+              few dense products, and there is no graph.
+
+Both take what the first layer's weights make of the features: of u's own once per device, however many leaves
+it has. Shapes: n devices of a cohort, P kept pairs sorted by (keeper, other), H hidden width."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from graphfed.nn.backbones import BACKBONES, attend, per_head
+from graphfed.nn.batch import Block
+from graphfed.nn.layers import Dropout
+from graphfed.nn.sparse import SparseMatrix, spmm
+from graphfed.random import entry_words
+
+__all__ = ["FUSED_LAYERS", "Forest", "Leaves", "fused", "general", "make_forest"]
+
+Weights = dict[str, Tensor]
+
+#: Up to so many layers a leaf depends on its own pair alone.
+FUSED_LAYERS = 3
+#: What a vertex of a tree is, in its stable id.
+_OWN, _NOISED, _PARENT, _ROOT = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """The trees of a cohort's n devices.
+
+    device [P]: the keeper's place in the cohort, ascending; workload [n] int64: w of each device; lone [L]:
+    devices that have one leaf only, their own, under their root, because nobody keeps an edge with them;
+    ids: stable ids of the leaves a and b, the parents [P] and the roots [n]; virtual: whether there are
+    parents and roots."""
+
+    device: Tensor
+    workload: Tensor
+    lone: Tensor
+    ids: tuple[Tensor, Tensor, Tensor, Tensor]
+    virtual: bool
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.workload)
+
+    @property
+    def num_pairs(self) -> int:
+        return len(self.device)
+
+    @cached_property
+    def keepers(self) -> SparseMatrix:
+        """[P, n]: a row for each pair with a one at its keeper."""
+        rows = torch.arange(self.num_pairs + 1, device=self.device.device)
+        ones = torch.ones(self.num_pairs, device=self.device.device)
+        return SparseMatrix.from_csr(rows, self.device, ones, (self.num_pairs, self.num_devices))
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """How many rows of each kind `general` has: own leaves, noised leaves, parents, roots, lone
+        leaves."""
+        pairs, devices = self.num_pairs, self.num_devices
+        return (pairs, pairs, pairs, devices, len(self.lone)) if self.virtual else (devices, pairs)
+
+    @cached_property
+    def edges(self) -> Tensor:
+        """The edges of all trees between the rows of `general`, both directions, [2, 6 P + 2 L]."""
+        pair = torch.arange(self.num_pairs, device=self.device.device)
+        if not self.virtual:
+            one_way = torch.stack([self.device, self.num_devices + pair])
+        else:
+            own, noised, parent, root, lone = self._starts
+            numbers = torch.arange(len(self.lone), device=pair.device)
+            one_way = torch.cat(
+                [
+                    torch.stack([own + pair, parent + pair]),
+                    torch.stack([noised + pair, parent + pair]),
+                    torch.stack([parent + pair, root + self.device]),
+                    torch.stack([lone + numbers, root + self.lone]),
+                ],
+                1,
+            )
+        return torch.cat([one_way, one_way.flip(0)], 1)
+
+    @cached_property
+    def only_lone(self) -> "Forest":
+        """The trees of the lone devices."""
+        few, none = torch.arange(len(self.lone), device=self.lone.device), self.ids[0][:0]
+        ids = (none, none, none, self.ids[3][self.lone])
+        return Forest(few[:0], torch.zeros_like(few), few, ids, self.virtual)
+
+    @property
+    def _starts(self) -> list[int]:
+        return [sum(self.parts[:k]) for k in range(len(self.parts))]
+
+    @cached_property
+    def row_ids(self) -> Tensor:
+        """The stable id of every row of `general`."""
+        own, noised, parent, root = self.ids
+        if not self.virtual:
+            return torch.cat([root, noised])
+        lone = entry_words(root[self.lone], torch.full_like(self.lone, _OWN))
+        return torch.cat([own, noised, parent, root, lone])
+
+    def blocks(self, backbone: str, heads: int, layers: int) -> tuple[Block, ...]:
+        """The edges as each layer of a backbone needs them."""
+        every = torch.arange(sum(self.parts), device=self.device.device)
+        degree = torch.bincount(self.edges[1], minlength=len(every))
+        make = BACKBONES[backbone].blocks(self.row_ids, degree, heads, layers)
+        place = every.expand(2, -1)
+        made: dict[bool, Block] = {}
+        for layer in range(layers):
+            last = layer == layers - 1
+            if last not in made:
+                block = make(self.edges, None, every, every, place, layer)
+                adjacency = block.adjacency.to(dtype=torch.get_default_dtype())
+                made[last] = replace(block, adjacency=adjacency)
+        return tuple(made[layer == layers - 1] for layer in range(layers))
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """Embeddings of leaves: own [P + L, H] of the copies a_k of the devices (pairs first, then the lone ones;
+    without virtual vertices [n, H], the centres), noised [P, H] of the leaves b_k."""
+
+    own: Tensor
+    noised: Tensor
+
+
+def make_forest(
+    device: Tensor, keeper: Tensor, other: Tensor, lone: Tensor, devices: Tensor, *, virtual: bool
+) -> Forest:
+    """device [P] the keeper's place in the cohort, keeper and other [P] stable ids of the two; lone [L]
+    places; devices [n]: the cohort's stable ids."""
+    ids = tuple(entry_words(keeper * 4 + kind, other) for kind in (_OWN, _NOISED, _PARENT))
+    roots = entry_words(devices * 4 + _ROOT, devices)
+    workload = torch.bincount(device, minlength=len(devices))
+    return Forest(device, workload, lone, (ids[0], ids[1], ids[2], roots), virtual)
+
+
+# ---- the general form --------------------------------------------------------------------------------------
+
+
+def general(
+    forest: Forest,
+    blocks: tuple[Block, ...],
+    weights: Weights,
+    own: Tensor,
+    noised: Tensor,
+    backbone: str,
+    dropout: Dropout | None,
+) -> Leaves:
+    """l layers of the backbone on all trees at once, each with ReLU and dropout.
+
+    own [n, H]: x_u W of every device; noised [P, H]: x''_v W of every pair, W the first layer's weights."""
+    copies = spmm(forest.keepers, own)
+    if forest.virtual:
+        zeros = own.new_zeros(forest.num_pairs + forest.num_devices, own.shape[1])
+        h = torch.cat([copies, noised, zeros, own.index_select(0, forest.lone)])
+    else:
+        h = torch.cat([own, noised])
+    for layer, block in enumerate(blocks):
+        if layer:
+            h = h @ weights[f"layers.{layer}.weight"]
+        h = _propagate(h, weights, block, layer, backbone) + weights[f"layers.{layer}.bias"]
+        h = h.relu()
+        if dropout is not None:
+            h = dropout.rows(h, forest.row_ids, layer)
+    rows = torch.split(h, forest.parts)
+    return Leaves(torch.cat([rows[0], rows[4]]) if forest.virtual else rows[0], rows[1])
+
+
+def _propagate(z: Tensor, weights: Weights, block: Block, layer: int, backbone: str) -> Tensor:
+    if backbone == "gcn":
+        return spmm(block.adjacency, z)
+    source, target = weights[f"layers.{layer}.att_src"], weights[f"layers.{layer}.att_dst"]
+    scores = z @ torch.cat([per_head(source), per_head(target)], -1)
+    return attend(z, scores.t(), block, len(source))
+
+
+# ---- the fused form ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The vertices that matter to pairs: a, b and parent [P, H]; the root [n, H]. None: all zeros."""
+
+    a: Tensor
+    b: Tensor
+    parent: Tensor | None
+    root: Tensor | None
+
+
+def fused(
+    forest: Forest,
+    weights: Weights,
+    own: Tensor,
+    noised: Tensor,
+    backbone: str,
+    layers: int,
+    dropout: Dropout | None,
+) -> Leaves:
+    """`general` for at most FUSED_LAYERS layers of trees with virtual vertices, pair by pair."""
+    copies = spmm(forest.keepers, own)
+    # Parents and roots start from zeros, so of the first layer's products only those of the leaves are there.
+    z = _Rows(copies, noised, None, None)
+    update = _gcn_pairs if backbone == "gcn" else _gat_pairs
+    for layer in range(layers):
+        if layer:
+            weight = weights[f"layers.{layer}.weight"]
+            z = _Rows(*(None if x is None else x @ weight for x in (h.a, h.b, h.parent, h.root)))
+        # A parent is needed while a layer follows; a root while two do.
+        h = update(z, weights, forest, layer, layers - 1 - layer)
+        h = _activated(h, forest, layer, dropout)
+    lone = _lone(forest, weights, own, backbone, layers, dropout)
+    return Leaves(torch.cat([h.a, lone]) if len(lone) else h.a, h.b)
+
+
+def _activated(h: _Rows, forest: Forest, layer: int, dropout: Dropout | None) -> _Rows:
+    rows = [None if x is None else x.relu() for x in (h.a, h.b, h.parent, h.root)]
+    if dropout is not None:
+        for place, ids in enumerate(forest.ids):
+            x = rows[place]
+            if x is not None:
+                rows[place] = dropout.rows(x, ids, layer)
+    return _Rows(*rows)
+
+
+#: 1 / sqrt((1 + 1) (3 + 1)), between a leaf and its parent.
+_ACROSS = 8**-0.5
+
+
+def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
+    """Degrees are 1 of a leaf, 3 of a parent, w of a root; left: the layers that follow."""
+    bias = weights[f"layers.{layer}.bias"]
+    if z.parent is None:
+        a, b = (torch.add(bias, x, alpha=0.5) for x in (z.a, z.b))
+    else:
+        down = torch.add(bias, z.parent, alpha=_ACROSS)
+        a, b = (torch.add(down, x, alpha=0.5) for x in (z.a, z.b))
+    parent = root = None
+    if left:
+        parent = torch.add(bias, z.a + z.b, alpha=_ACROSS)
+        if z.parent is not None:
+            assert z.root is not None
+            down = 0.5 * (forest.workload + 1).to(z.a.dtype).rsqrt()[:, None] * z.root
+            parent = parent.add(z.parent, alpha=0.25) + down.index_select(0, forest.device)
+    if left > 1:
+        root = bias.expand(forest.num_devices, -1)  # it has heard from zeros only
+    return _Rows(a, b, parent, root)
+
+
+def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
+    """A leaf attends to itself and its parent; a parent to itself, its leaves and the root."""
+    bias = weights[f"layers.{layer}.bias"]
+    att_source, att_target = weights[f"layers.{layer}.att_src"], weights[f"layers.{layer}.att_dst"]
+    heads, width = att_source.shape
+    both = torch.cat([per_head(att_source), per_head(att_target)], -1)
+
+    def scored(x: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """z [P, heads, H], and its scores as source and as target [P, heads]; zeros where it is None."""
+        if x is None:
+            nothing = z.a.new_zeros(heads)
+            return nothing[:, None], nothing, nothing
+        source, target = (x @ both).chunk(2, -1)
+        return x.view(*x.shape[:-1], heads, width), source, target
+
+    above = None if z.root is None else z.root.index_select(0, forest.device)
+    a, b, parent, root = (scored(x) for x in (z.a, z.b, z.parent, above))
+
+    def leaf(x: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
+        share = own.sigmoid()[..., None]
+        return (share * x[0] + (1 - share) * parent[0]).flatten(-2) + bias
+
+    middle = None
+    if left:
+        members = (a, b, parent, root)
+        scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(a[1]) for m in members])
+        shares = torch.softmax(scores, 0)[..., None]
+        middle = shares[0] * a[0] + shares[1] * b[0]
+        if z.parent is not None:
+            middle = middle + shares[2] * parent[0] + shares[3] * root[0]
+        middle = middle.flatten(-2) + bias
+    top = bias.expand(forest.num_devices, -1) if left > 1 else None
+    return _Rows(leaf(a), leaf(b), middle, top)
+
+
+def _lone(
+    forest: Forest, weights: Weights, own: Tensor, backbone: str, layers: int, dropout: Dropout | None
+) -> Tensor:
+    """The leaves [L, H] of devices that have no pair."""
+    if not len(forest.lone):
+        return own[:0, : weights[f"layers.{layers - 1}.bias"].shape[0]]
+    few = forest.only_lone
+    blocks = few.blocks(backbone, _heads(weights, backbone), layers)
+    mine = own.index_select(0, forest.lone)
+    return general(few, blocks, weights, mine, mine[:0], backbone, dropout).own
+
+
+def _heads(weights: Weights, backbone: str) -> int:
+    return len(weights["layers.0.att_src"]) if backbone == "gat" else 1
