@@ -57,7 +57,7 @@ def _content(method: "Method") -> dict[str, Any]:
     return {
         "name": method.name,
         "aliases": _aliases(method),
-        "task": method.task,
+        "tasks": list(method.tasks),
         "summary": method.summary,
         "paper": method.paper,
         "needs": method.requirements(),
@@ -65,6 +65,7 @@ def _content(method: "Method") -> dict[str, Any]:
         "protection": method.protection,
         "messages": dict(method.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],
+        "recipes": {task: method.settings(task) for task in method.tasks},
     }
 
 
@@ -94,6 +95,7 @@ def _page(method: "Method") -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from graphfed.experiment.plan import settings_text
     from graphfed.experiment.settings import settings_of, told
 
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -103,10 +105,11 @@ def _page(method: "Method") -> None:
         method.name: method.summary,
         "also called": ", ".join(_aliases(method)),
         "paper": method.paper,
-        "task": method.task,
+        "task": ", ".join(method.tasks),
         "needs": "; ".join(method.requirements()),
         "what crosses": method.crosses,
         "protection": method.protection,
+        **{f"defaults in {task}": settings_text(method.settings(task)) for task in method.tasks[1:]},
     }
     for what, words in rows.items():
         if words:

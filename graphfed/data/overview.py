@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.graph import Graph, Split
+from graphfed.data.links import PARTS, EdgeSplit, ScoredPairs, scored_pairs
 from graphfed.data.partition import Partition
 from graphfed.data.seeding import generator
 
@@ -22,7 +23,7 @@ DRAWN_VERTICES, DRAWN_EDGES, DRAWN_SITES = 240, 700, 12
 DEVICE, DRAWN_DEVICES = 2, 60
 
 
-def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
+def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
     """Plain JSON: the graph as a whole, its sites (the largest MAX_SITES), and a drawing of a sample.
 
     degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
@@ -32,9 +33,15 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
     cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
     that one site lacks may lie inside another.
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
-    label_skew: mean over sites, by owned vertices, of the total variation distance between a site's classes
-    and all vertices' (0: every site is like the whole; 1: no class in common)."""
+    pairs: with a split of the edges, how many pairs are scored in validation and test; `graph` has the
+    training edges then, no vertex is in a part, and a site's train, val and test are edges it has and pairs
+    it scores. label_skew: mean over sites, by owned vertices, of the total variation distance between a
+    site's classes and all vertices' (0: every site is like the whole; 1: no class in common)."""
     n = graph.num_nodes
+    pairs = None
+    if isinstance(split, EdgeSplit):
+        pairs = scored_pairs(split, partition)
+        split = Split(split.name, *(np.zeros(n, dtype=bool) for _ in range(3)))
     u, v = graph.edges
     degree = np.bincount(u, minlength=n) + np.bincount(v, minlength=n)
     adjacency = sp.coo_matrix((np.ones(len(u), dtype=np.int8), (u, v)), shape=(n, n))
@@ -45,6 +52,7 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
         "edges": graph.num_edges,
         "features": graph.num_features,
         "classes": _classes(graph, split),
+        "pairs": None if pairs is None else dict(zip(PARTS, np.bincount(pairs.part).tolist(), strict=True)),
         "missing": _missing(graph, split),
         "edge_weights": _weights(graph),
         "components": {
@@ -61,7 +69,7 @@ def overview(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]
             "histogram": _histogram(degree),
         },
         "homophily": _homophily(graph.y[u], graph.y[v]),
-        **_sites(graph, split, partition),
+        **_sites(graph, split, partition, pairs),
         "drawing": _drawing(graph, partition, degree),
     }
 
@@ -70,10 +78,11 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An overview's numbers of the graph as a whole, in words and for people."""
     parts, degrees, missing = told["components"], told["degrees"], told["missing"]
     constant, weights = missing["constant_features"], told["edge_weights"]
+    pairs = told.get("pairs")  # overviews that earlier versions wrote have none
     share = 100 * parts["largest"] / max(told["vertices"], 1)
     facts = [
         ("vertices", f"{told['vertices']:,}"),
-        ("edges", f"{told['edges']:,}"),
+        ("edges to train on" if pairs else "edges", f"{told['edges']:,}"),
         ("features", f"{told['features']:,}"),
         ("classes", f"{len(told['classes']):,}"),
         ("connected components", f"{parts['count']:,}, the largest with {share:.1f} % of the vertices"),
@@ -85,7 +94,12 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("edges within a class (homophily)", _percent(told["homophily"])),
         ("vertices without a label", f"{missing['labels']:,}"),
-        ("vertices in no part of the split", f"{missing['split']:,}"),
+        (
+            "pairs to validate and to test on",
+            f"{pairs['val']:,} and {pairs['test']:,}; half of them are edges",
+        )
+        if pairs
+        else ("vertices in no part of the split", f"{missing['split']:,}"),
     ]
     if told["features"]:
         facts.append(("vertices whose features are all zero", f"{missing['features']:,}"))
@@ -183,7 +197,7 @@ def _homophily(y: np.ndarray, other: np.ndarray) -> float | None:
     return float((y == other)[known].mean()) if known.any() else None
 
 
-def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
+def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
     """sites, cut_edges and label_skew."""
     k, p = partition.num_sites, partition
     owned_site, owned = p.held_site[p.held_owner], p.held_vertex[p.held_owner]
@@ -208,6 +222,9 @@ def _sites(graph: Graph, split: Split, partition: Partition) -> dict[str, Any]:
         "cut_edges": count(p.cut_site),
         **{part: count(owned_site[getattr(split, part)[owned]]) for part in ("train", "val", "test")},
     }
+    if pairs is not None:
+        columns["train"] = columns["edges"] + columns["cut_edges"]
+        columns |= {name: count(pairs.site[pairs.part == part]) for part, name in enumerate(PARTS)}
     listed = np.argsort(-columns["owned"], kind="stable")[:MAX_SITES]
     named = site_names(graph, partition)
     rows = [

@@ -6,7 +6,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["hashed_parts", "make_split"]
+__all__ = ["fractions_in", "hashed_parts", "make_split"]
 
 KINDS = ("default", "per_class", "public", "random")
 
@@ -34,7 +34,7 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
         return graph.split
     if kind == "per_class":
         return _per_class(graph, _counts(spec, numbers or "20,500,1000"), seed)
-    return _random(graph, _fractions(spec, numbers or "0.5,0.25,0.25"), seed)
+    return _random(graph, fractions_in(spec, numbers or "0.5,0.25,0.25"), seed)
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
@@ -53,7 +53,7 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
             f"split {_brief(spec)} cannot be drawn where every site sees its own vertices only; give the "
             "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
         )
-    fractions = _fractions(spec, numbers or "0.5,0.25,0.25")
+    fractions = fractions_in(spec, numbers or "0.5,0.25,0.25")
     # A 64-bit hash of (seed, id), as a number in [0, 1).
     place = uniform(fold(seed, "split/random"), torch.from_numpy(ids))[:, 0].numpy()
     return np.searchsorted(np.cumsum(fractions), place, side="right").astype(np.int8)
@@ -63,6 +63,11 @@ def _parsed(spec: str) -> tuple[str, str]:
     """The kind of split that `spec` names, and its numbers as text; InputError for an unknown spec."""
     kind, colon, numbers = spec.partition(":")
     kind = kind.lower()
+    if kind == "edges":
+        raise InputError(
+            f"split {_brief(spec)} deals edges, for link prediction (--task link_prediction); to classify "
+            "vertices deal these, as in 'random:0.5,0.25,0.25'"
+        )
     if kind not in KINDS:
         raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
     if colon and kind in ("default", "public"):
@@ -141,12 +146,15 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
     return per_class, val, test
 
 
-def _fractions(spec: str, numbers: str) -> tuple[float, float, float]:
+def fractions_in(
+    spec: str, numbers: str, example: str = "random:0.5,0.25,0.25"
+) -> tuple[float, float, float]:
+    """The fractions for train, val and test in the numbers of a spec; InputError where they are none."""
     try:
         train, val, test = (float(part) for part in numbers.split(","))
     except ValueError:
         raise InputError(
-            f"split {_brief(spec)} cannot be read; write three fractions, as in 'random:0.5,0.25,0.25'"
+            f"split {_brief(spec)} cannot be read; write three fractions, as in {example!r}"
         ) from None
     # A hair above 1 is rounding (0.7 + 0.2 + 0.1), and NaN fails every comparison.
     if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):

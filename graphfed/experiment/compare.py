@@ -30,14 +30,19 @@ from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
 from graphfed.methods.registry import ALIASES, METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["REFERENCES", "Comparison", "compare", "comparison_in", "comparison_of", "resume_comparison"]
 
-#: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped.
-REFERENCES: dict[str, tuple[str, ...]] = {"classification": ("central", "isolated", "fedavg")}
+#: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped. In
+#: link prediction the last two have no score for a pair whose vertices are at two clients.
+REFERENCES: dict[str, tuple[str, ...]] = {
+    CLASSIFICATION: ("central", "isolated", "fedavg"),
+    LINK_PREDICTION: ("central",),
+}
 
 #: No value of a setting.
 _ABSENT = object()
@@ -143,7 +148,7 @@ class Comparison:
 
     def _caption(self) -> str:
         lines = [
-            "test vertices, percent: mean ± sample standard deviation over seeds",
+            f"test {TASKS[self.task].scored}, percent: mean ± sample standard deviation over seeds",
             "bytes, time: mean of a run",
         ]
         if any(row["test_pooled"] for row in self.rows):
@@ -369,8 +374,9 @@ def _plan(
     # Looked at once: files of one's own are read for every config else.
     options = {**options, "data": data_source(options.get("data", "digits"))}
     names = [row["method"] for row in asked]
-    references = REFERENCES.get(get_method(names[0]).task, ())
-    added = tuple(name for name in references if name not in names)
+    task = _common_task(asked, options)
+    options = {**options, "task": task}
+    added = tuple(name for name in REFERENCES.get(task, ()) if name not in names)
     asked += [{"method": name, "label": name, "settings": {}} for name in added]
     shared = _shared_settings(_settings(settings), [row["method"] for row in asked], options)
     rows: list[Row] = []
@@ -385,6 +391,22 @@ def _plan(
             )
         rows.append(Row(row["label"], configs))
     return rows, added
+
+
+def _common_task(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """The task of all rows; InputError where they have several."""
+    tasks = {}
+    for row in rows:
+        told = row.get("task", options.get("task"))
+        tasks[row["label"]] = get_method(row["method"]).tasks[0] if told is None else str(told)
+    first, *others = tasks.items()
+    for label, task in others:
+        if task != first[1]:
+            raise InputError(
+                f"{first[0]} does {first[1]} and {label} does {task}; one table has one task: give it "
+                f"(--task)"
+            )
+    return first[1]
 
 
 def _row_options(item: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
 from graphfed.experiment.source import DataSource, data_source
 from graphfed.methods.base import Method, TrainingConfig
-from graphfed.methods.registry import get_method
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
 from graphfed.plain_yaml import read_yaml
 
 __all__ = [
@@ -59,8 +60,8 @@ MAX_SEED = 2**63 - 1
 
 #: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
 OPTIONS = (
-    "method", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "sites", "placement",
-    "device", "threads", "data_dir", "out", "checkpoint_every", "set",
+    "method", "task", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "sites",
+    "placement", "device", "threads", "data_dir", "out", "checkpoint_every", "set",
 )  # fmt: skip
 _SEEDS = ("partition_seed", "split_seed")
 #: Settings that are options of their own, so that a run has one place to say them.
@@ -79,6 +80,7 @@ class RunConfig:
     then those it was made with. sites: processes of clients in the runtime "nvflare", None elsewhere."""
 
     method: Method
+    task: str
     training: TrainingConfig
     data: str | Graph | Description
     data_source: DataSource
@@ -114,6 +116,7 @@ class RunConfig:
         """The whole config as plain data, for manifest.json."""
         return {
             "method": self.method.name,
+            "task": self.task,
             "data": self.data_name,
             "data_source": self.data_source.source,
             "data_options": dict(self.data_options),
@@ -138,9 +141,10 @@ class RunConfig:
     def recipe(self) -> dict[str, Any]:
         """The settings in which this run differs from the default recipe, so that no table hides it.
 
-        The default of a shared setting is in `TrainingConfig`; of a method's own it is the method's."""
-        own = dataclasses.asdict(self.method.config(**self.method.defaults))
-        default = own | dataclasses.asdict(TrainingConfig())
+        The default of a shared setting is in `TrainingConfig` and the task's recipe; of a method's own it is
+        the method's."""
+        own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
+        default = own | dataclasses.asdict(TrainingConfig(**TASKS[self.task].recipe))
         chosen = dataclasses.asdict(self.training)
         return {key: value for key, value in chosen.items() if key != "seed" and value != default[key]}
 
@@ -148,6 +152,7 @@ class RunConfig:
 def make_config(
     method: str | None,
     *,
+    task: str | None = None,
     data: Any = "digits",
     clients: int | None = None,
     partition: str | Path | None = None,
@@ -165,6 +170,7 @@ def make_config(
 ) -> RunConfig:
     """Check every choice and fill in the defaults.
 
+    task: default the method's first.
     data: what `data_source` takes, or gave.
     clients: default 10, or as many as the partition fixes.
     partition: a name, or the file of a saved one; default the sites of the data where it has them, else
@@ -184,22 +190,29 @@ def make_config(
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0, MAX_SEED)
+    asked = _task(task, chosen)
     known = data_source(data)
     graph = known.value
-    _check_task(graph, chosen)
+    _check_kind(graph, chosen)
     dealt = _dealing(known.default_partition if partition is None else partition, clients)
     folder = _folder("data_dir", data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     made = "" if dealt.file else dealt.name
-    training, rest = _training(chosen, settings, rounds, seed, _other_names(made, data_defaults))
+    if asked == LINK_PREDICTION and not made:
+        raise InputError(
+            f"the partition in {dealt.file} deals all edges, those of validation and test too; name a "
+            "partition to deal the training edges with, as 'label_dirichlet'"
+        )
+    training, rest = _training(chosen, asked, settings, rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
     kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
     return RunConfig(
         method=chosen,
+        task=asked,
         training=training,
         data=graph,
         data_source=known,
@@ -235,7 +248,7 @@ def checked_training(
         )
     chosen = get_method(_text("method", method))
     seed = _integer("seed", seed, 0, MAX_SEED)
-    training, rest = _training(chosen, dict(settings), rounds, seed, ["split_seed"])
+    training, rest = _training(chosen, CLASSIFICATION, dict(settings), rounds, seed, ["split_seed"])
     return chosen, training, _integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 
@@ -345,7 +358,7 @@ def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
 
 
 def _training(
-    method: Method, settings: dict[str, Any], rounds: int | None, seed: int, others: list[str]
+    method: Method, task: str, settings: dict[str, Any], rounds: int | None, seed: int, others: list[str]
 ) -> tuple[TrainingConfig, dict[str, Any]]:
     """The method's config, and the settings that are not its own."""
     from pydantic import ValidationError
@@ -385,9 +398,9 @@ def _training(
             "leave it out"
         )
     try:
-        return method.config(**{**method.defaults, **mine, "seed": seed}), rest
+        return method.config(**{**method.settings(task), **mine, "seed": seed}), rest
     except ValidationError as error:
-        raise InputError(explain(error.errors(include_url=False)[0], method)) from None
+        raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
 
 
 def _default(method: Method, key: str) -> Any:
@@ -506,13 +519,28 @@ def partition_file(partition: Any) -> Path | None:
     return path if path.suffix or os.sep in partition else None
 
 
-def _check_task(data: str | Graph | Description, method: Method) -> None:
-    """InputError where a data set is for another task than the method."""
-    if not isinstance(data, str) or DATASETS[data].task == method.task:
+def _task(task: Any, method: Method) -> str:
+    """The task that is meant; InputError where there is none of that name, or the method cannot do it."""
+    if task is None:
+        return method.tasks[0]
+    name = _name_in("task", "task", task, TASKS)
+    if name not in method.tasks:
+        able = [other for other in METHODS if name in get_method(other).tasks]
+        raise InputError(
+            f"{method.name} cannot do task {name!r}; choose {' or '.join(able) or 'another task'}, or leave "
+            f"the task out, which is {method.tasks[0]!r} then"
+        )
+    return name
+
+
+def _check_kind(data: str | Graph | Description, method: Method) -> None:
+    """InputError where a data set is no graph."""
+    if not isinstance(data, str) or DATASETS[data].task == "classification":
         return
     raise InputError(
-        f"{method.name} is for {method.task}, but data set {data!r} is for {DATASETS[data].task}; "
-        f"choose one of: {', '.join(name for name, s in DATASETS.items() if s.task == method.task)}"
+        f"{method.name} is for {' and '.join(method.tasks)}, but data set {data!r} is for "
+        f"{DATASETS[data].task}; choose one of: "
+        f"{', '.join(name for name, s in DATASETS.items() if s.task == 'classification')}"
     )
 
 

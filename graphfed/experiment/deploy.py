@@ -25,6 +25,7 @@ from graphfed.experiment.train import Event
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import Kit, load_kit
@@ -59,6 +60,11 @@ def deploy(
     Raises InputError for what cannot be used, at whatever place; GraphfedError where a site or the server
     stays away for longer than the project's patience; Interrupted when SIGINT or SIGTERM came: `resume` goes
     on with what is saved."""
+    if more.pop("task", CLASSIFICATION) != CLASSIFICATION:
+        raise InputError(
+            "link prediction cannot be deployed: sites that read their own files alone cannot draw pairs "
+            "that are no edge anywhere; use the runtime 'local' or 'processes', or leave the task out"
+        )
     for option in AT_THE_SITES:
         if option in more:
             raise InputError(
@@ -243,7 +249,7 @@ def _write(
     result = Result(
         method=method.name,
         dataset=kit.project.name,
-        task=method.task,
+        task=CLASSIFICATION,
         clients=len(kit.project.roster),
         partition="sites",
         rounds=told["rounds"],

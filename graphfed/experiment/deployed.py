@@ -39,7 +39,8 @@ from graphfed.experiment.predict import with_weights
 from graphfed.experiment.schema import Schema, compare_schemas
 from graphfed.experiment.site_data import SiteData, make_site_cohort, read_site
 from graphfed.experiment.sites import part_of_run
-from graphfed.experiment.train import Event, Outcome, owned_rows, train
+from graphfed.experiment.train import Event, Outcome, train
+from graphfed.experiment.vertex_scores import owned_rows
 from graphfed.federation import CLIENTS, Federation, Located, wire
 from graphfed.federation.cohort import cohort_arrays
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors

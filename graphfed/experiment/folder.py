@@ -7,7 +7,7 @@
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
     model.safetensors    the best weights (layout: `weight_arrays`)
-    predictions.parquet  one row for each vertex a site owns
+    predictions.parquet  one row for each vertex a site owns; of link prediction, for each scored pair
     result.json          the result
     report.html          all of it for people, and model_card.md (`graphfed.report`)
 
@@ -31,12 +31,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphfed.data.graph import Split
 from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.experiment.pair_table import PairPredictions, pairs_table
 from graphfed.files import write_bytes, write_json, write_tensors
 from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from graphfed.data.graph import Graph, Split
+    from graphfed.data.graph import Graph
+    from graphfed.data.links import EdgeSplit
 
 __all__ = [
     "CHECKPOINTS",
@@ -290,9 +293,9 @@ def write_run(
     ledger: Mapping[str, Any],
     result: Mapping[str, Any],
     weights: Mapping[str, np.ndarray],
-    predictions: Predictions,
+    predictions: Predictions | PairPredictions,
     graph: "Graph",
-    split: "Split",
+    split: "Split | EdgeSplit",
 ) -> None:
     """Write what a run found, the result last; GraphfedError when the disk refuses."""
     try:
@@ -300,7 +303,7 @@ def write_run(
         write_bytes(folder / "metrics.jsonl", lines.encode())
         write_json(folder / "ledger.json", plain(ledger))
         write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
-        write_predictions(folder / "predictions.parquet", predictions, graph, split)
+        write_predictions(folder / "predictions.parquet", predicted_table(predictions, graph, split))
         write_json(folder / "result.json", plain(result))
     except OSError as error:
         raise cannot_be_written(folder, error) from error
@@ -315,14 +318,27 @@ def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
     )
 
 
-def write_predictions(path: Path, predictions: Predictions, graph: "Graph", split: "Split") -> None:
-    """Write parquet: see `predictions_table`."""
+def write_predictions(path: Path, table: Any) -> None:
+    """Write a pyarrow table as parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(predictions_table(predictions, graph, split), sink)
+    pq.write_table(table, sink)
     write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def predicted_table(
+    predictions: Predictions | PairPredictions,
+    graph: "Graph",
+    split: "Split | EdgeSplit",
+    class_names: Sequence[str] | None = None,
+) -> Any:
+    """The table of what a run predicts: see `predictions_table` and `pair_table.pairs_table`."""
+    if isinstance(predictions, PairPredictions):
+        return pairs_table(predictions, graph)
+    assert isinstance(split, Split)
+    return predictions_table(predictions, graph, split, class_names)
 
 
 def predictions_table(

@@ -144,6 +144,7 @@ def load_rows(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:
 def _input_key(config: RunConfig) -> tuple[Any, ...]:
     """What decides a run's inputs."""
     return (
+        config.task,
         id(config.data) if isinstance(config.data, Graph) else config.data,
         tuple(config.data_options.items()),
         config.data_dir,

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.data.graph import Graph, Split
-from graphfed.data.overview import site_names
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
-from graphfed.experiment.folder import Predictions, check_new_file, predictions_table
+from graphfed.experiment.folder import Predictions, check_new_file, predicted_table
+from graphfed.experiment.pair_table import PairPredictions
 from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
-from graphfed.experiment.run import Inputs, cohort_predictions, load_graph, pooled_partition
+from graphfed.experiment.run import Inputs, load_graph, pooled_partition, predictions_of
 from graphfed.files import read_tensors, write_bytes
+from graphfed.methods.tasks import LINK_PREDICTION
 
 if TYPE_CHECKING:
     from graphfed.federation import Federation
@@ -47,6 +48,11 @@ def predict(
     the graph, and another graph where every client has a model of its own."""
     folder = Path(folder)
     manifest = read_manifest(folder)
+    if manifest.get("config", {}).get("task") == LINK_PREDICTION and not (data is None and nodes is None):
+        raise InputError(
+            f"the run in {folder} predicts links: it scores the pairs of its own split, and no other graph's "
+            "nor chosen vertices'; leave data and nodes out"
+        )
     if not (folder / "result.json").exists():
         raise InputError(
             f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
@@ -59,7 +65,7 @@ def predict(
         inputs = _other_inputs(config, load_graph(config), manifest["data"])
     predictions = _predict(config, inputs, _weights_in(folder), manifest["data"])
     names = tuple(manifest["data"].get("class_names") or ())
-    table = predictions_table(predictions, inputs.graph, inputs.split, names)
+    table = predicted_table(predictions, inputs.graph, inputs.split, names)
     if data is not None:
         # Another graph is one site's, has no split, and numbers its classes in its own way.
         table = table.drop_columns(["split", "site", "label"])
@@ -116,9 +122,9 @@ def _weights_in(folder: Path) -> dict[str, np.ndarray]:
 
 def _predict(
     config: RunConfig, inputs: Inputs, arrays: Mapping[str, np.ndarray], known: Mapping[str, Any]
-) -> Predictions:
+) -> Predictions | PairPredictions:
     """Set up as training does, put the weights in, and predict, all clients stacked."""
-    from graphfed.experiment.train import owned_rows
+    from graphfed.experiment.train import EVALUATIONS
     from graphfed.federation import CLIENTS
     from graphfed.federation.cohort import make_cohort
     from graphfed.methods.base import Task
@@ -130,14 +136,12 @@ def _predict(
     cohort = make_cohort(inputs.graph, inputs.split, partition, fed.hosts[0], device=config.device)
     data = fed.locate(CLIENTS, "data", [cohort])
     with fed.phase("setup", round=0):
-        fresh = method.setup(fed, data, Task(known["features"], known["classes"]), config.training)
+        task = Task(known["features"], known["classes"], config.task)
+        fresh = method.setup(fed, data, task, config.training)
     with fed.phase("predict"):
-        logits = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
-        rows, values = fed.clients.run(owned_rows, data, logits).parts[0]
-    predictions = cohort_predictions(
-        [(cohort, rows, values)], partition, inputs.partition if method.pooled else None
-    )
-    return replace(predictions, site_names=site_names(inputs.graph, inputs.partition))
+        outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
+        rows, values = fed.clients.run(EVALUATIONS[config.task].keep, data, outputs).parts[0]
+    return predictions_of(config, inputs, [(cohort, rows, values)], partition)
 
 
 def with_weights(

@@ -10,6 +10,7 @@ from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
 from graphfed.experiment.run import Inputs, Result, finish, load_inputs, now, write_manifest
+from graphfed.methods.tasks import CLASSIFICATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,6 +102,7 @@ def config_from_json(
             settings |= {"partition_seed": asked["partition_seed"]}
         for prefix in ("data",) if saved is not None else ("partition", "data"):
             settings |= {f"{prefix}.{key}": value for key, value in asked[f"{prefix}_options"].items()}
+        task = asked.get("task", CLASSIFICATION)  # runs of earlier versions do not say so
         options = {key: asked[key] for key in _OPTIONS} | ({} if saved is None else {"partition": saved})
         known = asked["data_dir"] if data_dir is None else data_dir
     except (KeyError, TypeError, AttributeError) as error:
@@ -108,7 +110,7 @@ def config_from_json(
             f"{folder / 'manifest.json'} is damaged, or of another version of graphfed: "
             f"its config lacks {error}"
         ) from None
-    return make_config(data=source, data_dir=known, settings=settings, **options)
+    return make_config(task=task, data=source, data_dir=known, settings=settings, **options)
 
 
 def _saved_partition(named: str | None, folder: Path) -> str | None:

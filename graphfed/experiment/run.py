@@ -14,6 +14,7 @@ import numpy as np
 
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph, Split
+from graphfed.data.links import EdgeSplit, make_edge_split, scored_pairs, training_graph
 from graphfed.data.overview import overview, site_names
 from graphfed.data.own import load_description
 from graphfed.data.partition import Partition, from_assignment
@@ -22,8 +23,10 @@ from graphfed.data.splits import make_split
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import EVERY, RunConfig, default_threads, make_config
+from graphfed.experiment.pair_table import PairPredictions, cohort_pairs
 from graphfed.experiment.progress import show_progress
 from graphfed.files import write_json
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
 if TYPE_CHECKING:
     from graphfed.experiment.train import Event, Outcome
@@ -45,6 +48,7 @@ __all__ = [
     "now",
     "peak_rss_mb",
     "pooled_partition",
+    "predictions_of",
     "run",
     "versions",
     "write_manifest",
@@ -101,21 +105,24 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What a run trains on: the graph, its split and how it is dealt over sites."""
+    """What a run trains on: the graph, its split and how it is dealt over sites. In link prediction the graph
+    has the training edges only, and so has the partition."""
 
     graph: Graph
-    split: Split
+    split: Split | EdgeSplit
     partition: Partition
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Two runs compare only where these three agree."""
-        return {"data": self.graph.hash, "split": self.split.hash, "partition": self.partition.hash}
+        """Two runs compare only where these three agree. The data's is that of the whole graph."""
+        whole = self.split.graph_hash if isinstance(self.split, EdgeSplit) else self.graph.hash
+        return {"data": whole, "split": self.split.hash, "partition": self.partition.hash}
 
 
 def run(
     method: str,
     *,
+    task: str | None = None,
     data: Any = "digits",
     clients: int | None = None,
     partition: str | Path | None = None,
@@ -137,13 +144,15 @@ def run(
 ) -> Result:
     """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
 
+    task: "classification" of vertices, or "link_prediction"; default the method's first.
     data: the name of a data set (`graphfed data list`), the path of a description of one's own files (.yaml,
     see `graphfed.data.description`) or of a whole graph (.pt, .graphml), a description as a mapping, a
     `graphfed.data.graph.Graph`, a PyG `Data` or a networkx graph.
     clients: default 10, or as many as the partition fixes. rounds: default the method's own.
     partition: a name, or the file of a saved one (`Partition.save`, `graphfed data partition`); default
     "column", the sites of the data, where it names them, else "label_dirichlet".
-    split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25".
+    split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; in link prediction
+    "edges:0.8,0.05,0.15", which is its default.
     runtime: "local", "processes" (one process per client), or "nvflare": a federation over NVIDIA FLARE on
     this machine, whose clients are dealt over `sites` processes (default: one each). A federation on several
     machines: `graphfed.deploy`.
@@ -164,6 +173,7 @@ def run(
         raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
     config = make_config(
         method,
+        task=task,
         data=data,
         clients=clients,
         partition=partition,
@@ -194,8 +204,13 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
     Raises InputError for missing files, too many clients, a split the data set does not have, ..."""
     graph = load_graph(config, graphs)
     check_graph(config, graph)
-    split = make_split(graph, config.split, config.split_seed)
-    check_split(graph, split)
+    split: Split | EdgeSplit
+    if config.task == LINK_PREDICTION:
+        split = make_edge_split(graph, config.split, config.split_seed)
+        graph = training_graph(graph, split)
+    else:
+        split = make_split(graph, config.split, config.split_seed)
+        check_split(graph, split)
     inputs = Inputs(graph, split, deal(config, graph))
     check_inputs(config, inputs)
     return inputs
@@ -207,7 +222,7 @@ def check_graph(config: RunConfig, graph: Graph) -> None:
         raise InputError(
             f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
         )
-    if not (graph.y >= 0).any():
+    if config.task == CLASSIFICATION and not (graph.y >= 0).any():
         raise InputError(
             f"{graph.name!r} has no labels to train on; name their column in its description (label: ...)"
         )
@@ -280,6 +295,8 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
             f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} gives "
             f"none to client {int(here.argmin())}; use fewer clients or another partition"
         )
+    if isinstance(inputs.split, EdgeSplit):
+        scored_pairs(inputs.split, inputs.partition)
     from graphfed.nn.backbones import BACKBONES
 
     backbone = config.training.backbone
@@ -326,13 +343,15 @@ def finish(
         trained = _train(config, inputs, folder, start, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
-    details = {**outcome.details, "recipe": config.recipe(), "test_confusion": outcome.test_confusion}
+    details = {**outcome.details, "recipe": config.recipe()}
+    if config.task == CLASSIFICATION:
+        details["test_confusion"] = outcome.test_confusion
     if pooled is not None:
         details["test_pooled"] = pooled
     result = Result(
         method=config.method.name,
         dataset=inputs.graph.name,
-        task=config.method.task,
+        task=config.task,
         clients=inputs.partition.num_sites,
         partition=config.partition,
         rounds=outcome.rounds_run,
@@ -448,7 +467,10 @@ def _bytes_needed(config: RunConfig, inputs: Inputs) -> int:
     width = training.hidden * (training.heads if training.backbone == "gat" else 1)
     models = inputs.partition.num_sites if config.method.personal else 1
     weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
-    return 13 * models * weights + graph.num_nodes * (8 * graph.num_classes + 64) + 1_000_000
+    rows = graph.num_nodes * (8 * graph.num_classes + 64)
+    if isinstance(inputs.split, EdgeSplit):
+        rows = 64 * inputs.split.edges.shape[1]
+    return 13 * models * weights + rows + 1_000_000
 
 
 @dataclass(frozen=True)
@@ -458,7 +480,7 @@ class _Trained:
     outcome: "Outcome"
     ledger: "Ledger"
     weights: dict[str, np.ndarray]
-    predictions: files.Predictions
+    predictions: "files.Predictions | PairPredictions"
 
 
 def _train(
@@ -476,7 +498,7 @@ def _train(
 
     method = config.method
     partition = pooled_partition(inputs.graph) if method.pooled else inputs.partition
-    task = Task(inputs.graph.num_features, inputs.graph.num_classes)
+    task = Task(inputs.graph.num_features, inputs.graph.num_classes, config.task)
 
     def cohort(clients: Sequence[int]) -> "Cohort":
         return make_cohort(inputs.graph, inputs.split, partition, clients, device=config.device)
@@ -521,14 +543,20 @@ def _train(
         ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
     return _Trained(
-        outcome,
-        ledger,
-        _model_arrays(method, outcome),
-        dataclasses.replace(
-            cohort_predictions(parts, partition, inputs.partition if method.pooled else None),
-            site_names=site_names(inputs.graph, inputs.partition),
-        ),
+        outcome, ledger, _model_arrays(method, outcome), predictions_of(config, inputs, parts, partition)
     )
+
+
+def predictions_of(
+    config: RunConfig, inputs: Inputs, parts: "list[tuple[Cohort, Any, Any]]", partition: Partition
+) -> "files.Predictions | PairPredictions":
+    """What every host predicts, (cohort, rows or pairs [n], logits or scores) each, by vertex and site.
+    partition: the one trained on."""
+    owners = inputs.partition if config.method.pooled else None
+    names = site_names(inputs.graph, inputs.partition)
+    if config.task == LINK_PREDICTION:
+        return cohort_pairs(parts, partition, owners, names)
+    return dataclasses.replace(cohort_predictions(parts, partition, owners), site_names=names)
 
 
 def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
@@ -559,7 +587,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
     None where there is no shared model, or where `test` asks this already."""
     from graphfed.experiment.train import pooled_score
 
-    if not config.method.shared_model:
+    if not config.method.shared_model or isinstance(inputs.split, EdgeSplit):
         return None
     (weights,) = outcome.state.weights.parts
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)

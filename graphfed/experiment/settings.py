@@ -50,10 +50,11 @@ class Setting:
         return dataclasses.asdict(self)
 
 
-def settings_of(method: Method) -> list[Setting]:
-    """Every setting of a method that --set takes, in the order of its config: shared ones first."""
+def settings_of(method: Method, task: str | None = None) -> list[Setting]:
+    """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
+    defaults to tell (None: the method's first)."""
     shared = {field.name for field in dataclasses.fields(TrainingConfig)}
-    default = method.config(**method.defaults)
+    default = method.config(**method.settings(task))
     fields: Mapping[str, Any] = method.config.__pydantic_fields__  # type: ignore[attr-defined]
     return [
         _setting(name, field, getattr(default, name), name not in shared)
@@ -110,11 +111,11 @@ MISSED = {
 }  # fmt: skip
 
 
-def explain(complaint: Mapping[str, Any], method: Method) -> str:
+def explain(complaint: Mapping[str, Any], method: Method, task: str | None = None) -> str:
     """A complaint of pydantic (`ValidationError.errors()`) as one line: key, value, expectation, default."""
     key = str(complaint["loc"][0]) if complaint["loc"] else ""
     value = complaint["input"]
-    setting = next((s for s in settings_of(method) if s.name == key), None)
+    setting = next((s for s in settings_of(method, task) if s.name == key), None)
     if setting is None or complaint["type"] not in MISSED:
         reason = complaint["msg"][:1].lower() + complaint["msg"][1:]
         return f"{key or method.name}={shown(value)} cannot be used: {reason}"
@@ -174,6 +175,7 @@ OPTION_WORDS: dict[str, str] = {
     other: name
     for name, others in {
         "clients": "clients num_clients n_clients n_trainers num_trainers sites num_sites k",
+        "task": "task task_name task_type problem",
         "seed": "seed random_seed random_state manual_seed",
         "data": "data dataset data_name",
         "partition": "partition partitioner split_type distribution",

@@ -39,14 +39,13 @@ from graphfed.experiment.run import Inputs, Result, execute, keep_partition, now
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
+from graphfed.methods.tasks import TASKS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["Range", "Sweep", "resume_sweep", "sweep", "sweep_in"]
 
-#: By task: the validation metric that decides; the larger, the better.
-SELECTION = {"classification": "accuracy"}
 #: Trials of one sweep: more than anybody waits for.
 MAX_TRIALS = 10_000
 #: Of the trials, how many the screen shows.
@@ -375,7 +374,7 @@ def _finish(
 ) -> Sweep:
     """Run what is missing, choose, reveal the test metrics of what is chosen, and write sweep.json."""
     first = next(iter(plan.configs.values()))
-    metric = SELECTION[first.method.task]
+    metric = TASKS[first.task].metric
     total = plan.trials or len(list(plan.combinations()))
 
     def measure(number: int, settings: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any
 from graphfed.errors import InputError, did_you_mean
 from graphfed.experiment import folder as files
 from graphfed.experiment.reopen import read_manifest
+from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
 __all__ = ["TRACKERS", "Point", "TrackedRun", "Written", "read_runs", "track"]
 
@@ -209,7 +210,8 @@ def _to_tensorboard(runs: Sequence[TrackedRun], out: Path) -> list[Written]:
                         "config", "\n".join(f"    {key}: {value}" for key, value in told.items()), 0
                     )
                     plain = {key: _plain(value) for key, value in run.params.items()}
-                    for summary in summarise(plain, dict.fromkeys(("val/accuracy", "test/accuracy"))):
+                    metric = TASKS[str(run.params.get("task", CLASSIFICATION))].metric
+                    for summary in summarise(plain, dict.fromkeys((f"val/{metric}", f"test/{metric}"))):
                         writer.file_writer.add_summary(summary)
                 for point in new:
                     writer.add_scalar(point.tag, point.value, point.step, walltime=point.time)

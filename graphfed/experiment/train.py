@@ -1,51 +1,49 @@
-"""One run of any classification method: the part that is the same for all of them.
+"""One run of any method and task: the part that is the same for all of them.
 
 It is a program over places too, so it runs wherever a method runs: every round starts with one control
-broadcast, metrics are sums of client parts and cross as named transfers, the best round is chosen on the
-validation vertices alone, and the test vertices are scored once, at the end. `Outcome` is what this process
-may know: at a site its own predictions, at the server the metrics, in the local runtime both."""
+broadcast, what metrics are made of crosses as named transfers, the best round is chosen on the validation
+part alone, and the test part is scored once, at the end. What is scored and how is the task's
+(`EVALUATIONS`). `Outcome` is what this process may know: at a site its own predictions, at the server the
+metrics, in the local runtime both."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import partition
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
+from graphfed.experiment.evaluation import Evaluation, Scored
+from graphfed.experiment.link_scores import LINKS
+from graphfed.experiment.vertex_scores import MESSAGES as VERTEX_MESSAGES
+from graphfed.experiment.vertex_scores import VERTICES, metrics_of, score_clients, total
 from graphfed.federation import Federation, Located
-from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Method, State, Task, TrainingConfig, clients_in_round
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.methods.training import choose_clients, own_view, predict_shared, prepare
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
 
-__all__ = ["MESSAGES", "Event", "Outcome", "pooled_score", "train"]
+__all__ = ["EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "train"]
 
+#: By task.
+EVALUATIONS: dict[str, Evaluation] = {CLASSIFICATION: VERTICES, LINK_PREDICTION: LINKS}
 
-#: The transfers of every run beside the method's own, in words (see `Method.messages`).
+#: The transfers of every run that classifies beside the method's own, in words (see `Method.messages`); those
+#: of other evaluations are in their files.
 MESSAGES = {
     "control": "What opens a round: whether to keep, save or stop, and who takes part. Public.",
-    "val_scores": "How many of a site's validation vertices of each class are predicted as which class, and "
-    "their summed loss, in every evaluated round. The server reads each site's table.",
-    "final_val_scores": "The table of val_scores for the chosen model, once.",
-    "final_test_scores": "How many of a site's test vertices of each class are predicted as which class, and "
-    "their summed loss, once. The server reads each site's table.",
+    **VERTEX_MESSAGES,
 }
 
-#: What a vertex counts for in scores. A vertex that several clients own counts once, each one's prediction
-#: for an equal share: with up to 16 owners that is a whole number of these units, so sums are exact.
-SCORE_UNITS = 720_720
-
-#: accuracy, macro_f1 and loss; None where there was nothing to score
+#: accuracy, macro_f1 and loss, or auc and loss; None where there was nothing to score
 Metrics = dict[str, float | None]
 
 
@@ -66,8 +64,10 @@ class Event:
 @dataclass(frozen=True)
 class Outcome:
     """What a run gave. best_round: None where every client has its own; val, test and test_confusion [C, C +
-    1] (class, prediction, none) are known where the server is, None elsewhere; state: of the best round;
-    predictions: at the clients, (rows [n], logits [n, C]) of every owned vertex."""
+    1] (class, prediction, none; None where no classes are predicted) are known where the server is, None
+    elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
+    vertex, or (pairs [n], scores [n]) of every scored pair; details: more of the test, in link prediction
+    test_roc, points [false positive rate, true positive rate]."""
 
     best_round: int | None
     rounds_run: int
@@ -81,91 +81,18 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-# ---- functions run at the clients --------------------------------------------------------------------------
-
-
-def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tensor]:
-    """Every client's confusion counts [K, C, C + 1] (class, prediction), in SCORE_UNITS, and summed loss [K].
-
-    The last column counts rows whose logits are not all finite: training has diverged, they predict
-    nothing."""
-    rows = cohort.rows(target)
-    y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
-    predicted = torch.where(logits.isfinite().all(1), logits.argmax(1), c)
-    cells = (client * c + y) * (c + 1) + predicted
-    parts = SCORE_UNITS // cohort.owners[rows]
-    confusion = torch.zeros(cohort.num_clients * c * (c + 1), dtype=torch.int64, device=y.device)
-    confusion = confusion.index_add_(0, cells, parts).view(-1, c, c + 1)
-    loss = torch.zeros(cohort.num_clients, dtype=torch.float64, device=y.device)
-    losses = cross_entropy(logits.double(), y, reduction="none") * parts / SCORE_UNITS
-    return {"confusion": confusion, "loss": loss.index_add_(0, client, losses)}
-
-
-def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The cohort's sum over its clients."""
-    return {k: v.sum(0) for k, v in scores.items()}
-
-
-def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Which clients beat their own best validation score, [K] bool, and what it was (in SCORE_UNITS), [K].
-
-    A client without validation vertices always takes the newest round, so it ends with the last."""
-    correct = scores["confusion"].diagonal(dim1=1, dim2=2).sum(1)
-    if best is None:
-        return torch.ones_like(correct, dtype=torch.bool), correct
-    better = (correct > best) | (scores["confusion"].sum((1, 2)) == 0)
-    return better, torch.where(better, correct, best)
-
-
-def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
-    return cohort.rows("all"), logits
-
-
-def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """The logits of a target's rows out of those of every owned row."""
-    rows, logits = predictions
-    place = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
-    place[rows] = torch.arange(len(rows), device=rows.device)
-    return logits[place[cohort.rows(target)]]
-
-
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
-def metrics_of(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """accuracy, macro_f1 (over the classes that occur or are predicted) and mean cross-entropy from confusion
-    counts in SCORE_UNITS."""
-    confusion = sums["confusion"].double() / SCORE_UNITS
-    count = float(confusion.sum())
-    if count == 0:
-        return {"accuracy": float("nan"), "macro_f1": float("nan"), "loss": float("nan")}
-    hit, true, predicted = confusion.diagonal(), confusion.sum(1), confusion[:, :-1].sum(0)
-    seen = (true + predicted) > 0
-    f1 = 2 * hit[seen] / (true + predicted)[seen]
-    return {
-        "accuracy": float(hit.sum()) / count,
-        "macro_f1": float(f1.mean()),
-        "loss": float(sums["loss"]) / count,
-    }
-
-
-def counts_of(confusion: Tensor) -> list[list[float]]:
-    """Confusion counts in vertices: whole numbers where no vertex counts in parts."""
-    return [
-        [units // SCORE_UNITS if units % SCORE_UNITS == 0 else units / SCORE_UNITS for units in row]
-        for row in confusion.tolist()
-    ]
-
-
-def judge(progress: Progress, sums: Mapping[str, Tensor], number: int) -> Progress:
-    """Compare a round's validation accuracy with the best one; of equal rounds the earliest stays."""
-    accuracy = metrics_of(sums)["accuracy"]
-    if bool(sums["confusion"][:, -1].any()):
+def judge(progress: Progress, scored: Scored, number: int, metric: str) -> Progress:
+    """Compare a round's validation metric with the best one; of equal rounds the earliest stays."""
+    value = scored.metrics[metric]
+    if scored.lost:
         first = progress.diverged or number
         return replace(progress, stale=progress.stale + 1, latest_is_best=False, diverged=first)
-    # Without validation vertices (nan) every round is as good as the last one.
-    if progress.best is None or accuracy > progress.best or math.isnan(accuracy):
-        return Progress(number, accuracy, 0, True, progress.diverged)
+    # With nothing to validate on (nan) every round is as good as the last one.
+    if progress.best is None or value > progress.best or math.isnan(value):
+        return Progress(number, value, 0, True, progress.diverged)
     return replace(progress, stale=progress.stale + 1, latest_is_best=False)
 
 
@@ -199,12 +126,12 @@ def plan(
     }
 
 
-def metrics_here(sums: Located) -> Metrics | None:
+def metrics_here(scored: Located) -> Metrics | None:
     """The metrics where the server is in this process; None in a number's place where there was nothing to
     score, or no finite number."""
-    if not sums.parts:
+    if not scored.parts:
         return None
-    return {k: v if math.isfinite(v) else None for k, v in metrics_of(sums.parts[0]).items()}
+    return {k: v if math.isfinite(v) else None for k, v in scored.parts[0].metrics.items()}
 
 
 # ---- the run -----------------------------------------------------------------------------------------------
@@ -229,6 +156,7 @@ def train(
         raise InputError(
             f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
         )
+    evaluation = EVALUATIONS[task.name]
     began = time.perf_counter()
 
     def tell(phase: str, number: int, val: Metrics | None, note: str = "") -> None:
@@ -239,6 +167,8 @@ def train(
     fed.on_news = lambda news: tell("note", 0, None, news)
     with fed.phase("setup", round=0):
         state = method.setup(fed, data, task, config)
+    with fed.phase("eval"):
+        prepared = evaluation.prepare(fed, data)
     ready = time.perf_counter()
     run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
     if checkpoints is not None and checkpoints.start is not None:
@@ -261,7 +191,7 @@ def train(
             if decision["stop"]:
                 break
             number = run.number
-            run, val = _round(fed, method, data, config, run)
+            run, val = _round(fed, method, data, config, run, evaluation, prepared)
             seconds = time.perf_counter() - ready
             run.history.append(
                 {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
@@ -274,17 +204,19 @@ def train(
             f"use a smaller learning rate (lr is {config.lr:g})"
         )
 
-    predictions, final = _score_once(fed, method, data, run.best, config)
+    predictions, final = _score_once(fed, method, data, run.best, config, evaluation, prepared)
     done = time.perf_counter()
     rounds_run = len(run.history)
     tell("done", rounds_run, metrics_here(final["val"]))
-    confusion = [counts_of(sums["confusion"]) for sums in fed.local_parts(final["test"])]
+    told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
+    if decision["diverged"]:
+        told["diverged_in_round"] = decision["diverged"]
     return Outcome(
         best_round=None if method.personal else decision["best_round"],
         rounds_run=rounds_run,
         val=metrics_here(final["val"]),
         test=metrics_here(final["test"]),
-        test_confusion=confusion[0] if confusion else None,
+        test_confusion=told.pop("test_confusion", None),
         seconds={
             "setup": ready - began,
             "train": trained - ready,
@@ -294,7 +226,7 @@ def train(
         history=run.history,
         state=run.best,
         predictions=predictions,
-        details={"diverged_in_round": decision["diverged"]} if decision["diverged"] else {},
+        details=told,
     )
 
 
@@ -313,7 +245,13 @@ def _open_round(
 
 
 def _round(
-    fed: Federation, method: Method, data: Located, config: TrainingConfig, run: Snapshot
+    fed: Federation,
+    method: Method,
+    data: Located,
+    config: TrainingConfig,
+    run: Snapshot,
+    evaluation: Evaluation,
+    prepared: Any,
 ) -> tuple[Snapshot, Metrics | None]:
     """The round that was opened, and its validation metrics where it is evaluated."""
     assert run.decision is not None
@@ -324,29 +262,39 @@ def _round(
     if number % config.eval_every != 0 and number != config.rounds:
         return run, None
     with fed.phase("eval"):
-        logits = method.predict(fed, state, config, "val")
-        scores, sums = _score(fed, data, logits, "val", "val_scores")
-    run = replace(run, evaluated=state, progress=fed.server.run(judge, run.progress, sums, number))
+        outputs = method.predict(fed, state, config, "val")
+        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared)
+    progress = fed.server.run(judge, run.progress, scored, number, evaluation.metric)
+    run = replace(run, evaluated=state, progress=progress)
     if method.personal:
-        better, best_scores = fed.clients.run(better_clients, scores, run.best_scores, outputs=2)
+        assert evaluation.better_clients is not None, (
+            "a personal method has no task in which no client selects"
+        )
+        better, best_scores = fed.clients.run(evaluation.better_clients, scores, run.best_scores, outputs=2)
         chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
         best = State({**state.values, "weights": chosen}, state.prepared)
         run = replace(run, best=best, best_scores=best_scores)
-    return run, metrics_here(sums)
+    return run, metrics_here(scored)
 
 
 def _score_once(
-    fed: Federation, method: Method, data: Located, best: State, config: TrainingConfig
+    fed: Federation,
+    method: Method,
+    data: Located,
+    best: State,
+    config: TrainingConfig,
+    evaluation: Evaluation,
+    prepared: Any,
 ) -> tuple[Located, dict[str, Located]]:
-    """Predict every owned vertex with the chosen state, and score validation and test vertices from that."""
+    """Predict everything with the chosen state, and score the validation and the test part from that."""
     with fed.phase("predict"):
-        logits = method.predict(fed, best, config, "all")
-        predictions = fed.clients.run(owned_rows, data, logits)
+        outputs = method.predict(fed, best, config, "all")
+        predictions = fed.clients.run(evaluation.keep, data, outputs)
     final = {}
     with fed.phase("eval"):
         for target in ("val", "test"):
-            rows = fed.clients.run(rows_of_target, data, predictions, target)
-            _, final[target] = _score(fed, data, rows, target, f"final_{target}_scores")
+            outputs = fed.clients.run(evaluation.of_target, data, predictions, target)
+            _, final[target] = evaluation.score(fed, data, outputs, target, f"final_{target}", prepared)
     return predictions, final
 
 
@@ -361,14 +309,6 @@ def _taking_part(fed: Federation, roster: str | None) -> Iterator[None]:
         yield
     finally:
         fed.set_roster(everyone)
-
-
-def _score(
-    fed: Federation, data: Located, logits: Located, target: str, name: str
-) -> tuple[Located, Located]:
-    """Every client's scores at the clients, and their sum at the server."""
-    scores = fed.clients.run(score_clients, data, logits, target)
-    return scores, fed.sum(fed.clients.run(total, scores), name=name, grad=False)
 
 
 def pooled_score(

@@ -16,13 +16,38 @@ import torch
 from torch import Tensor
 
 from graphfed.data.graph import Graph, Split
+from graphfed.data.links import PARTS, EdgeSplit, scored_pairs
 from graphfed.data.tables import Partition
 from graphfed.errors import InputError
-from graphfed.federation.cohort_checks import check_arrays
+from graphfed.federation.cohort_checks import LINKS, check_arrays
 from graphfed.files import read_metadata, read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix, sums_by
 
-__all__ = ["Cohort", "Names", "cohort_arrays", "load_cohort", "load_names", "make_cohort", "save_cohort"]
+__all__ = [
+    "Cohort",
+    "Links",
+    "Names",
+    "cohort_arrays",
+    "load_cohort",
+    "load_names",
+    "make_cohort",
+    "save_cohort",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """The pairs of vertices that K clients score, of link prediction; sorted by (row, id).
+
+    row [L]: the vertex here; site [L]: the client (stable id) that holds the other one, which may be the
+    same, and id [L] the other vertex's stable id; label [L] bool: whether the pair is an edge; part [L]
+    uint8: 0 validation, 1 test. None of these edges is among those of the cohort."""
+
+    row: Tensor
+    site: Tensor
+    id: Tensor
+    label: Tensor
+    part: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +59,8 @@ class Cohort:
     destination) rows, both directions, no self loops, inside a client; cut_row [C], cut_client [C] (stable
     id), cut_id [C]: edges to other clients' vertices; owned, train, val, test [N] bool: a vertex is trained
     on and scored where it is owned, which may be at several clients; owners [N]: at how many, of all the
-    run's clients; edge_weight [E] and cut_weight [C]: of a weighted graph, else None."""
+    run's clients; edge_weight [E] and cut_weight [C]: of a weighted graph, else None; links: what is scored
+    in link prediction, else None, and then no vertex is in a part."""
 
     clients: tuple[int, ...]
     client: Tensor
@@ -53,6 +79,7 @@ class Cohort:
     num_classes: int
     edge_weight: Tensor | None = None
     cut_weight: Tensor | None = None
+    links: Links | None = None
 
     @property
     def num_rows(self) -> int:
@@ -70,6 +97,13 @@ class Cohort:
         """The rows of "train", "val", "test" or "all" (every owned vertex), ascending [n] int64."""
         mask = {"train": self.train, "val": self.val, "test": self.test, "all": self.owned}[target]
         return mask.nonzero()[:, 0]
+
+    def pairs(self, target: str) -> Tensor:
+        """The pairs in `links` of "val", "test" or "all" (both), ascending [n] int64."""
+        assert self.links is not None
+        if target == "all":
+            return torch.arange(len(self.links.row), device=self.links.row.device)
+        return (self.links.part == PARTS.index(target)).nonzero()[:, 0]
 
     def degree(self, *, with_cut: bool = False) -> Tensor:
         """Neighbours of every row inside its client, and with the cut ones, [N] int64; in a weighted graph
@@ -96,13 +130,15 @@ class Names:
 
 def make_cohort(
     graph: Graph,
-    split: Split,
+    split: Split | EdgeSplit,
     partition: Partition,
     clients: Sequence[int],
     *,
     device: torch.device | str = "cpu",
 ) -> Cohort:
     """Stack the given clients (ascending ids) of a partitioned graph. Features take torch's default dtype.
+
+    With a split of the edges `graph` and `partition` have the training edges only (`links.training_graph`).
 
     Raises InputError for clients that are not sites of the partition, ascending, each once."""
     if list(clients) != sorted({*clients} & {*range(partition.num_sites)}):
@@ -150,6 +186,21 @@ def make_cohort(
             if sparse
             else tensor(mine_x).to(torch.get_default_dtype())
         )
+    links = None
+    if isinstance(split, EdgeSplit):
+        pairs = scored_pairs(split, partition)
+        here = wanted[pairs.site] >= 0
+        links = Links(
+            row=tensor(row_of(pairs.site[here], pairs.id[here])),
+            site=tensor(pairs.other_site[here]),
+            id=tensor(pairs.other_id[here]),
+            label=tensor(pairs.label[here]),
+            part=tensor(pairs.part[here]),
+        )
+        parts = np.zeros((3, len(vertex)), dtype=bool)
+    else:
+        parts = np.stack([mask[vertex] & owned for mask in (split.train, split.val, split.test)])
+
     return Cohort(
         clients=tuple(int(k) for k in clients),
         client=tensor(client),
@@ -161,13 +212,14 @@ def make_cohort(
         cut_client=tensor(partition.cut_remote_site[outside]),
         cut_id=tensor(partition.cut_remote_id[outside]),
         owned=tensor(owned),
-        train=tensor(split.train[vertex] & owned),
-        val=tensor(split.val[vertex] & owned),
-        test=tensor(split.test[vertex] & owned),
+        train=tensor(parts[0]),
+        val=tensor(parts[1]),
+        test=tensor(parts[2]),
         owners=tensor(owners),
         num_classes=graph.num_classes,
         edge_weight=edge_weight,
         cut_weight=cut_weight,
+        links=links,
     )
 
 
@@ -194,6 +246,8 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
     """Everything in a cohort, as arrays by name."""
     weights = _WEIGHTS if cohort.edge_weight is not None else ()
     arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
+    if cohort.links is not None:
+        arrays |= {name: getattr(cohort.links, name[6:]).cpu().numpy() for name in LINKS}
     arrays["clients"] = np.array(cohort.clients, dtype=np.int64)
     arrays["num_classes"] = np.array([cohort.num_classes])
     if isinstance(cohort.x, SparseMatrix):
@@ -239,6 +293,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
         num_classes=int(arrays["num_classes"][0]),
         edge_weight=t.get("edge_weight"),
         cut_weight=t.get("cut_weight"),
+        links=Links(**{name[6:]: t[name] for name in LINKS}) if {*LINKS} & {*t} else None,
         **{name: t[name] for name in _PLAIN},
     )
 

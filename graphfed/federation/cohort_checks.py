@@ -9,7 +9,10 @@ import numpy as np
 
 from graphfed.errors import InputError
 
-__all__ = ["check_arrays"]
+__all__ = ["LINKS", "check_arrays"]
+
+#: The columns of `cohort.Links` in a file.
+LINKS = ("links_row", "links_site", "links_id", "links_label", "links_part")
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -29,7 +32,7 @@ _POINTERS = {"client": "clients", "edge_index": "rows", "cut_row": "rows"}
 def check_arrays(arrays: Arrays, where: str) -> None:
     """InputError where arrays, of which the required ones are there, are not a whole cohort's. where: what
     has them, for the message."""
-    for fault in (_columns, _order, _labels, _features):
+    for fault in (_columns, _order, _labels, _features, _links):
         found = fault(arrays)
         if found is not None:
             raise InputError(f"{where} is not a whole cohort file: {found}; write it again")
@@ -85,6 +88,25 @@ def _features(arrays: Arrays) -> str | None:
         fits = x.ndim == 2 and len(x) == rows and x.dtype.kind == "f" and bool(np.isfinite(x).all())
         return None if fits else "x is no table of finite numbers with a row for each id"
     return _sparse(arrays, rows) if "x_values" in arrays else None
+
+
+def _links(arrays: Arrays) -> str | None:
+    there = [arrays[name] for name in LINKS if name in arrays]
+    if not there:
+        return None
+    kinds = "".join(column.dtype.kind for column in there)
+    if kinds != "iiibu" or any(column.shape != (there[0].size,) for column in there):
+        return f"its scored pairs lack a column of {', '.join(LINKS)}, or these do not go together"
+    row, site, other, _, part = there
+    if row.max(initial=-1) >= arrays["id"].size or part.max(initial=0) > 1:
+        return "a scored pair is of no vertex here, or in no part"
+    step = np.diff(row)
+    ascending = (step > 0) | ((step == 0) & (other[1:] > other[:-1]))
+    if min(row.min(initial=0), site.min(initial=0), other.min(initial=0)) < 0 or not ascending.all():
+        return "its scored pairs are not sorted by vertex, each once"
+    if any(arrays[name].any() for name in ("train", "val", "test")):
+        return "it has scored pairs and vertices in parts of a split"
+    return None
 
 
 def _sparse(arrays: Arrays, rows: int) -> str | None:

@@ -5,8 +5,9 @@
     round(fed, state, config, number) -> State
         one communication round, counted from 1
     predict(fed, state, config, target) -> Located
-        at the clients, logits [n, C] of cohort.rows(target), with only what the method's protocol lets it see
-        at prediction time
+        at the clients, with only what the method's protocol lets it see at prediction time: to classify
+        vertices logits [n, C] of cohort.rows(target); to predict links scores [n] of cohort.pairs(target),
+        any real numbers, the larger the likelier (h_u . h_v), where target is "val", "test" or "all" (both)
 
 `data` is a `Cohort` located at the clients, `task` what everyone knows beforehand.
 
@@ -22,13 +23,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation, Located
+from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
 __all__ = ["Method", "State", "Task", "TrainingConfig", "clients_in_round"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class TrainingConfig:
-    """The settings every method shares; the defaults are the default recipe of node classification."""
+    """The settings every method shares; the defaults are the default recipe of node classification. Of other
+    tasks it differs (`tasks.TASKS`)."""
 
     rounds: int = Field(default=100, ge=1, description="communication rounds")
     lr: float = Field(default=0.5, gt=0, allow_inf_nan=False, description="learning rate of the clients")
@@ -67,10 +70,12 @@ def clients_in_round(fraction: float, num_clients: int) -> int:
 
 @plain_dataclass(frozen=True)
 class Task:
-    """What all parties agreed on before they met: the width of the features and the classes."""
+    """What all parties agreed on before they met: the width of the features, the classes, and which task it
+    is (a name in `tasks.TASKS`)."""
 
     num_features: int
     num_classes: int
+    name: str = CLASSIFICATION
 
 
 @plain_dataclass(frozen=True)
@@ -96,7 +101,8 @@ class Method:
     setup: Callable[[Federation, Located, Task, Any], State]
     round: Callable[[Federation, State, Any, int], State]
     predict: Callable[[Federation, State, Any, str], Located]
-    task: str = "classification"
+    #: The tasks it can do (names in `tasks.TASKS`); the first is the one it does unless it is asked.
+    tasks: tuple[str, ...] = (CLASSIFICATION,)
     #: Trains on the pooled graph as one client: the reference that no federation sees.
     pooled: bool = False
     #: Every client keeps a model of its own and selects it on its own validation vertices.
@@ -124,12 +130,17 @@ class Method:
     crosses: str = ""
     #: What keeps the receiver from reading it, in a few words.
     protection: str = "none: in clear"
-    #: Recipe settings in which the method differs from `TrainingConfig`.
+    #: Recipe settings in which the method differs from the default recipe of its task.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self, task: str | None = None) -> dict[str, Any]:
+        """The settings in which a run of a task (None: the first) differs from `TrainingConfig` where nobody
+        chooses any: the task's recipe, then the method's."""
+        return {**TASKS[task or self.tasks[0]].recipe, **self.defaults}
 
     def requirements(self) -> list[str]:
         """Everything a run of this method asks for, in a few words each."""
-        asked = ["features", "classes"] if self.task == "classification" else []
+        asked = ["features", "classes"] if CLASSIFICATION in self.tasks else ["features"]
         asked += ["all data at one party"] if self.pooled else []
         asked += ["each vertex at one client"] if self.disjoint else []
         asked += [] if self.empty_clients else ["a vertex at every client"]

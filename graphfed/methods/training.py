@@ -3,7 +3,9 @@
 These functions run at the clients. They see a cohort's rows and plain settings, and never loop over clients:
 stacked weights with one elementwise optimiser step are one optimiser per client."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import BACKBONES, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
@@ -24,6 +27,7 @@ GATHER_BELOW = 0.5
 __all__ = [
     "Prepared",
     "choose_clients",
+    "descend",
     "initial_weights",
     "own_view",
     "personal_weights",
@@ -110,8 +114,10 @@ def _train_batch(
 
 
 def initial_weights(task: Task, config: TrainingConfig, device: str) -> Weights:
-    """Shared first weights: the same for every method, placement and number of clients with this seed."""
-    widths = [task.num_features, *[config.hidden] * (config.layers - 1), task.num_classes]
+    """Shared first weights: the same for every method, placement and number of clients with this seed. What
+    comes out are logits [C], or in link prediction embeddings [hidden]."""
+    last = task.num_classes if task.name == CLASSIFICATION else config.hidden
+    widths = [task.num_features, *[config.hidden] * (config.layers - 1), last]
     drawn = BACKBONES[config.backbone].init(fold(config.seed, "weights"), widths, config.heads)
     return {name: w.to(device) for name, w in drawn.items()}
 
@@ -155,7 +161,8 @@ def train_from_shared(
         )
     weights = personal_weights(shared, batch, config)
     before = optimizer or _fresh_state(weights, config)
-    trained, after = _descend(batch, weights, before, config, number, proximal)
+    loss = partial(_class_loss, batch)
+    trained, after = descend(batch, weights, before, config, number, loss, proximal)
     if config.client_state == "reset":
         return trained, {}
     return trained, after if bool(present.all()) else _untouched_where_absent(after, before, weights, present)
@@ -166,17 +173,30 @@ def train_personal(
 ) -> tuple[Weights, AdamState]:
     """Every client goes on from its own weights and optimiser state: nothing crosses, so a round is only a
     point at which to look, and `client_state` has no part in it."""
-    state = optimizer or _fresh_state(weights, config)
-    return _descend(prepared.train, weights, state, config, number, 0.0)
+    return descend(prepared.train, weights, optimizer, config, number, partial(_class_loss, prepared.train))
 
 
 def _fresh_state(weights: Weights, config: TrainingConfig) -> AdamState:
     return adam_init(_values(weights)) if config.optimizer == "adam" else {}
 
 
-def _descend(
-    batch: Batch, weights: Weights, state: AdamState, config: TrainingConfig, number: int, proximal: float
+def _class_loss(batch: Batch, logits: Tensor, step: int) -> Tensor:
+    """The sum over clients of each one's mean cross-entropy."""
+    return (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
+
+
+def descend(
+    batch: Batch,
+    weights: Weights,
+    optimizer: AdamState,
+    config: TrainingConfig,
+    number: int,
+    loss_of: Callable[[Tensor, int], Tensor],
+    proximal: float = 0.0,
 ) -> tuple[Weights, AdamState]:
+    """`local_steps` full-batch steps of round `number` on loss_of(outputs [N_L, width], step). optimizer: its
+    state, {} for a fresh one."""
+    state = optimizer or _fresh_state(weights, config)
     forward = BACKBONES[config.backbone].forward
     start = values = _values(weights)
     for step in range(config.local_steps):
@@ -184,8 +204,7 @@ def _descend(
         dropout = (
             Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
         )
-        logits = forward(_refill(weights, leaves), batch, dropout)
-        loss = (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
+        loss = loss_of(forward(_refill(weights, leaves), batch, dropout), step)
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         if proximal:
             gradients = {k: g + proximal * (values[k] - start[k]) for k, g in gradients.items()}

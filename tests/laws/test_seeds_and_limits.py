@@ -11,7 +11,8 @@ from worlds import World, by_vertex, logits, make_world, pooled, run_local
 from graphfed.data.graph import Split
 from graphfed.data.partition import from_assignment
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment.train import SCORE_UNITS, score_clients, train
+from graphfed.experiment.train import train
+from graphfed.experiment.vertex_scores import SCORE_UNITS, score_clients
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods import fedavg
 from graphfed.methods.registry import get_method

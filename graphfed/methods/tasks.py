@@ -1,0 +1,41 @@
+"""The tasks that there are: what decides in each, and the settings that all methods share by default."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CLASSIFICATION", "LINK_PREDICTION", "TASKS", "TaskSpec"]
+
+CLASSIFICATION, LINK_PREDICTION = "classification", "link_prediction"
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task.
+
+    metric: the validation metric that decides, the larger the better; words: what it is; scored: what the
+    metrics are over; recipe: settings in which its default recipe differs from `TrainingConfig`."""
+
+    metric: str
+    words: str
+    scored: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+
+TASKS: dict[str, TaskSpec] = {
+    CLASSIFICATION: TaskSpec("accuracy", "the class of every vertex", "vertices"),
+    LINK_PREDICTION: TaskSpec(
+        "auc",
+        "which pairs of vertices are edges",
+        "pairs",
+        # As Lumos's authors train every row of their table; they decay no weights.
+        {
+            "rounds": 300,
+            "optimizer": "adam",
+            "lr": 0.01,
+            "weight_decay": 0.0,
+            "dropout": 0.01,
+            "local_steps": 1,
+        },
+    ),
+}
