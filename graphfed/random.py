@@ -6,8 +6,9 @@ processes; and a copy of a row at another client draws the same (methods that ne
 client's stable id into the key).
 
 The generator is a 64-bit mixing hash (the finaliser of SplitMix64, Steele, Lea and Flood 2014). It is fast
-and well mixed and NOT cryptographic: privacy noise and secrets never come from here, they come from the
-operating system's entropy. Ids and words are int64 tensors; results lie on the device of the ids.
+and well mixed and NOT cryptographic: privacy noise and secrets come from the operating system's entropy and
+not from here, but for noise that a stated seed makes repeatable and that protects nothing
+(`graphfed.privacy.noise`). Ids and words are int64 tensors; results lie on the device of the ids.
 """
 
 import math
@@ -24,6 +25,7 @@ __all__ = [
     "lane_probability",
     "permutation",
     "uniform",
+    "words32",
 ]
 
 _MASK = (1 << 64) - 1
@@ -110,6 +112,11 @@ def _row_words(key: int, ids: Tensor, width: int) -> Tensor:
 def uniform(key: int, ids: Tensor, width: int = 1) -> Tensor:
     """Uniform draws in [0, 1) of 53 bits for each row id and column: [N, width] float64."""
     return _shifted(_row_words(key, ids, width), 11).double() * 2.0**-53
+
+
+def words32(key: int, ids: Tensor, width: int) -> Tensor:
+    """32 random bits for each row id and column: [N, width] int32."""
+    return _row_words(key, ids, (width + 1) // 2).view(torch.int32)[:, :width]
 
 
 def permutation(key: int, n: int) -> Tensor:
