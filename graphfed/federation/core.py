@@ -58,7 +58,7 @@ from graphfed.federation.values import (
 from graphfed.federation.wire import WireError, refuse_constant
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseWeights
-from graphfed.secure.session import Ended, Party, run_both, run_one
+from graphfed.secure.session import Ended, Party, run_all, run_both, run_one
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 
@@ -713,6 +713,52 @@ class Federation(OfTheProgram):
             lambda message: link.send(other, f"{key}/{next(sent)}/{end}>{other}", message),
             lambda: link.recv(other, f"{key}/{next(received)}/{other}>{end}"),
         )
+
+    def converse_hosts(self, at_clients: Located, *, name: str) -> Located:
+        """Hosts of clients run two-party protocols with each other, all at the same time: at each host what
+        its parties ended with, {the other host: result}.
+
+        at_clients: {the other host: the party (`session.Party`)} at each host; two hosts talk where each has
+        a party for the other. The ledger counts nothing here: many pairs of clients may share a message, so
+        who calls this charges what the protocols' own messages weigh."""
+        self._expect(at_clients, CLIENTS, name)
+        self._all_present(name)
+        key = self._next_key(name)
+        mine: dict[int, dict[int, Party[Any]]] = dict(zip(self.here, at_clients.parts, strict=True))
+        results: dict[int, dict[int, Any]] = {h: {} for h in mine}
+        elsewhere: dict[Pair, Party[Any]] = {}
+        for h, parties in mine.items():
+            for other, party in parties.items():
+                if other not in mine:
+                    elsewhere[h, other] = party
+                elif h not in mine[other]:
+                    raise PlaceError(
+                        f"{name!r}: {self._name(h)} would talk with {self._name(other)}, which would not"
+                    )
+                elif h < other:
+                    one, two = run_both(party, mine[other][h])
+                    results[h][other], results[other][h] = one.result, two.result
+        for (h, other), result in self._talk_to_all(elsewhere, key).items():
+            results[h][other] = result
+        return Located(CLIENTS, name, tuple(results[h] for h in self.here), self.roster)
+
+    def _talk_to_all(self, parties: Mapping[Pair, Party[Any]], key: str) -> dict[Pair, Any]:
+        """Run parties, by (host here, host in another process)."""
+        if not parties:
+            return {}
+        assert self.link is not None
+        link, sent, received = self.link, dict.fromkeys(parties, 0), dict.fromkeys(parties, 0)
+
+        def send(pair: Pair, message: bytes) -> None:
+            link.send(pair[1], f"{key}/{sent[pair]}/{pair[0]}>{pair[1]}", message)
+            sent[pair] += 1
+
+        def receive(pair: Pair) -> bytes:
+            message = link.recv(pair[1], f"{key}/{received[pair]}/{pair[1]}>{pair[0]}")
+            received[pair] += 1
+            return message
+
+        return run_all(parties, send, receive)
 
     # ---- the tape ------------------------------------------------------------------------------------------
 

@@ -30,14 +30,14 @@ class Flow:
     """How many units (rows, or one part each) every client sends and receives in a transfer, whatever a unit
     weighs.
 
-    sent [K]: units that leave each client (zero for `down`); received [K]: units that reach it (zero for
-    `up`); only of the clients whose traffic this process sees. counted [K] bool: the clients that send or get
-    a message. links [P, 3] (for `peer`): sender, receiver and rows of every pair of clients with traffic."""
+    counted [K] bool: the clients whose traffic this process sees, of those that send or get a message.
+    units: (sent, received) [K] each: units that leave each client (zero for `down`) and that reach it (zero
+    for `up`). links [P, 3] (for `peer`, in the place of units): sender, receiver and rows of pairs of clients
+    with traffic."""
 
     direction: str
-    sent: np.ndarray
-    received: np.ndarray
     counted: np.ndarray
+    units: tuple[np.ndarray, np.ndarray] | None
     links: np.ndarray | None = None
 
     @staticmethod
@@ -45,16 +45,43 @@ class Flow:
         """From the clients `counted` [K] bool to the server, `units` [K] each. Its `back` is from the
         server."""
         units = units.astype(np.int64)
-        return Flow(UP, units, np.zeros_like(units), counted)
+        return Flow(UP, counted, (units, np.zeros_like(units)))
 
     @staticmethod
     def peer(links: np.ndarray, here: np.ndarray) -> "Flow":
-        """Between clients: `links` as above, as seen by a process that holds the clients `here` [K] bool."""
-        sender, receiver, rows = links.T
-        sent, received = np.zeros((2, len(here)), dtype=np.int64)
-        np.add.at(sent, sender, rows)
-        np.add.at(received, receiver, rows)
-        return Flow(PEER, sent * here, received * here, here, links)
+        """Between clients: `links` as above, as seen by a process that holds the clients `here` [K] bool.
+
+        Costs what its links take, however many clients there are."""
+        return Flow(PEER, here, None, links)
+
+    @property
+    def sent(self) -> np.ndarray:
+        """Units that leave each client, [K] int64."""
+        return self._vectors[0]
+
+    @property
+    def received(self) -> np.ndarray:
+        """Units that reach each client, [K] int64."""
+        return self._vectors[1]
+
+    @cached_property
+    def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        if self.units is not None:
+            return self.units
+        sent, received = np.zeros((2, len(self.counted)), dtype=np.int64)
+        self.add_to(sent, received, 1)
+        return sent, received
+
+    def add_to(self, sent: np.ndarray, received: np.ndarray, unit_bytes: int) -> None:
+        """Add the bytes of all units, at `unit_bytes` each, to those of the clients [K] int64, in place."""
+        if self.units is not None:
+            sent += self.units[0] * unit_bytes
+            received += self.units[1] * unit_bytes
+            return
+        assert self.links is not None
+        for clients, total in ((self.links[:, 0], sent), (self.links[:, 1], received)):
+            seen = self.counted[clients]
+            np.add.at(total, clients[seen], self.links[seen, 2] * unit_bytes)
 
     @cached_property
     def messages(self) -> int:
@@ -67,19 +94,24 @@ class Flow:
     @cached_property
     def total(self) -> int:
         """Units in all, each counted once."""
+        if self.links is not None:
+            return int(self.links[self.counted[self.links[:, 0]], 2].sum())
         return int((self.received if self.direction == DOWN else self.sent).sum())
 
     @cached_property
     def back(self) -> "Flow":
         """The same units the other way."""
+        if self.links is not None:
+            return Flow.peer(self.links[:, [1, 0, 2]], self.counted)
         direction = {UP: DOWN, DOWN: UP, PEER: PEER}[self.direction]
-        links = None if self.links is None else self.links[:, [1, 0, 2]]
-        return Flow(direction, self.received, self.sent, self.counted, links)
+        return Flow(direction, self.counted, (self.received, self.sent))
 
     def of(self, clients: np.ndarray) -> "Flow":
         """The part of the flow that comes from (for `down`: goes to) the given clients [K] bool."""
         if self.links is None:
-            return Flow(self.direction, self.sent * clients, self.received * clients, self.counted & clients)
+            return Flow(
+                self.direction, self.counted & clients, (self.sent * clients, self.received * clients)
+            )
         return Flow.peer(self.links[clients[self.links[:, 0]]], self.counted)
 
 
@@ -114,7 +146,7 @@ class Entry:
         )
         self.transfers = self.messages = self.bytes = 0
         self.rounds: dict[int, int] = {}
-        self._sent = np.zeros(len(charge.flow.sent), dtype=np.int64)
+        self._sent = np.zeros(len(charge.flow.counted), dtype=np.int64)
         self._received = self._sent.copy()
         self._flow, self._unit_bytes = charge.flow, 0
 
@@ -142,21 +174,20 @@ class Entry:
 
     def _settle(self) -> None:
         if self._unit_bytes:
-            self._sent = self._sent + self._flow.sent * self._unit_bytes
-            self._received = self._received + self._flow.received * self._unit_bytes
+            self._flow.add_to(self._sent, self._received, self._unit_bytes)
             self._unit_bytes = 0
 
     @property
     def sent(self) -> np.ndarray:
         """Bytes that left each client, [K] int64."""
         self._settle()
-        return self._sent
+        return self._sent.copy()
 
     @property
     def received(self) -> np.ndarray:
         """Bytes that reached each client, [K] int64."""
         self._settle()
-        return self._received
+        return self._received.copy()
 
     def to_json(self) -> dict[str, Any]:
         """The entry as plain data."""
@@ -182,12 +213,12 @@ class Entry:
         """The entry that `to_json` described."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
-        flow = Flow(directions[content["from"], content["to"]], sent, received, sent > 0)
+        flow = Flow(directions[content["from"], content["to"]], sent > 0, (sent, received))
         name, kind, dtype = content["name"], content["kind"], content["dtype"]
         entry = Entry(
             content["phase"], Charge(name, kind, dtype, content["shape"], content["protection"], flow, 0)
         )
-        entry._sent, entry._received = sent, received
+        entry._sent, entry._received = sent.copy(), received.copy()
         entry.transfers, entry.messages, entry.bytes = (
             content[k] for k in ("transfers", "messages", "bytes")
         )

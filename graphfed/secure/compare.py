@@ -12,9 +12,10 @@ by one 1-of-8 transfer: the first party prepares both results for every value of
 All transfers go one way, so one set-up serves. The paper takes its 1-of-16 transfers from another extension
 (KK13), which sends less.
 
-Whoever opens the outcome learns the outcome, and what follows from it and the own number; k and how many
-numbers are compared are public. Shares are uniform each by itself: the first party draws its own, and the
-second's is the bit plus a drawn one. Both parties follow the protocol (semi-honest): see `session` and `ot`.
+Whoever opens the outcome learns the outcome, and what follows from it and the own number; of `is_less`
+whether x < y, and nothing of whether they are equal where it is not. k and how many numbers are compared are
+public. Shares are uniform each by itself: the first party draws its own, and the second's is the bit plus a
+drawn one. Both parties follow the protocol (semi-honest): see `session` and `ot`.
 
 With `session.Simulated` in the place of a session the same functions give the same outcomes and declare the
 same bytes.
@@ -37,8 +38,11 @@ __all__ = [
     "MAX_BITS",
     "bytes_of_comparison",
     "bytes_of_opening",
+    "bytes_of_opening_less",
     "compare",
     "compare_shared",
+    "is_less",
+    "open_less",
     "open_outcomes",
 ]
 
@@ -59,6 +63,12 @@ def compare(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party
     numbers [n]: this party's, of at most `bits` bits; n and `bits` are the same at both ends."""
     shares = yield from compare_shared(session, numbers, bits)
     return (yield from open_outcomes(session, shares))
+
+
+def is_less(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[NDArray[np.bool_]]:
+    """Both learn whether the first party's number is less [n], and not whether the others are equal."""
+    shares = yield from compare_shared(session, numbers, bits)
+    return (yield from open_less(session, shares))
 
 
 def compare_shared(session: TwoParty | Simulated, numbers: Numbers, bits: int) -> Party[Bytes]:
@@ -83,6 +93,14 @@ def open_outcomes(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray
     told = yield from session.swap("outcomes", _packed(shares))
     both = shares ^ _unpacked(told, len(shares))
     return np.where(both & LESS, -1, np.where(both & EQUAL, 0, 1)).astype(np.int8)
+
+
+def open_less(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray[np.bool_]]:
+    """Both send the half of their shares of some outcomes that is of less: whether it is so [n]. The shares
+    of equal stay where they are."""
+    mine = shares & LESS
+    told = yield from session.swap("less", np.packbits(mine, bitorder="little"))
+    return (mine ^ np.unpackbits(told, count=len(shares), bitorder="little")).astype(np.bool_)
 
 
 # ---- the two sides -----------------------------------------------------------------------------------------
@@ -223,6 +241,11 @@ def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
 def bytes_of_opening(count: int) -> int:
     """Bytes of `open_outcomes`, from each."""
     return TAG_BYTES + -(-count // 4)
+
+
+def bytes_of_opening_less(count: int) -> int:
+    """Bytes of `open_less`, from each."""
+    return TAG_BYTES + -(-count // 8)
 
 
 def _check(numbers: Numbers, bits: int) -> None:

@@ -29,23 +29,17 @@ say."""
 import hashlib
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphfed.errors import InputError
 from graphfed.secure.errors import ProtocolError
 from graphfed.secure.session import NONCE_BYTES, TAG_BYTES, Party, Session
 
-try:
+if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-except ImportError:
-    raise InputError(
-        "secure protocols need the package cryptography (45 or newer), which is not installed; install it: "
-        "pip install 'graphfed[secure]'"
-    ) from None
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 __all__ = [
     "BASE_BYTES",
@@ -74,8 +68,6 @@ COLUMNS = 128
 _POINT = 65
 #: Bytes of the base transfers: from the extension's sender, and from its receiver.
 BASE_BYTES = (COLUMNS * 2 * _POINT, _POINT)
-_FIXED_KEY = hashlib.sha256(b"graphfed fixed-key hash").digest()[:16]
-_CURVE = ec.SECP256R1()
 
 
 def padded(count: int) -> int:
@@ -88,25 +80,29 @@ def padded(count: int) -> int:
 
 def _base_receive(session: Session, choices: Bytes) -> Party[list[bytes]]:
     """The key of each choice [128], 16 bytes each."""
+    from graphfed.secure import ciphers
+
     keys, points = [], []
     for bit in choices:
-        mine = ec.generate_private_key(_CURVE)
-        pair = [_encoded(mine.public_key()), _drawn_point()]
+        mine = ciphers.new_key()
+        pair = [ciphers.encoded(mine.public_key()), ciphers.drawn_point()]
         points += pair[::-1] if bit else pair
         keys.append(mine)
     yield from session.send("points", *points)
     told = (yield from session.receive("point", _POINT)).tobytes()
     theirs = _point(session, told)
     return [
-        _base_key(session, j, told, points[2 * j + int(bit)], key.exchange(ec.ECDH(), theirs))
+        _base_key(session, j, told, points[2 * j + int(bit)], ciphers.agreed(key, theirs))
         for j, (bit, key) in enumerate(zip(choices, keys, strict=True))
     ]
 
 
 def _base_send(session: Session) -> Party[list[tuple[bytes, bytes]]]:
     """Both keys of each of 128 transfers."""
-    mine = ec.generate_private_key(_CURVE)
-    told = _encoded(mine.public_key())
+    from graphfed.secure import ciphers
+
+    mine = ciphers.new_key()
+    told = ciphers.encoded(mine.public_key())
     yield from session.send("point", told)
     arrived = (yield from session.receive("points", COLUMNS * 2 * _POINT)).tobytes()
     keys = []
@@ -115,7 +111,7 @@ def _base_send(session: Session) -> Party[list[tuple[bytes, bytes]]]:
         if one == other:
             raise session.failed(f"the two points of the other party's base transfer {j} are the same")
         zero, two = (
-            _base_key(session, j, told, p, mine.exchange(ec.ECDH(), _point(session, p))) for p in (one, other)
+            _base_key(session, j, told, p, ciphers.agreed(mine, _point(session, p))) for p in (one, other)
         )
         keys.append((zero, two))
     return keys
@@ -126,25 +122,11 @@ def _base_key(session: Session, number: int, sender: bytes, receiver: bytes, sec
     return hashlib.sha256(told + secret).digest()[:16]
 
 
-def _drawn_point() -> bytes:
-    """A uniform point whose secret key nobody has: x is drawn until the curve has it, and the sign of y."""
-    while True:
-        drawn = os.urandom(33)
-        told = bytes([2 + (drawn[0] & 1)]) + drawn[1:]
-        try:
-            point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, told)
-        except ValueError:
-            continue
-        return _encoded(point)
+def _point(session: Session, encoded: bytes) -> "ec.EllipticCurvePublicKey":
+    from graphfed.secure import ciphers
 
-
-def _encoded(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-
-
-def _point(session: Session, encoded: bytes) -> ec.EllipticCurvePublicKey:
     try:
-        return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, encoded)
+        return ciphers.point(encoded)
     except ValueError:
         raise session.failed("the other party sent what is no point of P-256") from None
 
@@ -205,11 +187,13 @@ class OTReceiver:
         return columns, _hashed(_transposed(t), start)[: len(bits)]
 
 
-def _stream(seed: bytes) -> CipherContext:
-    return Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+def _stream(seed: bytes) -> "CipherContext":
+    from graphfed.secure import ciphers
+
+    return ciphers.stream(seed)
 
 
-def _expand(streams: list[CipherContext], size: int) -> Bytes:
+def _expand(streams: "list[CipherContext]", size: int) -> Bytes:
     """The next `size` bytes of every stream, [128, size]."""
     zeros = bytes(size)
     if not streams:
@@ -237,7 +221,6 @@ _SWAPS = tuple(
     (np.uint64(shift), np.uint64(mask))
     for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0))
 )
-_permutation = Cipher(algorithms.AES(_FIXED_KEY), modes.ECB()).encryptor()
 
 
 def _hashed(rows: Words, start: int) -> Words:
@@ -249,7 +232,9 @@ def _hashed(rows: Words, start: int) -> Words:
 
 
 def _permuted(rows: Words) -> Words:
-    return np.frombuffer(_permutation.update(rows.data.cast("B")), dtype=np.uint64).reshape(-1, 2)
+    from graphfed.secure import ciphers
+
+    return np.frombuffer(ciphers.permuted(rows.data.cast("B")), dtype=np.uint64).reshape(-1, 2)
 
 
 # ---- 1 of 2^w ----------------------------------------------------------------------------------------------
@@ -334,9 +319,11 @@ def bytes_of_offer(*choices: tuple[int, int]) -> int:
 
 class TwoParty(Session):
     """A session whose first party sends and whose second receives; `both_ways`: the other way round as
-    well."""
+    well. InputError where the extra `secure` is not installed."""
 
     def __init__(self, *, first: bool, both_ways: bool = False) -> None:
+        from graphfed.secure import ciphers  # noqa: F401 - refuses where cryptography is missing
+
         super().__init__(first=first)
         self.both_ways = both_ways
         self.sender, self.receiver = OTSender(self), OTReceiver(self)

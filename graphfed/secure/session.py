@@ -19,7 +19,7 @@ saved, and are never used by two sessions."""
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +36,8 @@ __all__ = [
     "Party",
     "Session",
     "Simulated",
+    "bundled",
+    "run_all",
     "run_both",
     "run_one",
 ]
@@ -43,6 +45,7 @@ __all__ = [
 Result = TypeVar("Result")
 Other = TypeVar("Other")
 Item = TypeVar("Item", bound=np.generic)
+Peer = TypeVar("Peer")
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,7 @@ class _Course(Generic[Result]):
         self._party = party
         self.waits, self.sent, self.received = False, 0, 0
         self.ended: Ended[Result] | None = None
+        self.arrived: deque[bytes] = deque()
 
     def go_on(self, message: bytes | None) -> bytes | None:
         """Hand it the message that it waits for, or go on where it waits for none; gives a message to
@@ -216,18 +220,91 @@ def run_one(
 def run_both(first: Party[Result], second: Party[Other]) -> tuple[Ended[Result], Ended[Other]]:
     """Run both parties here, handing messages over. ProtocolError where both wait for each other."""
     one, other = _Course(first), _Course(second)
-    to_one: deque[bytes] = deque()
-    to_other: deque[bytes] = deque()
-    pairs: list[tuple[_Course[Any], deque[bytes], deque[bytes]]]
-    pairs = [(one, to_one, to_other), (other, to_other, to_one)]
+    pairs: list[tuple[_Course[Any], _Course[Any]]] = [(one, other), (other, one)]
     while one.ended is None or other.ended is None:
         moved = False
-        for course, arriving, leaving in pairs:
-            while course.ended is None and (arriving or not course.waits):
+        for course, to in pairs:
+            while course.ended is None and (course.arrived or not course.waits):
                 moved = True
-                out = course.receive(arriving.popleft()) if course.waits else course.go_on(None)
+                out = course.receive(course.arrived.popleft()) if course.waits else course.go_on(None)
                 if out is not None:
-                    leaving.append(out)
+                    to.arrived.append(out)
         if not moved:
             raise ProtocolError("both parties wait for the other; they do not run the same protocol")
     return one.ended, other.ended
+
+
+def run_all(
+    parties: Mapping[Peer, Party[Any]],
+    send: Callable[[Peer, bytes], None],
+    receive: Callable[[Peer], bytes],
+) -> dict[Peer, Any]:
+    """Run parties whose others are elsewhere, all at the same time: what each ended with. It takes as many
+    steps as the longest of them.
+
+    A party sends a message, then waits for one, in turn, as `bundled` does: so everybody sends before
+    anybody waits, and three can not wait in a circle."""
+    courses = {peer: _Course(party) for peer, party in parties.items()}
+    while running := {peer: course for peer, course in courses.items() if course.ended is None}:
+        for peer, course in running.items():
+            while course.ended is None and not course.waits:
+                if (out := course.go_on(None)) is not None:
+                    send(peer, out)
+        for peer, course in running.items():
+            if course.ended is None and (out := course.receive(receive(peer))) is not None:
+                send(peer, out)
+    return {peer: course.ended.result for peer, course in courses.items() if course.ended is not None}
+
+
+def bundled(parties: Sequence[Party[Result]]) -> Party[list[Ended[Result]]]:
+    """Many parties, whose others are bundled in the same order at one other place, as one: in every step each
+    of the two places sends the other one message with all that its parties have to say. So all of them take
+    as many steps as the longest one alone.
+
+    A message is the number of messages of each party ([n] uint32), their lengths, and they themselves.
+    ProtocolError for one that is not whole, or has a message for a party that has ended."""
+    courses = [_Course(party) for party in parties]
+    while True:
+        leaving = [_until_it_waits(course) for course in courses]
+        ended = [course.ended for course in courses if course.ended is not None]
+        if len(ended) == len(courses) and not any(leaving):
+            return ended
+        yield _bundle(leaving)
+        for course, messages in zip(courses, _unbundled((yield None), len(courses)), strict=True):
+            course.arrived.extend(messages)
+
+
+def _until_it_waits(course: "_Course[Any]") -> list[bytes]:
+    """Go on with what has arrived, until there is no more of it: the messages to send."""
+    leaving = []
+    while course.ended is None and (course.arrived or not course.waits):
+        out = course.receive(course.arrived.popleft()) if course.waits else course.go_on(None)
+        if out is not None:
+            leaving.append(out)
+    if course.arrived:
+        raise ProtocolError("a bundle has a message for a party that has ended")
+    return leaving
+
+
+def _bundle(messages: Sequence[Sequence[bytes]]) -> bytes:
+    counts = [len(those) for those in messages]
+    lengths = [len(message) for those in messages for message in those]
+    told = np.array([*counts, *lengths], dtype="<u4").tobytes()
+    return b"".join([told, *(message for those in messages for message in those)])
+
+
+def _unbundled(bundle: bytes, parties: int) -> list[list[bytes]]:
+    """The messages for each party."""
+    wrong = ProtocolError(f"a bundle of {len(bundle)} bytes is not whole, or not for {parties} parties")
+    if len(bundle) < 4 * parties:
+        raise wrong
+    counts = np.frombuffer(bundle, dtype="<u4", count=parties).astype(np.int64)
+    start = 4 * (parties + int(counts.sum()))
+    if start > len(bundle):
+        raise wrong
+    lengths = np.frombuffer(bundle, dtype="<u4", count=int(counts.sum()), offset=4 * parties)
+    ends = start + np.cumsum(lengths.astype(np.int64))
+    if (int(ends[-1]) if len(ends) else start) != len(bundle):
+        raise wrong
+    cut = iter(zip([start, *ends[:-1].tolist()], ends.tolist(), strict=True) if len(ends) else ())
+    return [[bundle[a:b] for a, b in (next(cut) for _ in range(count))] for count in counts.tolist()]
