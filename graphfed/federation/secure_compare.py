@@ -53,10 +53,13 @@ from graphfed.secure.session import Ended, Party, bundled, run_both
 __all__ = [
     "PairRows",
     "Pairs",
+    "Ways",
     "compare_pairs",
     "converse_pairs",
+    "find_ways",
     "open_pairs",
     "pair_route",
+    "route_along",
     "send",
     "tell",
 ]
@@ -172,6 +175,11 @@ def send(
 def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> PeerRoute:
     """The way of the rows of `send`, for `Federation.exchange`: for who sends on it more than once."""
     ways = fed.clients.run(find_ways, pairs.at_clients, from_rows, to_rows, str(fed.device))
+    return route_along(fed, pairs, ways)
+
+
+def route_along(fed: Federation, pairs: Pairs, ways: Located) -> PeerRoute:
+    """The route of a `Ways` at each host."""
     mine: dict[int, Ways] = dict(zip(fed.here, ways.parts, strict=True))
     send: dict[Pair, Tensor] = {}
     between: set[Pair] = set()

@@ -22,7 +22,9 @@ __all__ = [
     "SparseWeights",
     "entry_sums",
     "multiply",
+    "multiply_csr",
     "pair_columns",
+    "ranges",
     "row_softmax",
     "shift_columns",
     "spmm",
@@ -167,7 +169,7 @@ class SparseMatrix:
     def select_rows(self, rows: Tensor) -> "SparseMatrix":
         """The matrix of the given rows [n] int64, in that order."""
         starts, counts = self.indptr[rows], self.indptr.diff()[rows]
-        entry = _ranges(starts, counts)
+        entry = ranges(starts, counts)
         shape = (len(rows), self.shape[1])
         return SparseMatrix.from_csr(_ends(counts), self.indices[entry], self.values[entry], shape)
 
@@ -220,7 +222,7 @@ def _stable_order(keys: Tensor, num_keys: int) -> Tensor:
     return torch.from_numpy(order).long()
 
 
-def _ranges(starts: Tensor, counts: Tensor) -> Tensor:
+def ranges(starts: Tensor, counts: Tensor) -> Tensor:
     """The concatenated index ranges starts[i] .. starts[i] + counts[i] - 1."""
     ends = counts.cumsum(0)
     offset = torch.repeat_interleave(starts - (ends - counts), counts)
@@ -234,6 +236,11 @@ def _product(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -> 
     # With beta = 0 the empty result is never read; `csr @ dense` would first fill it with zeros.
     out = dense.new_empty(rows, *dense.shape[1:])
     return (torch.addmv if dense.dim() == 1 else torch.addmm)(out, csr, dense, beta=0, out=out)
+
+
+def multiply_csr(matrix: SparseMatrix, dense: Tensor) -> Tensor:
+    """matrix @ dense, [N, M] by [M, H] -> [N, H]; not differentiable."""
+    return _product(matrix.indptr, matrix.indices, matrix.values, dense)
 
 
 def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
@@ -276,8 +283,10 @@ class _SpMM(torch.autograd.Function):
             grad_values = torch.sparse.sampled_addmm(pattern, grad, dense.t(), beta=0.0).values()
         if ctx.needs_input_grad[2]:
             indptr, indices = matrix.pattern.transpose
-            order = matrix.pattern.t_order
-            t_values = matrix.t_values if values is None else values.index_select(0, order)
+            if values is None:
+                t_values = matrix.t_values
+            else:
+                t_values = values.index_select(0, matrix.pattern.t_order)
             grad_dense = _product(indptr, indices, t_values, grad)
         return None, grad_values, grad_dense
 

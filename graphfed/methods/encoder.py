@@ -1,0 +1,265 @@
+"""How a Lumos device sends its features: once, by the one-bit mechanism, a bin of coordinates to each
+receiver (Lumos, section VI-A; methods.md 1.2 and 1.4).
+
+    paper            here
+    wl(u) bins       r(u) bins, one for each of the r(u) devices that keep u
+    eps wl(u) / d    eps / |bin| (accounting=per_receiver), or eps / d (coalition): `bins.budget_of`
+    x'_u             `Sent.flat`: the bits of each bin, packed
+    x''_u, Eq. (27)  `received_features`: (low + high) / 2 and, at the coordinates of the bin, a deviation
+
+Which bin a receiver gets is drawn from the noise; which coordinates are in it follows from a public key, the
+sender's id and the number of bins. So beside the bits a receiver needs that number and the bin's: 8 bytes, from
+which it learns r(u). With pad_bins there are as many bins at every device, sent or not, and it does not; a
+device with more receivers than bins sends the same bin to several.
+
+What a received bit says. The deviation of (27), (high - low) / 2 times c = (e^e' + 1) / (e^e' - 1), makes it
+unbiased; e' is small, so c is large (590 for a bin of 589 coordinates at eps = 2), and so is its variance.
+decode=posterior divides by c where (27) multiplies: the expectation of a value that is low or high with equal
+odds, given its bit, and so the estimate with the smallest mean squared error. What is done with a bit once it
+is sent does not touch its privacy."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation.cohort import Cohort
+from graphfed.nn.bits import pack_bits, unpack_bits
+from graphfed.nn.sparse import SparseMatrix, ranges
+from graphfed.privacy.bins import Accounting, Bins, budget_of, deal_bins, encode_bins
+from graphfed.privacy.local import gain
+from graphfed.privacy.noise import Mechanism, Noise, chunks
+from graphfed.random import entry_words, fold
+
+__all__ = [
+    "EncoderConfig",
+    "Sent",
+    "bytes_of_bins",
+    "check",
+    "encode",
+    "received_features",
+    "receiver_mechanism",
+    "sizes_told",
+]
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class EncoderConfig:
+    """How features are sent."""
+
+    epsilon: float = Field(
+        default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a device's features"
+    )
+    accounting: Accounting = Field(
+        default="per_receiver",
+        description="whom epsilon holds against: each receiver alone (the paper), or all of them together",
+    )
+    decode: Literal["posterior", "unbiased"] = Field(
+        default="posterior",
+        description="what a receiver makes of a bit: the likeliest middle of what it may stand for, or an "
+        "estimate without bias and of large variance (the paper)",
+    )
+    rescale: bool = Field(
+        default=False,
+        description="with decode=unbiased: unbiased over the choice of coordinates too, times d / |bin|",
+    )
+    pad_bins: int | None = Field(
+        default=None,
+        ge=1,
+        description="so many bins at every device, which hides how many receivers it has; none: one for each",
+    )
+    feature_low: float = Field(
+        default=0.0, allow_inf_nan=False, description="what no feature is below, known to everyone"
+    )
+    feature_high: float = Field(
+        default=1.0, allow_inf_nan=False, description="what no feature is above, known to everyone"
+    )
+    noise_seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="seed of the privacy noise, for experiments: no protection then; none: the operating "
+        "system's entropy",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the dealing of coordinates, which is public")
+
+
+def check(config: EncoderConfig) -> None:
+    """InputError for settings that do not go together."""
+    if not config.feature_low < config.feature_high:
+        raise InputError(
+            f"feature_low={config.feature_low:g} must be below feature_high={config.feature_high:g}"
+        )
+    if config.rescale and config.decode != "unbiased":
+        raise InputError("rescale needs decode=unbiased: a posterior mean stays within the bounds")
+
+
+def receiver_mechanism(config: EncoderConfig) -> Mechanism:
+    """What one receiver gets, for the ledger."""
+    return Mechanism(
+        "one-bit in bins",
+        config.epsilon,
+        f"the bits of one bin, to one receiver ({config.accounting}): private between any two feature vectors "
+        "within the bounds",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What a cohort's devices send to their receivers, R in all by (device, receiver): header [R, 2] int32,
+    the number of bins and the bin's; flat uint8, the packed bits row after row; lengths [R] int64, bytes of
+    each. Of each device: epsilon [n] against the receiver that learns most and colluding [n] against all
+    together; coordinates [n] int64 sent in all."""
+
+    header: Tensor
+    flat: Tensor
+    lengths: Tensor
+    epsilon: Tensor
+    colluding: Tensor
+    coordinates: Tensor
+
+
+def encode(cohort: Cohort, rows: Tensor, receiver: Tensor, config: EncoderConfig) -> Sent:
+    """rows [R] ascending: the cohort's row (its device) of each receiver [R], stable ids. To be run once: what
+    is drawn again spends the budget again. InputError for a feature outside the bounds."""
+    assert cohort.x is not None
+    noise, width = Noise(config.noise_seed), cohort.num_features
+    devices, ids = cohort.num_rows, cohort.id
+    count = torch.bincount(rows, minlength=devices)
+    dealt_over = count if config.pad_bins is None else torch.where(count > 0, config.pad_bins, 0)
+    bins = deal_bins(dealing_key(config), ids, width, dealt_over)
+    packed = encode_bins(
+        cohort.x,
+        ids,
+        bins,
+        noise,
+        "lumos/bits",
+        config.epsilon,
+        config.accounting,
+        config.feature_low,
+        config.feature_high,
+    )
+    chosen = _chosen_bins(rows, count, ids, receiver, noise, config)
+    number = bins.first[rows] + chosen
+    size, told = bins.size[number], torch.unique(number)  # a bin that several receivers get is told once
+    spent = _spent(bins.size, config, width)
+    return Sent(
+        header=torch.stack([dealt_over[rows], chosen], 1).int(),
+        flat=_cut(packed, rows, bins.start[number], size),
+        lengths=bytes_of_bins(size),
+        epsilon=spent.new_zeros(devices).scatter_reduce(0, rows, spent[number], "amax"),
+        colluding=spent.new_zeros(devices).index_add(0, bins.device[told], spent[told]),
+        coordinates=count.new_zeros(devices).index_add(0, bins.device[told], bins.size[told]),
+    )
+
+
+def dealing_key(config: EncoderConfig) -> int:
+    """Public: of which coordinates are in which bin of a device."""
+    return fold(config.seed, "lumos", "dealing")
+
+
+def bytes_of_bins(size: Tensor) -> Tensor:
+    """Bytes that the bits of bins of these sizes take."""
+    return (size + 7) // 8
+
+
+def _spent(size: Tensor, config: EncoderConfig, width: int) -> Tensor:
+    """The budget that all bits of each bin take together, float64."""
+    whole = budget_of(config.accounting, config.epsilon, width, size) * size
+    return torch.where(size > 0, whole, 0.0)
+
+
+def _chosen_bins(
+    rows: Tensor, count: Tensor, ids: Tensor, receiver: Tensor, noise: Noise, config: EncoderConfig
+) -> Tensor:
+    """Which bin of its device each receiver gets, [R] int64: a random order of the receivers takes them one
+    after the other, or with pad_bins a random order of the bins."""
+    draw = noise.words("lumos/receivers", entry_words(ids[rows], receiver), 1)[:, 0].long()
+    order = torch.argsort(rows * (1 << 33) + draw)
+    first = count.cumsum(0) - count
+    rank = torch.empty_like(rows)
+    rank[order] = torch.arange(len(rows), device=rows.device) - first[rows]
+    if config.pad_bins is None:
+        return rank
+    bins = torch.argsort(noise.words("lumos/order of bins", ids, config.pad_bins), 1)
+    return bins[rows, rank % config.pad_bins]
+
+
+def _cut(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
+    """The bits start .. start + size - 1 of a row of packed bits [n, D], for each of `rows` [R] ascending,
+    packed anew: [B] uint8."""
+    lengths, width = bytes_of_bins(size), 8 * packed.shape[1]
+    flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=packed.device)
+    done = 0
+    for devices in chunks(len(packed), width):
+        some = slice(*torch.searchsorted(rows, rows.new_tensor([devices.start, devices.stop])).tolist())
+        bits = unpack_bits(packed[devices], width).flatten()
+        taken = bits[ranges((rows[some] - devices.start) * width + start[some], size[some])]
+        padded = bits.new_zeros(8 * int(lengths[some].sum()))
+        padded[ranges(8 * (lengths[some].cumsum(0) - lengths[some]), size[some])] = taken
+        piece = pack_bits(padded.view(-1, 8)).flatten()
+        flat[done : done + len(piece)] = piece
+        done += len(piece)
+    return flat
+
+
+# ---- at the receivers --------------------------------------------------------------------------------------
+
+
+def sizes_told(header: Tensor, width: int) -> Tensor:
+    """How many coordinates each bin has, [P] int64, by headers [P, 2]. InputError for what is no header."""
+    parts, number = header[:, 0].long(), header[:, 1].long()
+    wrong = ((number < 0) | (number >= parts)).nonzero()[:, 0]
+    if len(wrong):
+        raise InputError(f"a device sent bin {int(number[wrong[0]])} of {int(parts[wrong[0]])} bins")
+    return width // parts + (number < width % parts)
+
+
+def received_features(
+    header: Tensor, flat: Tensor, sender: Tensor, width: int, config: EncoderConfig
+) -> SparseMatrix:
+    """The deviations of x''_v from the middle, [P, d]: an entry for each coordinate of a bin.
+
+    header [P, 2], flat [B] and sender [P] (stable ids) of the pairs. What `encode` sent, decoded."""
+    size = sizes_told(header, width)
+    known, first, place = _distinct(sender)
+    parts = header[:, 0].long()
+    bins = deal_bins(dealing_key(config), known, width, parts[first])
+    number = bins.first[place] + header[:, 1].long()
+    if not torch.equal(parts[first][place], parts) or not torch.equal(bins.size[number], size):
+        raise InputError("a device told two of its receivers different numbers of bins")
+    budget = budget_of(config.accounting, config.epsilon, width, size.clamp(min=1))
+    deviation = _deviation(budget, size, width, config).to(torch.get_default_dtype())
+    indices = torch.empty(int(size.sum()), dtype=torch.int32, device=flat.device)
+    values = torch.empty(len(indices), dtype=deviation.dtype, device=flat.device)
+    ends, starts = size.cumsum(0), 8 * (bytes_of_bins(size).cumsum(0) - bytes_of_bins(size))
+    widest = int(size.max()) if len(size) else 1
+    for pairs in chunks(len(size), widest):
+        some = slice(int((ends - size)[pairs.start]), int(ends[pairs.stop - 1]))
+        indices[some] = bins.order.flatten()[ranges(place[pairs] * width + bins.start[number[pairs]], size[pairs])].int()
+        spots = ranges(starts[pairs], size[pairs])
+        bit = (flat[spots >> 3] >> (spots & 7).to(torch.uint8)) & 1
+        deviating = torch.repeat_interleave(deviation[pairs], size[pairs])
+        values[some] = torch.where(bit.bool(), deviating, -deviating)
+    pointers = torch.cat([ends.new_zeros(1), ends])
+    return SparseMatrix.from_csr(pointers, indices, values, (len(size), width))
+
+
+def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different ids, the first place of each, and which of them each is."""
+    known, place = torch.unique(ids, return_inverse=True)
+    first = torch.full_like(known, len(ids)).scatter_reduce(
+        0, place, torch.arange(len(ids), device=ids.device), "amin"
+    )
+    return known, first, place
+
+
+def _deviation(budget: Tensor, size: Tensor, width: int, config: EncoderConfig) -> Tensor:
+    """How far from the middle a bit of each bin puts its coordinate, float64."""
+    half = (config.feature_high - config.feature_low) / 2
+    if config.decode == "posterior":
+        return half / gain(budget)
+    return half * gain(budget) * (width / size if config.rescale else 1.0)
