@@ -6,12 +6,13 @@ pairs names their positions in the rows: the same pairs at both ends.
 
     tell, send            a row from each end to the other, or from one of them
     compare_pairs         whose number is larger: the millionaires' protocol of `graphfed.secure.compare`
+    at_most_pairs         whether a number is accepted in the place of another's: `graphfed.secure.accept`
     converse_pairs        any two-party protocol
 
 The ledger has, of clients to clients,
 
     NAME/session          a pair's set-up, when it first compares; NAME is that of the pairs
-    NAME/compare          the comparisons
+    NAME/compare          the comparisons; NAME/accept: the acceptances
 
 Real: every pair has a session of its own (`secure.ot.TwoParty`), kept for later comparisons; its first party
 is the client with the lower id. Pairs on two hosts go in step, and what they send at a time is one message.
@@ -38,6 +39,8 @@ from graphfed.federation.link import Pair
 from graphfed.federation.route import PeerRoute
 from graphfed.federation.transfer import Transfer, check_rows
 from graphfed.federation.values import Located
+from graphfed.random import uniform
+from graphfed.secure import accept as acceptance
 from graphfed.secure.compare import (
     MAX_BITS,
     bytes_of_comparison,
@@ -53,6 +56,7 @@ from graphfed.secure.session import Ended, Party, bundled, run_both
 __all__ = [
     "PairRows",
     "Pairs",
+    "at_most_pairs",
     "compare_pairs",
     "converse_pairs",
     "open_pairs",
@@ -236,8 +240,50 @@ def compare_pairs(
     opening = bytes_of_opening(1) if reveal == "order" else bytes_of_opening_less(1)
     costs = tuple(size + opening for size in bytes_of_comparison(1, bits))
     seen = fed.converse_hosts(fed.clients.run(show, asked, words), name=f"{name}/compare")
-    found: Located = fed.clients.run(judge, known, asked, words, seen, reveal, device)
+    found: Located = fed.clients.run(judge, asked, words, seen, reveal, device)
     _charge(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/compare", pairs.hidden)
+    return found
+
+
+def at_most_pairs(
+    fed: Federation,
+    pairs: Pairs,
+    numbers: Located,
+    which: Located,
+    *,
+    bits: int,
+    asker: Located,
+    temperature: float,
+    seed: int,
+    name: str,
+) -> Located:
+    """Both ends of some pairs learn whether a new number is accepted in the place of an old one, [n_h] int8
+    of 0 and 1, as Metropolis does: with probability min(1, exp(-(new - old) / temperature)), so whether the
+    new one is at most the old one and a bit more, drawn at random. Nothing else: neither number, difference
+    nor draw (`graphfed.secure.accept`).
+
+    numbers [n_h] int64 of at most `bits` (1..12) bits; asker [n_h] bool: the end that has the old number, one
+    of each pair. Real, the draw is the operating system's, of both ends together; simulated, it is keyed by
+    `seed` (another one for every call) and the pair's clients: two runs of different kinds accept with the
+    same probability, and not the same moves. The transfer is ``name/accept``.
+
+    InputError for a number that does not fit, or a temperature that is not finite and above 0."""
+    if not 1 <= bits <= acceptance.MAX_BITS:
+        raise InputError(f"an acceptance takes numbers of 1 to {acceptance.MAX_BITS} bits; got {bits}")
+    acceptance.thresholds(np.zeros(0, dtype=np.int64), temperature)
+    known, device = pairs.at_clients, str(fed.device)
+    asked = fed.clients.run(meet, known, which)
+    words = fed.clients.run(operands, known, asked, numbers, asker, bits)
+    _set_up(fed, pairs, asked)
+    if not pairs.simulated:
+        parties = fed.clients.run(accepting, known, asked, words, bits, temperature)
+        ended = _converse(fed, pairs, asked, parties, f"{name}/accept", pairs.hidden)
+        opened: Located = fed.clients.run(opened_bits, ended, device)
+        return opened
+    seen = fed.converse_hosts(fed.clients.run(show, asked, words), name=f"{name}/accept")
+    found: Located = fed.clients.run(judge_draws, known, asked, words, seen, temperature, seed, device)
+    costs = acceptance.bytes_of_accept(bits)
+    _charge(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/accept", pairs.hidden)
     return found
 
 
@@ -441,8 +487,9 @@ def _links(sender: Ints, receiver: Ints, units: Ints | int) -> Ints:
 
 # ---- at the clients: comparisons ---------------------------------------------------------------------------
 
-#: In a word, beside the number: who asks.
+#: A word has who asks in the bit above the number.
 _ASKER = np.int64(MAX_BITS)
+_NUMBER = np.int64(2**MAX_BITS - 1)
 
 
 def operands(known: Known, asked: Asked, numbers: Tensor, asker: Tensor | None, bits: int) -> Ints:
@@ -484,21 +531,50 @@ def _swap(mine: Ints) -> Party[Ints]:
     return np.frombuffer(message, dtype=np.int64)
 
 
-def judge(
-    known: Known, asked: Asked, mine: Ints, seen: dict[int, Ints], reveal: Reveal, device: str
-) -> Tensor:
+def judge(asked: Asked, mine: Ints, seen: dict[int, Ints], reveal: Reveal, device: str) -> Tensor:
     """Simulated: the outcomes [n], of the words of both ends."""
+    if reveal == "order":
+        outcomes = np.sign(mine - _theirs(asked, mine, seen))
+    else:
+        asking, other = _by_asker(asked, mine, seen)
+        outcomes = asking > other
+    return torch.from_numpy(outcomes.astype(np.int8)).to(device)
+
+
+def judge_draws(
+    known: Known,
+    asked: Asked,
+    mine: Ints,
+    seen: dict[int, Ints],
+    temperature: float,
+    seed: int,
+    device: str,
+) -> Tensor:
+    """Simulated: whether each new number is accepted [n], by a draw of the pair."""
+    old, new = _by_asker(asked, mine, seen)
+    me, other = known.me[asked.rows], known.other[asked.rows]
+    pair = torch.from_numpy(np.minimum(me, other) * known.clients + np.maximum(me, other))
+    draws = np.floor(acceptance.DRAWS * uniform(seed, pair)[:, 0].numpy())
+    accepted = draws < acceptance.thresholds(new - old, temperature)
+    return torch.from_numpy(accepted.astype(np.int8)).to(device)
+
+
+def _theirs(asked: Asked, mine: Ints, seen: dict[int, Ints]) -> Ints:
+    """The words of the other ends [n]."""
     theirs = mine[asked.near]
     for b, words in seen.items():
         theirs[asked.far[b]] = words
-    if reveal == "order":
-        return torch.from_numpy(np.sign(mine - theirs).astype(np.int8)).to(device)
+    return theirs
+
+
+def _by_asker(asked: Asked, mine: Ints, seen: dict[int, Ints]) -> tuple[Ints, Ints]:
+    """The numbers [n] of the end that asks, and of the other."""
+    theirs = _theirs(asked, mine, seen)
     asks = (mine >> _ASKER).astype(bool)
     if not np.array_equal(asks, theirs >> _ASKER == 0):
         raise PlaceError("of each pair that compares one end asks, and the other does not")
-    mask = (1 << int(_ASKER)) - 1
-    difference = np.where(asks, mine & mask, theirs & mask) - np.where(asks, theirs & mask, mine & mask)
-    return torch.from_numpy((difference > 0).astype(np.int8)).to(device)
+    own, others = mine & _NUMBER, theirs & _NUMBER
+    return np.where(asks, own, others), np.where(asks, others, own)
 
 
 def weigh(known: Known, asked: Asked, of_first: int, of_second: int) -> tuple[Ints, Ints]:
@@ -536,7 +612,7 @@ def comparing(
 ) -> list[Party[NDArray[Any]]]:
     """A party for every row. What is opened of a "greater" is whether the first one's number is less: where
     the first one asks, both take what their numbers lack to the largest."""
-    numbers = words & ((1 << int(_ASKER)) - 1)
+    numbers = words & _NUMBER
     if reveal == "greater":
         first = known.me[asked.rows] < known.other[asked.rows]
         turned = (words >> _ASKER).astype(bool) == first
@@ -555,6 +631,22 @@ def opened_outcomes(
     if reveal == "order":
         told = np.where(known.me[asked.rows] < known.other[asked.rows], told, -told)
     return torch.from_numpy(told).to(device)
+
+
+def accepting(known: Known, asked: Asked, words: Ints, bits: int, temperature: float) -> list[Party[bool]]:
+    """A party for every row; who asks has the old number."""
+    first = known.me[asked.rows] < known.other[asked.rows]
+    old_is_first = (words >> _ASKER).astype(bool) == first
+    return [
+        acceptance.accept(known.sessions[row], number, bits, old_is_first=of_first, temperature=temperature)
+        for row, number, of_first in zip(
+            asked.rows.tolist(), (words & _NUMBER).tolist(), old_is_first.tolist(), strict=True
+        )
+    ]
+
+
+def opened_bits(ended: list[bool], device: str) -> Tensor:
+    return torch.tensor(ended, dtype=torch.int8, device=device)
 
 
 # ---- at the clients: real protocols ------------------------------------------------------------------------

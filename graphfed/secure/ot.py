@@ -20,7 +20,9 @@ of G go on from batch to batch and are never used twice.
 
 1-of-2^w transfers from w transfers (Naor and Pinkas, STOC 1999): message m is hidden behind the exclusive or
 of the parts number m of the w keys that m's bits name. Each message has a part of its own, so that what the
-receiver knows of one says nothing of another.
+receiver knows of one says nothing of another. Messages of two bits, many transfers at a time (`ask`, `offer`,
+`take`), take their parts from the keys themselves; words of 32 bits, one transfer (`choose_word`,
+`offer_words`), from AES-128 in counter mode under each key.
 
 Secure against parties that follow the protocol (semi-honest); a receiver that sends ill-formed columns could
 learn bits of s. Not constant in time: who can measure the other's machine learns more than the messages
@@ -52,9 +54,13 @@ __all__ = [
     "Words",
     "ask",
     "bytes_of_ask",
+    "bytes_of_choose_word",
     "bytes_of_offer",
+    "bytes_of_offer_words",
     "bytes_of_set_up",
+    "choose_word",
     "offer",
+    "offer_words",
     "padded",
     "take",
 ]
@@ -299,6 +305,35 @@ def take(session: "TwoParty", asked: list[Asked]) -> Party[list[Bytes]]:
     return taken
 
 
+def offer_words(session: "TwoParty", words: NDArray[np.uint32]) -> Party[None]:
+    """The sender's side of one 1-of-2^w transfer of 32 bits: words [2^w]."""
+    w = len(words).bit_length() - 1
+    columns = yield from session.receive("columns", padded(w) * COLUMNS // 8)
+    zero, one = session.sender.keys(columns, w)
+    hidden = words.copy()
+    numbers = np.arange(len(words))
+    for j in range(w):
+        named = (numbers >> j & 1).astype(np.bool_)
+        hidden ^= np.where(named, _pads(one[j], len(words)), _pads(zero[j], len(words)))
+    yield from session.send("words", hidden)
+
+
+def choose_word(session: "TwoParty", choice: int, w: int) -> Party[NDArray[np.uint32]]:
+    """The receiver's side: the word number `choice`, [1]."""
+    columns, keys = session.receiver.choose((choice >> np.arange(w) & 1).astype(np.uint8))
+    yield from session.send("columns", columns)
+    arrived = np.frombuffer((yield from session.receive("words", 4 << w)).tobytes(), dtype=np.uint32)
+    word = arrived[choice : choice + 1].copy()
+    for key in keys:
+        word ^= _pads(key, 2**w)[choice]
+    return word
+
+
+def _pads(key: Words, count: int) -> NDArray[np.uint32]:
+    """Of one key, a pad of 32 bits for every message."""
+    return np.frombuffer(_stream(key.tobytes()).update(bytes(4 * count)), dtype=np.uint32)
+
+
 def _parts(keys: Words, w: int) -> NDArray[np.unsignedinteger]:
     """Of the w keys of each transfer, 2^w parts of two bits: [n, w] words."""
     return keys[:, 0].astype(WORDS[w]).reshape(-1, w)
@@ -312,6 +347,16 @@ def bytes_of_ask(*choices: tuple[int, int]) -> int:
 def bytes_of_offer(*choices: tuple[int, int]) -> int:
     """Bytes of the answer."""
     return TAG_BYTES + sum(n * np.dtype(WORDS[w]).itemsize for n, w in choices)
+
+
+def bytes_of_choose_word(w: int) -> int:
+    """Bytes of the receiver's message for a 1-of-2^w transfer of 32 bits, with the tag."""
+    return TAG_BYTES + padded(w) * COLUMNS // 8
+
+
+def bytes_of_offer_words(w: int) -> int:
+    """Bytes of the answer."""
+    return TAG_BYTES + (4 << w)
 
 
 # ---- a session with transfers ------------------------------------------------------------------------------

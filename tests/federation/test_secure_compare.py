@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from placements import run_apart
 
 from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.federation.link import SERVER_END
 from graphfed.federation.secure_compare import (
     PairRows,
     compare_pairs,
@@ -72,15 +75,13 @@ def at_rows(fed: Federation, graph: Graph, edges: Edges) -> Located:
 
 
 def of_rows(fed: Federation, edges: Edges, value: Any, dtype: torch.dtype = torch.int64) -> Located:
-    """A value for each asked row: value(client, other)."""
-    return fed.locate(
-        CLIENTS,
-        "values",
-        [
-            torch.tensor([value(*pair) for pair in ends_of(edges, fed.hosts[h])], dtype=dtype)
-            for h in fed.here
-        ],
-    )
+    """A value for each asked row: value(client, other), a number or a list."""
+    like = torch.tensor(value(0, 1), dtype=dtype)[None][:0]
+    parts = []
+    for h in fed.here:
+        rows = [torch.tensor(value(*pair), dtype=dtype) for pair in ends_of(edges, fed.hosts[h])]
+        parts.append(torch.stack(rows) if rows else like)
+    return fed.locate(CLIENTS, "values", parts)
 
 
 def told(fed: Federation, x: Located) -> list[list[Any]]:
@@ -137,3 +138,52 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
     all_told(stacked, graph)
     all_told(fed, graph)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
+
+
+def every_ledger(hosts: Hosts, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
+    """The ledgers of separate places put together."""
+    merged = apart[SERVER_END][1].ledger
+    for h in range(len(hosts)):
+        merged.add_peers(apart[h][1].ledger)
+    return merged.to_json()
+
+
+def renamed(ledger: dict[str, Any]) -> dict[str, Any]:
+    """A ledger without the one thing in which the real form differs."""
+    hidden = {"encrypted": "simulated", "public": "simulated"}
+    entries = [
+        entry | {"protection": hidden.get(entry["protection"], entry["protection"])}
+        for entry in ledger["entries"]
+    ]
+    return ledger | {"entries": entries}
+
+
+TRIANGLE_AND_TAIL = Graph(
+    6,
+    [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (1, 4)],
+    [[(0, 2), (2, 3), (1, 4)], [(2, 3)], [], [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (1, 4)], [(1, 4)]],
+)
+PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in range(6)]]  # type: ignore[list-item]
+real = pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "real"])
+
+
+@real
+@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
+    if not simulated:
+        pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
+    stacked, fed = Federation([range(6)]), Federation(hosts)
+    all_told(stacked, TRIANGLE_AND_TAIL)
+    all_told(fed, TRIANGLE_AND_TAIL, simulated)
+    assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
+
+
+@real
+@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
+def test_in_places_apart_they_learn_the_same_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
+    if not simulated:
+        pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
+    stacked = Federation([range(6)])
+    all_told(stacked, TRIANGLE_AND_TAIL)
+    apart = run_apart(hosts, lambda fed: all_told(fed, TRIANGLE_AND_TAIL, simulated))
+    assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()

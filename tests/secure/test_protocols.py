@@ -2,6 +2,7 @@
 whose other does not keep to the protocol."""
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -18,7 +19,14 @@ pytest.importorskip("cryptography", reason="secure protocols need the extra 'sec
 from graphfed.errors import InputError
 from graphfed.secure import compare as comparison
 from graphfed.secure import ot, ring
-from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, compare, compare_shared
+from graphfed.secure.compare import (
+    bytes_of_comparison,
+    bytes_of_opening,
+    bytes_of_opening_less,
+    compare,
+    compare_shared,
+    is_less,
+)
 from graphfed.secure.errors import ProtocolError
 from graphfed.secure.ot import TwoParty, bytes_of_set_up
 from graphfed.secure.session import TAG_BYTES, Party, Session, Simulated, run_both, run_one
@@ -69,6 +77,18 @@ def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_foreto
     mine, theirs, cost = together(lambda s: compare(s, x, bits), lambda s: compare(s, y, bits))
     assert mine.tolist() == theirs.tolist() == [(a > b) - (a < b) for a, b in pairs]
     opening = bytes_of_opening(len(pairs))
+    assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=PAIRS)
+def test_only_less_is_opened_at_half_the_bits_of_the_opening(case: Any) -> None:
+    bits, pairs = case
+    x, y = u32([a for a, _ in pairs]), u32([b for _, b in pairs])
+    mine, theirs, cost = together(lambda s: is_less(s, x, bits), lambda s: is_less(s, y, bits))
+    assert mine.tolist() == theirs.tolist() == [a < b for a, b in pairs]
+    opening = bytes_of_opening_less(len(pairs))
+    assert opening == TAG_BYTES + math.ceil(len(pairs) / 8)
     assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
 
 
@@ -186,6 +206,7 @@ def every_block(session: TwoParty | Simulated, side: int, seed: int, count: int)
     known = np.zeros(count, dtype=np.int32)
     return {
         "compared": (yield from compare(session, small, 10)),
+        "less": (yield from is_less(session, small, 10)),
         "compared, shared ^": (yield from compare_shared(session, small, 10)),
         "difference": (yield from ring.subtract(session, small)),
         "at most": (yield from ring.at_most(session, small if side == 0 else 0 - small, known)),
@@ -239,9 +260,10 @@ def test_simulated_parties_that_show_arrays_of_other_sizes_are_refused() -> None
 
 
 def learnt_by_the_second(
-    x: int, y: int, bits: int, monkeypatch: pytest.MonkeyPatch
+    x: int, y: int, bits: int, monkeypatch: pytest.MonkeyPatch, opened: int = 3
 ) -> Counter[tuple[int, ...]]:
-    """What the second party reads in a comparison and its opening, over all coins of the first."""
+    """What the second party reads in a comparison and its opening, over all coins of the first. opened: the
+    bits of the first's shares that it sends in the end."""
     digits = -(-bits // 4)
     choices = 2 * digits - 1  # of two bits: one for each digit, one for each join
     coins = np.array(list(product(range(4), repeat=choices)), dtype=np.uint8)
@@ -264,7 +286,7 @@ def learnt_by_the_second(
         mine = together(*(
             lambda s, n=n: compare_shared(s, np.full(len(coins), n, dtype=np.uint32), bits) for n in (x, y)
         ))[0]  # fmt: skip
-    return Counter(map(tuple, np.concatenate([*read, mine[:, None]], axis=1).tolist()))
+    return Counter(map(tuple, np.concatenate([*read, mine[:, None] & opened], axis=1).tolist()))
 
 
 @pytest.mark.parametrize(("bits", "y", "alike"), [
@@ -279,6 +301,34 @@ def test_what_the_second_reads_is_the_same_for_all_numbers_of_the_first_with_one
     for view in views:
         assert all(other == view[0] for other in view)
     assert views[0][0] != views[1][0] != views[2][0]
+
+
+@pytest.mark.parametrize(("bits", "y", "less", "not_less"), [(4, 7, (0, 6), (7, 8, 15)),
+    (8, 0x5A, (0, 0x4F, 0x59), (0x5A, 0x5B, 0xA5, 0xFF))])  # fmt: skip
+def test_where_only_less_is_opened_equal_numbers_read_as_greater_ones_do(
+    bits: int, y: int, less: tuple[int, ...], not_less: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the first's coins: of the two that are not less, nobody can say which is equal."""
+    views = [
+        [learnt_by_the_second(x, y, bits, monkeypatch, comparison.LESS) for x in xs]
+        for xs in (less, not_less)
+    ]
+    for view in views:
+        assert all(other == view[0] for other in view)
+    assert views[0][0] != views[1][0]
+
+
+def test_the_opening_of_less_sends_no_share_of_equal() -> None:
+    """What each sends is the first bit of its shares, whatever the second is."""
+    count = 100
+    shares = np.random.default_rng(0).integers(0, 4, count).astype(np.uint8)
+    for first in (True, False):
+        messages = []
+        for changed in (shares, shares ^ comparison.EQUAL):
+            session = Session(first=first)
+            messages.append(next(comparison.open_less(session, changed)))  # type: ignore[arg-type]
+        assert messages[0] == messages[1]
+        assert len(messages[0]) == bytes_of_opening_less(count)
 
 
 def received(use: tuple[Use, Use], side: int, step: str) -> np.ndarray:
