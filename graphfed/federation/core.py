@@ -216,7 +216,9 @@ class Federation(OfTheProgram):
 
     def client_ids(self) -> Located:
         """At the clients: the ids of a cohort's clients, [K_h] int64."""
-        parts = tuple(torch.tensor(self.hosts[h], device=self.device) for h in self.here)
+        parts = tuple(
+            torch.arange(self.hosts[h][0], self.hosts[h][-1] + 1, device=self.device) for h in self.here
+        )
         return Located(CLIENTS, "client ids", parts)
 
     def keep_absent(self, new: Located, old: Located) -> Located:
@@ -342,12 +344,12 @@ class Federation(OfTheProgram):
         got = self._deliver(messages, self._up, self._next_key(name))
         rows = np.zeros(self.num_clients, dtype=np.int64)
         for h, c in counts.items():
-            rows[list(self.hosts[h])] = c
+            rows[self.hosts[h][0] : self.hosts[h][-1] + 1] = c
         table = None
         if self.server_ends:
             arrived = [_pair_of_tensors(got[p].payload, name) for p in self._up]
             table, rows = make_table(arrived, [len(h) for h in self.hosts], name)
-            counts = {h: rows[list(clients)] for h, clients in enumerate(self.hosts)}
+            counts = {h: rows[clients[0] : clients[-1] + 1] for h, clients in enumerate(self.hosts)}
         flow = Flow.up(rows, self._seen)
         self.ledger.charge(Charge(name, "ids", "int64", [], protection, flow, 8))
         return Route(name, {h: int(c.sum()) for h, c in counts.items()}, flow, table)

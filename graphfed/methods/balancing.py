@@ -1,0 +1,442 @@
+"""Who keeps which edge in Lumos: programs over places, for clients that hold one vertex each and may not
+know each other's degrees.
+
+    balancer   who keeps an edge                                             takes part
+    none       both ends                                                     nobody
+    greedy     Alg. 1: the end with the lower round(ln deg), or both         neighbours
+    local      one end, by Alg. 1 and a coin; then passed on, in rounds      neighbours; the server sees the end
+    mcmc       Alg. 1, then Alg. 2 and 3 (`metropolis`)                      neighbours, candidates, the server
+    oracle     the exact optimum, worked out by the server in clear          the server learns the graph
+
+*local*, ours. In every round whose workload has changed tells its neighbours so, and the pairs that this
+concerns compare anew: the keeper u of (u, v) learns with v whether w(u) > w(v) + 1. Where it is so, u may pass
+the edge on. Each device offers one such edge and takes one offer, drawn at random. It ends when nobody can
+offer, which the server finds out from one byte of every device; a fixed number of rounds would need no server.
+
+It ends: a device gives at most one edge in a round and takes at most one, so the edges that move in a round
+make paths u_0 -> u_1 -> ... -> u_k, on which w falls by 2 at least with every step (so no circles). In the
+middle of a path nothing changes, u_0 loses one and u_k gains one: the sum of w^2 changes by
+2 (w(u_k) - w(u_0) + 1) <= 2 (1 - 2k) < 0. What it ends in need not be the optimum, only a cover in which no
+single move helps.
+
+What it shows. Of a comparison both ends learn the outcome and nothing else. But outcomes add up. Alg. 1 tells
+neighbours which has the larger round(ln deg), or that they are equal, within a factor e of each other. A device
+that learns whether w(u) > w(v) + 1 while it knows its own workload gets a bound on its neighbour's; over many
+rounds, with its own workload going up and down, both bounds: often the very number. The workload is at most
+the degree, so a lower bound holds for the degree too; and w(v) is the number of v's neighbours that v keeps,
+of which u knows one at most. That a workload changed in a round is told to all neighbours. The server learns,
+in every round, which devices could still pass something on, and nothing of who is whose neighbour.
+
+With comparison=simulated the numbers are compared in clear inside the process: the same outcomes, the same
+bytes on the ledger, and no protection."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.notice import notify
+from graphfed.federation.route import RouteTable, RowIds
+from graphfed.federation.secure_compare import PairRows, Pairs, compare_pairs, open_pairs, send
+from graphfed.methods.orientation import optimum, pair_draws
+from graphfed.random import fold
+
+__all__ = ["MESSAGES", "Around", "Balance", "BalanceConfig", "Kept", "balance"]
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class BalanceConfig:
+    """How neighbours agree who keeps an edge."""
+
+    balancer: Literal["local", "mcmc", "oracle", "greedy", "none"] = Field(
+        default="local",
+        description="who keeps an edge: passed on to neighbours that keep less, the paper's search, the exact "
+        "optimum (the server sees the graph), the paper's start alone, or both ends",
+    )
+    balance_rounds: int = Field(default=1000, ge=0, description="most rounds of balancer=local")
+    mcmc_steps: int = Field(default=1000, ge=0, description="steps of balancer=mcmc")
+    temperature: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="temperature of balancer=mcmc (the paper: 1)"
+    )
+    acceptance: Literal["hidden", "opened"] = Field(
+        default="hidden",
+        description="what a step of balancer=mcmc shows of the two largest workloads: whether it is accepted, "
+        "or (the paper) both",
+    )
+    comparison: Literal["simulated", "secure"] = Field(
+        default="simulated",
+        description="how two devices compare: in clear with the protocol's cost, or by the protocol",
+    )
+    compare_again: Literal["changed", "all"] = Field(
+        default="changed", description="which pairs compare again: those that changed, or (the paper) all"
+    )
+    degree_bits: int = Field(
+        default=12, ge=1, le=31, description="bits that hold every degree; known to everyone"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of coins, orders and proposals")
+
+    @property
+    def simulated(self) -> bool:
+        return self.comparison == "simulated"
+
+    @property
+    def level_bits(self) -> int:
+        """Bits that hold round(ln d) of every degree d."""
+        most = torch.tensor(float(2**self.degree_bits - 1), dtype=torch.float64)
+        return max(1, int(most.log().round()).bit_length())
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a cohort's clients end with, by the rows of their pairs.
+
+    keeps [C] bool: this client keeps that neighbour; kept_by [C] bool: that neighbour keeps this client;
+    outcomes [K] int64: outcomes of comparisons that each client has learned; history [R, 2] int64, from the
+    start and after every round: the largest workload among these clients, and the outcomes so far. What a
+    host sees of itself, nothing that crossed."""
+
+    keeps: Tensor
+    kept_by: Tensor
+    outcomes: Tensor
+    history: Tensor
+
+
+@dataclass(frozen=True)
+class Balance:
+    """kept: a `Kept` at the clients. rounds: of balancing; comparisons: made between two devices; all_again:
+    how many it would have been, had every pair compared anew each time."""
+
+    kept: Located
+    rounds: int
+    comparisons: int
+    all_again: int
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """A cohort's pairs: client [C] index in the cohort, other [C] the neighbour's id, sorted; the pairs of
+    client k are rows start[k]..start[k + 1]; ids [K] of the clients; of num_clients in the run."""
+
+    client: Tensor
+    other: Tensor
+    start: Tensor
+    ids: Tensor
+    num_clients: int
+
+    @property
+    def degree(self) -> Tensor:
+        return self.start.diff()
+
+    def rows_of(self, clients: Tensor) -> Tensor:
+        """The rows of some clients (ascending), ascending."""
+        first, count = self.start[clients], self.degree[clients]
+        gap = torch.repeat_interleave(first - count.cumsum(0) + count, count)
+        return gap + torch.arange(len(gap), device=gap.device)
+
+    def draws(self, key: int, rows: Tensor) -> Tensor:
+        """A draw for each of the pairs, from this end, [p] float64."""
+        return pair_draws(key, self.ids[self.client[rows]], self.other[rows], self.num_clients)
+
+    def best_of_each(self, rows: Tensor, draws: Tensor) -> Tensor:
+        """Of some rows (ascending) the one with the largest draw of each client, ascending."""
+        order = draws.argsort(stable=True)
+        order = order[self.client[rows[order]].argsort(stable=True)]
+        client = self.client[rows[order]]
+        last = torch.ones(len(order), dtype=torch.bool, device=order.device)
+        last[:-1] = client[1:] != client[:-1]
+        return rows[order[last]]
+
+    def count(self, rows: Tensor) -> Tensor:
+        """Rows of each client, [K]."""
+        return torch.bincount(self.client[rows], minlength=len(self.ids))
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
+    counts = torch.bincount(rows.client, minlength=len(ids))
+    start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return Around(rows.client, rows.other, start, ids, num_clients)
+
+
+def all_rows(around: Around) -> Tensor:
+    return torch.arange(len(around.other), device=around.other.device)
+
+
+def levels(around: Around, degree_bits: int) -> Tensor:
+    """round(ln deg) for every pair, [C] int64. InputError for a device whose degree needs more bits."""
+    degree = around.degree
+    if len(degree) and int(degree.max()) >> degree_bits:
+        k = int(degree.argmax())
+        raise InputError(
+            f"device {int(around.ids[k])} has {int(degree[k])} neighbours, more than the {2**degree_bits - 1} "
+            f"that degree_bits={degree_bits} allows; set degree_bits={int(degree[k]).bit_length()}"
+        )
+    return degree.clamp(min=1).double().log().round().long()[around.client]
+
+
+def kept_at_first(around: Around, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Alg. 1, l. 4: keep whom has no smaller round(ln deg). order [C]: -1 where this client's is smaller."""
+    return order <= 0, order >= 0
+
+
+def ended(around: Around, keeps: Tensor, kept_by: Tensor, outcomes: Tensor, *history: Tensor) -> Kept:
+    return Kept(keeps, kept_by, outcomes, torch.stack(history))
+
+
+def keep_all(around: Around) -> Kept:
+    both = torch.ones(len(around.other), dtype=torch.bool, device=around.other.device)
+    nothing = torch.zeros_like(around.ids)
+    return ended(around, both, both, nothing, moment(around.degree, nothing))
+
+
+def keep_greedily(around: Around, order: Tensor) -> Kept:
+    keeps, kept_by = kept_at_first(around, order)
+    workload = around.count(keeps.nonzero()[:, 0])
+    return ended(around, keeps, kept_by, around.degree, moment(workload, around.degree))
+
+
+def moment(workload: Tensor, outcomes: Tensor) -> Tensor:
+    """A row of `Kept.history`."""
+    return torch.stack([workload.max(), outcomes.sum()])
+
+
+def tally(around: Around, kept: Kept) -> Tensor:
+    """Outcomes learned, and ends of edges, [2] int64."""
+    return torch.stack([kept.outcomes.sum(), around.degree.sum()])
+
+
+# ---- the local rule, at the clients ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Trade:
+    """The local rule between two rounds. keeps, able [C] bool: this client keeps the edge; the last comparison
+    says that the keeper may pass it on. workload, outcomes [K] int64; changed [K] bool: since its neighbours
+    last heard."""
+
+    keeps: Tensor
+    able: Tensor
+    workload: Tensor
+    outcomes: Tensor
+    changed: Tensor
+
+
+def first_keepers(around: Around, order: Tensor, seed: int) -> Trade:
+    """The end with the smaller round(ln deg) keeps an edge; of equals the coin of the pair says which."""
+    own = around.ids[around.client]
+    low, high = torch.minimum(own, around.other), torch.maximum(own, around.other)
+    lower_keeps = pair_draws(fold(seed, "balance", "tie"), low, high, around.num_clients) < 0.5
+    keeps = torch.where(order == 0, lower_keeps == (own == low), order < 0)
+    workload = around.count(keeps.nonzero()[:, 0])
+    changed = torch.ones_like(workload, dtype=torch.bool)
+    return Trade(keeps, torch.zeros_like(keeps), workload, around.degree, changed)
+
+
+def rows_changed(around: Around, changed: Tensor) -> Tensor:
+    return around.rows_of(changed.nonzero()[:, 0])
+
+
+def either(one: Tensor, other: Tensor) -> Tensor:
+    """The rows in one of two lists, ascending."""
+    return torch.unique(torch.cat([one, other]))
+
+
+def operands(around: Around, trade: Trade, which: Tensor) -> tuple[Tensor, Tensor]:
+    """w(u) of the keeper, which asks, and w(v) + 1 of the other end."""
+    asks = trade.keeps[which]
+    return trade.workload[around.client[which]] + (~asks).long(), asks
+
+
+def learn(around: Around, trade: Trade, which: Tensor, outcome: Tensor) -> Trade:
+    able = trade.able.clone()
+    able[which] = outcome > 0
+    unchanged = torch.zeros_like(trade.changed)
+    return Trade(trade.keeps, able, trade.workload, trade.outcomes + around.count(which), unchanged)
+
+
+def can_give(around: Around, trade: Trade) -> Tensor:
+    return (around.count((trade.able & trade.keeps).nonzero()[:, 0]) > 0).byte()
+
+
+def offer(around: Around, trade: Trade, seed: int, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One edge of each client that can give one: its row. And the bytes that say so, for the rows where this
+    client keeps, and the rows where it waits for one."""
+    mine = (trade.able & trade.keeps).nonzero()[:, 0]
+    theirs = (trade.able & ~trade.keeps).nonzero()[:, 0]
+    chosen = around.best_of_each(mine, around.draws(fold(seed, "balance", "offer", number), mine))
+    return chosen, torch.isin(mine, chosen).byte(), mine, theirs
+
+
+def take(
+    around: Around, offers: Tensor, theirs: Tensor, seed: int, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One of the offers to each client: its row; and the bytes that say so to all who offered."""
+    offered = theirs[offers > 0]
+    taken = around.best_of_each(offered, around.draws(fold(seed, "balance", "take", number), offered))
+    return taken, torch.isin(offered, taken).byte(), offered
+
+
+def pass_on(around: Around, trade: Trade, chosen: Tensor, answers: Tensor, taken: Tensor) -> Trade:
+    given = chosen[answers > 0]
+    keeps, able = trade.keeps.clone(), trade.able.clone()
+    keeps[given], keeps[taken] = False, True
+    # Whoever just took an edge may not pass it back; where a workload changed the next comparison says it anew.
+    able[given] = able[taken] = False
+    workload = trade.workload - around.count(given) + around.count(taken)
+    return Trade(keeps, able, workload, trade.outcomes, workload != trade.workload)
+
+
+def moment_of(trade: Trade) -> Tensor:
+    return moment(trade.workload, trade.outcomes)
+
+
+def end_of_trade(around: Around, trade: Trade, *history: Tensor) -> Kept:
+    return ended(around, trade.keeps, ~trade.keeps, trade.outcomes, *history)
+
+
+# ---- the oracle --------------------------------------------------------------------------------------------
+
+
+def neighbours(around: Around) -> RowIds:
+    return RowIds(around.other, around.client)
+
+
+def solve(table: RouteTable) -> Tensor:
+    """For every row (u, v) that arrived 1 where u keeps v and 0 where v keeps u, [M] uint8."""
+    own, other = table.client, table.ids[table.index]
+    low, high = torch.minimum(own, other), torch.maximum(own, other)
+    num_clients = int(high.max()) + 1 if len(high) else 0
+    codes, edge = torch.unique(low * num_clients + high, return_inverse=True)
+    edges = torch.stack([codes // max(num_clients, 1), codes % max(num_clients, 1)])
+    keeper = torch.from_numpy(optimum(edges.cpu().numpy(), num_clients).keeper).to(own.device)
+    return (keeper[edge] == own).byte()
+
+
+def do_as_told(around: Around, answers: Tensor) -> Kept:
+    keeps, nothing = answers > 0, torch.zeros_like(around.ids)
+    workload = around.count(keeps.nonzero()[:, 0])
+    return ended(around, keeps, ~keeps, nothing, moment(workload, nothing))
+
+
+# ---- the programs ------------------------------------------------------------------------------------------
+
+
+def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
+    """Who keeps which edge. rows: a `PairRows` at the clients, the neighbours of each.
+
+    InputError for a device with 2^degree_bits neighbours or more."""
+    around = fed.clients.run(look_around, rows, fed.client_ids(), fed.num_clients)
+    if config.balancer == "none":
+        return Balance(fed.clients.run(keep_all, around), 0, 0, 0)
+    if config.balancer == "oracle":
+        told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
+        answers = fed.hand_back(
+            fed.server.run(solve, fed.table(told)), told, name="balance/keepers", grad=False
+        )
+        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, 0)
+    level = fed.clients.run(levels, around, config.degree_bits)
+    pairs = open_pairs(fed, rows, name="balance", simulated=config.simulated)
+    order = compare_pairs(
+        fed,
+        pairs,
+        level,
+        fed.clients.run(all_rows, around),
+        bits=config.level_bits,
+        reveal="order",
+        name="balance/degrees",
+    )
+    if config.balancer == "greedy":
+        kept = fed.clients.run(keep_greedily, around, order)
+        return counted(fed, around, kept, 0, 1)
+    if config.balancer == "mcmc":
+        from graphfed.methods import metropolis
+
+        return metropolis.search(fed, around, pairs, order, config)
+    return local(fed, around, pairs, order, config)
+
+
+def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config: BalanceConfig) -> Balance:
+    """The local rule, until nobody can pass an edge on, or balance_rounds are over."""
+    seed, rounds, calls = config.seed, 0, 1
+    trade = fed.clients.run(first_keepers, around, order, seed)
+    history = [fed.clients.run(moment_of, trade)]
+    for number in range(1, config.balance_rounds + 1):
+        trade = compare_again(fed, around, pairs, trade, config, first=number == 1)
+        calls += 1
+        able = fed.gather(fed.clients.run(can_give, around, trade), name="balance/can_give", grad=False)
+        if not fed.control(anybody, able)["goes_on"]:
+            break
+        chosen, told, mine, theirs = fed.clients.run(offer, around, trade, seed, number, outputs=4)
+        offers = send(fed, pairs, told, mine, theirs, name="balance/offers", protection="clear")
+        taken, told, offered = fed.clients.run(take, around, offers, theirs, seed, number, outputs=3)
+        answers = send(fed, pairs, told, offered, chosen, name="balance/answers", protection="clear")
+        trade = fed.clients.run(pass_on, around, trade, chosen, answers, taken)
+        history.append(fed.clients.run(moment_of, trade))
+        rounds = number
+    kept = fed.clients.run(end_of_trade, around, trade, *history)
+    return counted(fed, around, kept, rounds, calls)
+
+
+def compare_again(
+    fed: Federation, around: Located, pairs: Pairs, trade: Located, config: BalanceConfig, *, first: bool
+) -> Located:
+    """Compare where a workload has changed at either end: at first everywhere."""
+    if first or config.compare_again == "all":
+        which = fed.clients.run(all_rows, around)
+    else:
+        mine = fed.clients.run(rows_changed, around, fed.clients.run(changed_of, trade))
+        told = notify(fed, pairs, mine, name="balance/changed")
+        which = fed.clients.run(either, mine, told)
+    numbers, asks = fed.clients.run(operands, around, trade, which, outputs=2)
+    outcome = compare_pairs(
+        fed,
+        pairs,
+        numbers,
+        which,
+        asker=asks,
+        bits=config.degree_bits,
+        reveal="greater",
+        name="balance/workloads",
+    )
+    learned: Located = fed.clients.run(learn, around, trade, which, outcome)
+    return learned
+
+
+def changed_of(trade: Trade) -> Tensor:
+    return trade.changed
+
+
+def anybody(able: Tensor) -> dict[str, Any]:
+    return {"goes_on": bool(able.any())}
+
+
+def counted(
+    fed: Federation, around: Located, kept: Located, rounds: int, calls: int, beside: Located | None = None
+) -> Balance:
+    """The result with its counts: of comparisons made, and of those that there would have been with every edge
+    compared in each of `calls`; beside: at the server, of other pairs."""
+    if beside is None:
+        beside = fed.server.run(no_others)
+    with fed.phase("eval"):
+        total = fed.sum(fed.clients.run(tally, around, kept), name="balance/comparisons", grad=False)
+        told = fed.control(total_of, total, beside)
+    return Balance(kept, rounds, told["outcomes"] // 2, calls * (told["ends"] // 2) + told["beside"])
+
+
+def no_others() -> Tensor:
+    return torch.zeros((), dtype=torch.int64)
+
+
+def total_of(total: Tensor, beside: Tensor) -> dict[str, Any]:
+    return {"outcomes": int(total[0]), "ends": int(total[1]), "beside": int(beside)}
+
+
+#: For the report: every transfer, and what its receiver can read.
+MESSAGES: dict[str, str] = {}
