@@ -56,4 +56,3 @@ def ways_of_bytes(ways: Ways, lengths: Tensor, sizes: Tensor) -> Ways:
 
 def _weighed(links: NDArray[np.int64], units: Tensor) -> NDArray[np.int64]:
     return np.column_stack([links[:, :2], units.cpu().numpy()])
-

@@ -8,9 +8,9 @@ receiver (Lumos, section VI-A; methods.md 1.2 and 1.4).
     x''_u, Eq. (27)  `received_features`: (low + high) / 2 and, at the coordinates of the bin, a deviation
 
 Which bin a receiver gets is drawn from the noise; which coordinates are in it follows from a public key, the
-sender's id and the number of bins. So beside the bits a receiver needs that number and the bin's: 8 bytes, from
-which it learns r(u). With pad_bins there are as many bins at every device, sent or not, and it does not; a
-device with more receivers than bins sends the same bin to several.
+sender's id and the number of bins. So beside the bits a receiver needs that number and the bin's: 8 bytes,
+from which it learns r(u). With pad_bins there are as many bins at every device, sent or not, and it does not;
+a device with more receivers than bins sends the same bin to several.
 
 What a received bit says. The deviation of (27), (high - low) / 2 times c = (e^e' + 1) / (e^e' - 1), makes it
 unbiased; e' is small, so c is large (590 for a bin of 589 coordinates at eps = 2), and so is its variance.
@@ -27,10 +27,9 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.errors import InputError
-from graphfed.federation.cohort import Cohort
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.privacy.bins import Accounting, Bins, budget_of, deal_bins, encode_bins
+from graphfed.privacy.bins import Accounting, budget_of, deal_bins, encode_bins
 from graphfed.privacy.local import gain
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
@@ -102,8 +101,8 @@ def receiver_mechanism(config: EncoderConfig) -> Mechanism:
     return Mechanism(
         "one-bit in bins",
         config.epsilon,
-        f"the bits of one bin, to one receiver ({config.accounting}): private between any two feature vectors "
-        "within the bounds",
+        f"the bits of one bin, to one receiver ({config.accounting}): private between any two feature "
+        "vectors within the bounds",
     )
 
 
@@ -122,17 +121,18 @@ class Sent:
     coordinates: Tensor
 
 
-def encode(cohort: Cohort, rows: Tensor, receiver: Tensor, config: EncoderConfig) -> Sent:
-    """rows [R] ascending: the cohort's row (its device) of each receiver [R], stable ids. To be run once: what
-    is drawn again spends the budget again. InputError for a feature outside the bounds."""
-    assert cohort.x is not None
-    noise, width = Noise(config.noise_seed), cohort.num_features
-    devices, ids = cohort.num_rows, cohort.id
+def encode(
+    x: Tensor | SparseMatrix, ids: Tensor, rows: Tensor, receiver: Tensor, config: EncoderConfig
+) -> Sent:
+    """x [n, d] and ids [n] of the devices; rows [R] ascending: the device of each receiver [R], stable ids.
+    To be run once: what is drawn again spends the budget again. InputError for a feature outside the
+    bounds."""
+    noise, devices, width = Noise(config.noise_seed), len(ids), x.shape[1]
     count = torch.bincount(rows, minlength=devices)
     dealt_over = count if config.pad_bins is None else torch.where(count > 0, config.pad_bins, 0)
     bins = deal_bins(dealing_key(config), ids, width, dealt_over)
     packed = encode_bins(
-        cohort.x,
+        x,
         ids,
         bins,
         noise,
@@ -239,7 +239,9 @@ def received_features(
     widest = int(size.max()) if len(size) else 1
     for pairs in chunks(len(size), widest):
         some = slice(int((ends - size)[pairs.start]), int(ends[pairs.stop - 1]))
-        indices[some] = bins.order.flatten()[ranges(place[pairs] * width + bins.start[number[pairs]], size[pairs])].int()
+        indices[some] = bins.order.flatten()[
+            ranges(place[pairs] * width + bins.start[number[pairs]], size[pairs])
+        ].int()
         spots = ranges(starts[pairs], size[pairs])
         bit = (flat[spots >> 3] >> (spots & 7).to(torch.uint8)) & 1
         deviating = torch.repeat_interleave(deviation[pairs], size[pairs])

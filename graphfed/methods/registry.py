@@ -21,6 +21,7 @@ METHODS: dict[str, str] = {
     "distgat": "graphfed.methods.distgat",
     "sapgnn": "graphfed.methods.sapgnn",
     "ppgnn": "graphfed.methods.ppgnn",
+    "lumos": "graphfed.methods.lumos",
 }
 
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}

@@ -179,7 +179,7 @@ def general(
         h = h.relu()
         if dropout is not None:
             h = dropout.rows(h, forest.row_ids, layer)
-    rows = torch.split(h, forest.parts)
+    rows = torch.split(h, list(forest.parts))
     return Leaves(torch.cat([rows[0], rows[4]]) if forest.virtual else rows[0], rows[1])
 
 
@@ -218,25 +218,32 @@ def fused(
     # Parents and roots start from zeros, so of the first layer's products only those of the leaves are there.
     z = _Rows(copies, noised, None, None)
     update = _gcn_pairs if backbone == "gcn" else _gat_pairs
-    for layer in range(layers):
-        if layer:
-            weight = weights[f"layers.{layer}.weight"]
-            z = _Rows(*(None if x is None else x @ weight for x in (h.a, h.b, h.parent, h.root)))
-        # A parent is needed while a layer follows; a root while two do.
-        h = update(z, weights, forest, layer, layers - 1 - layer)
-        h = _activated(h, forest, layer, dropout)
+    h = _activated(update(z, weights, forest, 0, layers - 1), forest, 0, dropout)
+    for layer in range(1, layers):
+        z = _times(h, weights[f"layers.{layer}.weight"])
+        h = _activated(update(z, weights, forest, layer, layers - 1 - layer), forest, layer, dropout)
     lone = _lone(forest, weights, own, backbone, layers, dropout)
     return Leaves(torch.cat([h.a, lone]) if len(lone) else h.a, h.b)
 
 
+def _times(h: _Rows, weight: Tensor) -> _Rows:
+    def times(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x @ weight
+
+    return _Rows(h.a @ weight, h.b @ weight, times(h.parent), times(h.root))
+
+
 def _activated(h: _Rows, forest: Forest, layer: int, dropout: Dropout | None) -> _Rows:
-    rows = [None if x is None else x.relu() for x in (h.a, h.b, h.parent, h.root)]
-    if dropout is not None:
-        for place, ids in enumerate(forest.ids):
-            x = rows[place]
-            if x is not None:
-                rows[place] = dropout.rows(x, ids, layer)
-    return _Rows(*rows)
+    def activated(x: Tensor, ids: Tensor) -> Tensor:
+        return x.relu() if dropout is None else dropout.rows(x.relu(), ids, layer)
+
+    own, noised, above, top = forest.ids
+    return _Rows(
+        activated(h.a, own),
+        activated(h.b, noised),
+        None if h.parent is None else activated(h.parent, above),
+        None if h.root is None else activated(h.root, top),
+    )
 
 
 #: 1 / sqrt((1 + 1) (3 + 1)), between a leaf and its parent.
@@ -244,7 +251,8 @@ _ACROSS = 8**-0.5
 
 
 def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
-    """Degrees are 1 of a leaf, 3 of a parent, w of a root; left: the layers that follow."""
+    """Degrees are 1 of a leaf, 3 of a parent, w of a root. left: the layers that follow; a parent is needed
+    while there is one, a root while there are two."""
     bias = weights[f"layers.{layer}.bias"]
     if z.parent is None:
         a, b = (torch.add(bias, x, alpha=0.5) for x in (z.a, z.b))

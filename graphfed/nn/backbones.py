@@ -226,8 +226,8 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
 def attend(
     z: Tensor, scores: Tensor, block: Block, heads: int, dropout: Dropout | None = None, layer: int = 0
 ) -> Tensor:
-    """sum_j alpha_ij z_j for every head, z [N_in, heads * H] -> [N_out, heads * H]; scores [2 heads, N_in]: of
-    every row as a source, then as a target."""
+    """sum_j alpha_ij z_j for every head, z [N_in, heads * H] -> [N_out, heads * H]; scores [2 heads, N_in]:
+    of every row as a source, then as a target."""
     source = scores[:heads]  # [heads, N_in]
     target = scores[heads:].index_select(1, block.own)  # [heads, N_out]
     # The heads lie on the adjacency's diagonal: vectors over its rows, columns and entries go head by head.

@@ -283,10 +283,8 @@ class _SpMM(torch.autograd.Function):
             grad_values = torch.sparse.sampled_addmm(pattern, grad, dense.t(), beta=0.0).values()
         if ctx.needs_input_grad[2]:
             indptr, indices = matrix.pattern.transpose
-            if values is None:
-                t_values = matrix.t_values
-            else:
-                t_values = values.index_select(0, matrix.pattern.t_order)
+            pattern = matrix.pattern
+            t_values = matrix.t_values if values is None else values.index_select(0, pattern.t_order)
             grad_dense = _product(indptr, indices, t_values, grad)
         return None, grad_values, grad_dense
 

@@ -1,0 +1,510 @@
+"""Lumos: Pan, Zhu and Chu, "Lumos: heterogeneity-aware federated graph learning over decentralized
+devices", ICDE 2023 (arXiv:2303.00492). One device for each vertex, which knows its own features, label and
+neighbours: it learns on a tree of itself and the neighbours that it keeps; a leaf's embedding goes to the
+vertex that it stands for, which pools those it gets.
+
+    paper                                here
+    N_u, wl(u)                           Kept.keeps, Forest.workload
+    r(u): who keeps u                    Kept.kept_by
+    Alg. 1-3, problem (10)               balancing.balance
+    trees, h_mu^l                        trees.Forest, fused or general
+    x'_u, x''_u (26), (27)               encoder.encode, encoder.received_features
+    POOL (31)                            pool
+    LINEAR (32), cross-entropy           predictor.weight and .bias; class_loss
+    L(h_u) (33)                          link_loss
+
+Once: neighbours agree who keeps an edge (`balancing`), and every device sends a bin of its features, noised,
+to each device that keeps it (`encoder`). In a round, which is an epoch: the weights come from the server,
+leaves' embeddings go to the vertices that they stand for and their gradients back, and the gradients of the
+weights add up at the server, which takes the step.
+
+What it shows. To a device that keeps it a vertex shows the noised bits of one bin (epsilon), how many bins it
+has, and in every round, as the gradient that it sends back, how its loss changes with that leaf. It gets,
+from every device that keeps it, the embedding of the leaf that stands for it; and that comes from that
+device's own features, without noise: two layers above them, with weights that both know, anew in every round.
+No epsilon covers it. The paper counts features as protected because they are noised when they are sent; it
+does not count what goes back in embeddings. Degrees: see `balancing`. The server gets the sum of the
+gradients, with aggregation=clear each device's, and how many vertices are trained on. Labels do not leave
+their devices; gradients depend on them. With accounting=per_receiver epsilon holds against each receiver
+alone: all r(u) of them together have r(u) epsilon.
+
+Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
+for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
+wl(u) bins). A received bit is read as a posterior mean (the paper: decode=unbiased; `encoder` says why it
+matters). A device without any leaf has one of its own. The backward pass and the sum of the gradients, of
+which the paper does not speak, are exact. The loss is a mean over training vertices, and (33) has log
+sigma(-s) for pairs that are no edges. Trees have training edges only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.core import as_leaves
+from graphfed.federation.ragged import send_bytes
+from graphfed.federation.route import PeerIds, PeerRoute
+from graphfed.federation.secure_compare import PairRows, open_pairs, pair_route, send
+from graphfed.methods import encoder
+from graphfed.methods.balancing import BalanceConfig, Kept, balance
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.encoder import EncoderConfig, bytes_of_bins, encode, received_features, sizes_told
+from graphfed.methods.split import fresh, step
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
+from graphfed.methods.trees import FUSED_LAYERS, Forest, fused, general, make_forest
+from graphfed.nn.backbones import BACKBONES
+from graphfed.nn.batch import Block
+from graphfed.nn.constant import ConstantMatrix
+from graphfed.nn.layers import Dropout
+from graphfed.nn.sparse import SparseMatrix, spmm
+from graphfed.privacy.noise import Noise
+from graphfed.random import entry_words, fold, glorot, uniform
+
+__all__ = ["METHOD", "LumosConfig"]
+
+Weights = dict[str, Tensor]
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class LumosConfig(EncoderConfig, BalanceConfig, TrainingConfig):
+    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network on the trees")
+    local_steps: Literal[1] = Field(default=1, description="passes over the training vertices in a round")
+    virtual_nodes: bool = Field(
+        default=True, description="trees with virtual vertices; without: each device's own neighbourhood"
+    )
+    trainer: Literal["fused", "general"] = Field(
+        default="fused",
+        description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
+    )
+    negatives: int = Field(
+        default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of weights, dropout, coins and negatives")
+
+
+# ---- what a cohort's devices know --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """A cohort of n devices, ready to train. x [n, F] own features; noised [P, F] of the kept neighbours: the
+    deviations from `middle`; own_pool, received_pool: POOL's weights of own leaves and of leaves that arrive
+    [n, .]; blocks: of the general trainer, else None; kept_rows [P], receivers [R]: the devices (cohort rows)
+    of kept pairs, and of the neighbours that keep a device."""
+
+    cohort: Cohort
+    forest: Forest
+    blocks: tuple[Block, ...] | None
+    noised: ConstantMatrix
+    middle: float
+    own_pool: SparseMatrix
+    received_pool: SparseMatrix
+    kept_rows: Tensor
+    receivers: Tensor
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What set-up left: devices, at the clients; to_receivers: from the leaves that stand for a neighbour to
+    that neighbour; train: how many vertices are trained on, at the server; links: None to classify."""
+
+    devices: Located
+    to_receivers: PeerRoute
+    train: Located
+    links: "LinkRoutes | None"
+
+
+@dataclass(frozen=True)
+class LinkRoutes:
+    """Of link prediction: to_keepers: from each device to those that keep it; scored: to the device that
+    scores a pair, by target; around: at the clients, whom not to draw."""
+
+    to_keepers: PeerRoute
+    scored: Mapping[str, PeerRoute]
+    around: Located
+
+
+def neighbour_rows(cohort: Cohort) -> PairRows:
+    """Every device's neighbours. InputError where a client holds anything but one vertex."""
+    if cohort.num_rows != cohort.num_clients or cohort.edge_index.shape[1]:
+        counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
+        worst = int((counts != 1).nonzero()[0]) if bool((counts != 1).any()) else 0
+        raise InputError(
+            f"lumos is for one vertex at every client, and client {cohort.clients[worst]} has "
+            f"{int(counts[worst])}; use partition 'ego'"
+        )
+    order = torch.argsort(cohort.cut_row * (1 << 32) + cohort.cut_client)
+    return PairRows(cohort.cut_row[order], cohort.cut_client[order])
+
+
+def positions(kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The rows of neighbours that a device keeps [P], and of those that keep it [R], ascending."""
+    return kept["keeps"].nonzero()[:, 0], kept["kept_by"].nonzero()[:, 0]
+
+
+def as_values(kept: Kept) -> dict[str, Tensor]:
+    return {"keeps": kept.keeps, "kept_by": kept.kept_by, "outcomes": kept.outcomes}
+
+
+def prepare(
+    cohort: Cohort,
+    ids: Tensor,
+    rows: PairRows,
+    trees: dict[str, Tensor],
+    received: dict[str, Tensor],
+    config: LumosConfig,
+) -> Devices:
+    """ids [n]: of the cohort's clients."""
+    keeps, kept_by = positions(trees)
+    device, receivers, other = rows.client[keeps], rows.client[kept_by], rows.other[keeps]
+    workload, arriving = (torch.bincount(r, minlength=len(ids)) for r in (device, receivers))
+    lone = ((workload + arriving) == 0).nonzero()[:, 0]
+    forest = make_forest(device, ids[device], other, lone, ids, virtual=config.virtual_nodes)
+    blocks = None
+    if not is_fused(config):
+        blocks = forest.blocks(config.backbone, config.heads, config.layers)
+    noised = received_features(received["header"], received["flat"], other, cohort.num_features, config)
+    own = torch.cat([device, lone]) if config.virtual_nodes else torch.arange(len(ids), device=ids.device)
+    leaves = torch.bincount(own, minlength=len(ids)) + arriving
+    return Devices(
+        cohort,
+        forest,
+        blocks,
+        ConstantMatrix.of(noised),
+        (config.feature_low + config.feature_high) / 2,
+        pool_matrix(own, leaves),
+        pool_matrix(receivers, leaves),
+        device,
+        receivers,
+    )
+
+
+def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
+    """[n, m]: for each of m leaves the share of the vertex rows[m] that it stands for; leaves [n]: how many
+    each vertex has."""
+    share = 1 / leaves[rows].to(torch.get_default_dtype())
+    column = torch.arange(len(rows), device=rows.device)
+    return SparseMatrix.from_coo(rows, column, share, (len(leaves), len(rows)))
+
+
+def is_fused(config: LumosConfig) -> bool:
+    return config.trainer == "fused" and config.virtual_nodes and config.layers <= FUSED_LAYERS
+
+
+# ---- at the devices: embeddings ----------------------------------------------------------------------------
+
+
+def leaf_embeddings(
+    devices: Devices, weights: Weights, config: LumosConfig, key: int | None
+) -> tuple[Tensor, Tensor]:
+    """Embeddings of own leaves, and of the leaves [P, H] that stand for neighbours."""
+    weight, x = weights["layers.0.weight"], devices.cohort.x
+    assert x is not None
+    own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
+    # x'' W, where x'' is the middle everywhere and off it at the coordinates of the bin.
+    noised = devices.noised @ weight + devices.middle * weight.sum(0)
+    dropout = None if key is None else Dropout(config.dropout, key)
+    if devices.blocks is None:
+        leaves = fused(devices.forest, weights, own, noised, config.backbone, config.layers, dropout)
+    else:
+        leaves = general(devices.forest, devices.blocks, weights, own, noised, config.backbone, dropout)
+    return leaves.own, leaves.noised
+
+
+def pool(devices: Devices, own: Tensor, arrived: Tensor) -> Tensor:
+    """Eq. (31): h_u [n, H], the mean over all leaves that stand for u."""
+    return spmm(devices.own_pool, own) + spmm(devices.received_pool, arrived)
+
+
+def logits_of(devices: Devices, h: Tensor, weights: Weights, target: str) -> Tensor:
+    """Eq. (32) of a target's rows, [n, C]."""
+    rows = devices.cohort.rows(target)
+    return h.index_select(0, rows) @ weights["predictor.weight"] + weights["predictor.bias"]
+
+
+def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
+    """The cohort's sum over its training vertices."""
+    logits = logits_of(devices, h, weights, "train")
+    return cross_entropy(logits, devices.cohort.y[devices.cohort.rows("train")], reduction="sum")
+
+
+def training_vertices(devices: Devices) -> Tensor:
+    return devices.cohort.train.sum()
+
+
+# ---- at the devices: links ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """Whom a device never draws: itself and its neighbours. codes [C + n] ascending: for each, its device
+    times num_clients, plus its id less the number of ids before it; start [n]: of each device; free [n]: how
+    many are left to draw from."""
+
+    codes: Tensor
+    start: Tensor
+    free: Tensor
+    num_clients: int
+
+
+def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
+    device = torch.cat([rows.client, torch.arange(len(ids), device=ids.device)])
+    other = torch.cat([rows.other, ids])
+    order = torch.argsort(device * num_clients + other)
+    device, other = device[order], other[order]
+    count = torch.bincount(device, minlength=len(ids))
+    start = count.cumsum(0) - count
+    rank = torch.arange(len(device), device=device.device) - start[device]
+    return Around(device * num_clients + other - rank, start, num_clients - count, num_clients)
+
+
+def draw_negatives(
+    devices: Devices, around: Around, ids: Tensor, config: LumosConfig, number: int
+) -> PeerIds:
+    """For each kept neighbour `negatives` clients that are no neighbours, uniformly, with repetition."""
+    forest = devices.forest
+    pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), config.negatives)
+    which = torch.arange(len(pairs), device=ids.device) % config.negatives
+    device = devices.kept_rows[pairs]
+    open_ = around.free[device] > 0
+    pairs, which, device = pairs[open_], which[open_], device[open_]
+    # The leaf's id stands for the pair.
+    draw = uniform(fold(config.seed, "negatives", number), entry_words(forest.ids[1][pairs], which))[:, 0]
+    rank = (draw * around.free[device]).long().clamp(max=around.free[device] - 1)
+    before = torch.searchsorted(around.codes, device * around.num_clients + rank, right=True)
+    drawn = rank + before - around.start[device]
+    everyone = torch.arange(len(ids), device=ids.device)
+    return PeerIds(drawn, drawn, device, ids, everyone)
+
+
+def scored_ends(devices: Devices, ids: Tensor, target: str) -> PeerIds:
+    """The other ends of the pairs that each device scores."""
+    links = devices.cohort.links
+    assert links is not None
+    which = devices.cohort.pairs(target)
+    site, everyone = links.site[which], torch.arange(len(ids), device=ids.device)
+    return PeerIds(site, site, links.row[which], ids, everyone)
+
+
+def rows_to_send(devices: Devices, h: Tensor) -> Tensor:
+    """h_v for every device that keeps v."""
+    return h.index_select(0, devices.receivers)
+
+
+def link_loss(devices: Devices, wanted: PeerIds, h: Tensor, kept: Tensor, drawn: Tensor) -> Tensor:
+    """Eq. (33), corrected: the cohort's sum; kept [P, H], drawn [Q, H]: embeddings that were asked for."""
+    positive = (h.index_select(0, devices.kept_rows) * kept).sum(1)
+    negative = (h.index_select(0, wanted.client) * drawn).sum(1)
+    return softplus(-positive).sum() + softplus(negative).sum()
+
+
+def pair_scores(devices: Devices, h: Tensor, ends: Tensor, target: str) -> Tensor:
+    links = devices.cohort.links
+    assert links is not None
+    return (h.index_select(0, links.row[devices.cohort.pairs(target)]) * ends).sum(1)
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
+    """Those of the backbone; predictor.weight [H, C] and .bias [C] to classify."""
+    key = fold(config.seed, "weights")
+    widths = [task.num_features, *[config.hidden] * config.layers]
+    weights = BACKBONES[config.backbone].init(key, widths, config.heads)
+    if task.name == CLASSIFICATION:
+        weights["predictor.weight"] = glorot(fold(key, "predictor"), config.hidden, task.num_classes)
+        weights["predictor.bias"] = torch.zeros(task.num_classes)
+    return {name: w.to(device) for name, w in weights.items()}
+
+
+def mean_of(gradients: Weights, count: Tensor) -> Weights:
+    return {name: g / count for name, g in gradients.items()}
+
+
+def number_of(count: int) -> Tensor:
+    return torch.tensor(count)
+
+
+def check_training(count: Tensor) -> Tensor:
+    if not bool(count):
+        raise InputError("no device has a training vertex; use another split")
+    return count
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
+    encoder.check(config)
+    rows = fed.clients.run(neighbour_rows, data)
+    balanced = balance(fed, rows, config)
+    trees = fed.clients.run(as_values, balanced.kept)
+    features, sent = send_features(fed, data, rows, trees, task, config)
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    values = {
+        "weights": weights,
+        "optimizer": fed.server.run(fresh, weights, config),
+        "trees": trees,
+        "features": features,
+        "sent": sent,
+    }
+    return restore(fed, data, task, config, values)
+
+
+def restore(
+    fed: Federation, data: Located, task: Task, config: LumosConfig, values: Mapping[str, Located]
+) -> State:
+    """The state of a run whose features were sent before: nothing is balanced or drawn again."""
+    rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
+    devices = fed.clients.run(prepare, data, ids, rows, values["trees"], values["features"], config)
+    pairs = open_pairs(fed, rows, name="lumos", simulated=True)
+    kept, receivers = fed.clients.run(positions, values["trees"], outputs=2)
+    to_receivers = pair_route(fed, pairs, kept, receivers)
+    links = None
+    if task.name == LINK_PREDICTION:
+        train = fed.server.run(number_of, fed.num_clients)
+        scored = {}
+        for target in ("val", "test", "all"):
+            ends = fed.clients.run(scored_ends, devices, ids, target)
+            scored[target] = fed.peer_route(ends, name="lumos/scored_pairs")
+        around = fed.clients.run(look_around, rows, ids, fed.num_clients)
+        links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
+    else:
+        counts = fed.clients.run(training_vertices, devices)
+        train = fed.server.run(check_training, fed.sum(counts, name="lumos/training_count", grad=False))
+    return State(values, Prepared(devices, to_receivers, train, links))
+
+
+def send_features(
+    fed: Federation, data: Located, rows: Located, trees: Located, task: Task, config: LumosConfig
+) -> tuple[Located, Located]:
+    """Every device's features to those that keep it, once: what arrived, and what was spent, at the
+    clients."""
+    pairs = open_pairs(fed, rows, name="lumos", simulated=True)
+    kept, receivers = fed.clients.run(positions, trees, outputs=2)
+    header, flat, lengths, spent = fed.clients.run(
+        encoded, data, fed.client_ids(), rows, trees, config, outputs=4
+    )
+    protection = Noise(config.noise_seed).protection(encoder.receiver_mechanism(config))
+    told = send(fed, pairs, header, receivers, kept, name="lumos/bins", protection="clear")
+    sizes = fed.clients.run(expected_bytes, told, task.num_features)
+    bits = send_bytes(
+        fed, pairs, flat, lengths, receivers, kept, sizes, name="lumos/feature_bits", protection=protection
+    )
+    return fed.clients.run(received, told, bits), spent
+
+
+def encoded(
+    cohort: Cohort, ids: Tensor, rows: PairRows, trees: dict[str, Tensor], config: LumosConfig
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    _, kept_by = positions(trees)
+    assert cohort.x is not None
+    sent = encode(cohort.x, ids, rows.client[kept_by], rows.other[kept_by], config)
+    spent = {"epsilon": sent.epsilon, "colluding": sent.colluding, "coordinates": sent.coordinates}
+    return sent.header, sent.flat, sent.lengths, spent
+
+
+def expected_bytes(header: Tensor, width: int) -> Tensor:
+    return bytes_of_bins(sizes_told(header, width))
+
+
+def received(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
+    return {"header": header, "flat": flat}
+
+
+def embeddings(
+    fed: Federation, prepared: Prepared, weights: Located, config: LumosConfig, *, key: int | None, grad: bool
+) -> Located:
+    """h_u of every device, at the device."""
+    own, stand_in = fed.clients.run(leaf_embeddings, prepared.devices, weights, config, key, outputs=2)
+    arrived = fed.exchange(stand_in, prepared.to_receivers, name="lumos/leaf_embeddings", grad=grad)
+    h: Located = fed.clients.run(pool, prepared.devices, own, arrived)
+    return h
+
+
+def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosConfig, number: int) -> Located:
+    """Every device asks those that it keeps, and as many that are no neighbours, for their embeddings."""
+    links = prepared.links
+    assert links is not None
+    there = fed.clients.run(rows_to_send, prepared.devices, h)
+    kept = fed.exchange(there, links.to_keepers, name="lumos/kept_embeddings")
+    wanted = fed.clients.run(draw_negatives, prepared.devices, links.around, fed.client_ids(), config, number)
+    route = fed.peer_route(wanted, name="lumos/negative_ids")
+    drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
+    loss: Located = fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
+    return loss
+
+
+def round(fed: Federation, state: State, config: LumosConfig, number: int) -> State:
+    prepared: Prepared = state.prepared
+    key = fold(config.seed, "dropout", number) if config.dropout else None
+    with fed.tape():
+        leaves = fed.server.run(as_leaves, state.weights)
+        weights = fed.broadcast(leaves, name="model")
+        h = embeddings(fed, prepared, weights, config, key=key, grad=True)
+        if prepared.links is None:
+            loss = fed.clients.run(class_loss, prepared.devices, h, weights)
+        else:
+            loss = link_losses(fed, prepared, h, config, number)
+        fed.backward(loss)
+    gradients = fed.server.run(mean_of, fed.gradients(leaves), prepared.train)
+    values = dict(state.values)
+    values["weights"], values["optimizer"] = fed.server.run(
+        step, values["weights"], gradients, values["optimizer"], config, outputs=2
+    )
+    return State(values, prepared)
+
+
+def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> Located:
+    """Every device with its tree, and the leaves that others send."""
+    prepared: Prepared = state.prepared
+    weights = fed.broadcast(state.weights, name="model", grad=False)
+    h = fed.clients.run(without_gradient, embeddings(fed, prepared, weights, config, key=None, grad=False))
+    if prepared.links is None:
+        scores: Located = fed.clients.run(logits_of, prepared.devices, h, weights, target)
+    else:
+        ends = fed.exchange(h, prepared.links.scored[target], name="lumos/scored_embeddings", grad=False)
+        scores = fed.clients.run(pair_scores, prepared.devices, h, ends, target)
+    return scores
+
+
+def without_gradient(h: Tensor) -> Tensor:
+    return h.detach()
+
+
+METHOD = Method(
+    name="lumos",
+    summary="one device for each vertex; noised features, balanced trees, embeddings between neighbours",
+    paper="Pan, Zhu, Chu: Lumos: heterogeneity-aware federated graph learning over decentralized devices. "
+    "ICDE 2023, arXiv:2303.00492",
+    crosses="noised features once; embeddings of leaves and gradients every round",
+    protection="features by local differential privacy, degrees by comparisons; embeddings in clear",
+    config=LumosConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    tasks=(CLASSIFICATION, LINK_PREDICTION),
+    messages={},
+    disjoint=True,
+    empty_clients=False,
+    model=("weights",),
+    needs=("one vertex at every client",),
+    defaults={
+        "rounds": 300,
+        "optimizer": "adam",
+        "lr": 0.01,
+        "weight_decay": 0.0,
+        "dropout": 0.01,
+        "local_steps": 1,
+        "heads": 4,
+        "eval_every": 5,
+    },
+)
