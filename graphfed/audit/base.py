@@ -13,6 +13,7 @@ from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.run import Inputs, Result
 from graphfed.federation import Ledger
+from graphfed.methods.tasks import CLASSIFICATION
 
 __all__ = ["AuditedRun", "Check", "Finding", "Scored"]
 
@@ -85,8 +86,9 @@ class Finding:
 class Check:
     """One row of the registry, as the check's own file declares it.
 
-    tests: what is tried; attacker: what the attacker sees; methods: those it is made for (None: every one);
-    transfers: named transfers that the run must have made; instead: others that do as well."""
+    tasks: those it can check a run of (names in `tasks.TASKS`); tests: what is tried; attacker: what the
+    attacker sees; methods: those it is made for (None: every one); transfers: named transfers that the run
+    must have made; instead: others that do as well."""
 
     name: str
     tests: str
@@ -95,10 +97,12 @@ class Check:
     methods: tuple[str, ...] | None = None
     transfers: tuple[str, ...] = ()
     instead: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = (CLASSIFICATION,)
 
     def applies(self, run: AuditedRun) -> bool:
         """Whether there is something to check in this run."""
         crossed = {entry.name for entry in run.ledger.entries}
         of_method = self.methods is None or run.config.method.name in self.methods
+        of_method = of_method and run.config.task in self.tasks
         made = crossed.issuperset(self.transfers) or crossed.issuperset(self.instead or self.transfers)
         return of_method and made

@@ -10,6 +10,7 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.experiment.folder import plain
 from graphfed.experiment.progress import human_bytes
 from graphfed.federation.ledger import Entry, Ledger
+from graphfed.methods.tasks import TASKS
 
 __all__ = ["CHECK", "disagreements"]
 
@@ -80,4 +81,5 @@ CHECK = Check(
     tests="the ledger adds up; every transfer in clear is named",
     attacker="the receiver of each transfer reads what is sent in clear",
     run=run,
+    tasks=tuple(TASKS),
 )

@@ -91,6 +91,8 @@ def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None =
         check = get_check(name)
         if check.applies(run):
             findings[name] = check.run(run)
+        elif config.task not in check.tasks:
+            skipped[name] = f"made for {', '.join(check.tasks)}"
         elif check.methods is not None and config.method.name not in check.methods:
             skipped[name] = f"made for {', '.join(check.methods)}"
         else:

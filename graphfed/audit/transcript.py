@@ -79,7 +79,7 @@ def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
         inputs.graph, inputs.split, partition, range(partition.num_sites), device=config.device
     )
     data = fed.locate(CLIENTS, "data", [cohort])
-    task = Task(inputs.graph.num_features, inputs.graph.num_classes)
+    task = Task(inputs.graph.num_features, inputs.graph.num_classes, config.task)
     train(fed, config.method, data, task, dataclasses.replace(config.training, rounds=1))
     return Transcript(tuple(fed.crossings), cohort)
 

@@ -12,6 +12,7 @@ from graphfed.cli.values import (
     PLACEMENTS,
     RUNTIMES,
     SPLITS,
+    TASKS,
     choices,
     setting_keys,
 )
@@ -77,7 +78,18 @@ Split = Annotated[
         autocompletion=choices(SPLITS),
         rich_help_panel=DATA_PANEL,
         help="default, public, per_class:20,500,1000 or random:0.5,0.25,0.25 "
-        "(default: public where the data set has one, else per_class).",
+        "(default: public where the data set has one, else per_class); of link prediction "
+        "edges:0.8,0.05,0.15, its default.",
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASK",
+        autocompletion=choices(TASKS),
+        rich_help_panel=TRAINING_PANEL,
+        help="What is learnt: classification of the vertices, or link_prediction, which pairs are edges, for "
+        "the methods that can (default: the method's first).",
     ),
 ]
 DataDir = Annotated[

@@ -21,6 +21,7 @@ from graphfed.cli.options import (
     Seeds,
     Settings,
     Split,
+    Task,
     Threads,
     whole_number,
 )
@@ -74,6 +75,7 @@ def sweep(
     partition: Partition = None,
     rounds: Rounds = None,
     split: Split = None,
+    task: Task = None,
     runtime: Runtime = None,
     placement: Placement = None,
     device: Device = None,
@@ -117,6 +119,7 @@ def sweep(
         "partition": partition,
         "rounds": rounds,
         "split": split,
+        "task": task,
         "runtime": runtime,
         "placement": placement,
         "device": device,

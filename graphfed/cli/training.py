@@ -28,6 +28,7 @@ from graphfed.cli.options import (
     Settings,
     Sites,
     Split,
+    Task,
     Threads,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
@@ -58,6 +59,7 @@ def run(
     rounds: Rounds = None,
     seed: Seed = None,
     split: Split = None,
+    task: Task = None,
     runtime: Runtime = None,
     sites: Sites = None,
     kit: Kit = None,
@@ -87,6 +89,7 @@ def run(
         graphfed run fedavg
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed run fedprox --set mu=0.1 --set partition.beta=1 --out skewed
+        graphfed run central --task link_prediction
         graphfed run --config experiment.yaml --rounds 20 --json
         graphfed run fedavg --clients 3 --runtime nvflare
         graphfed run sapgnn --runtime nvflare --kit kits/coordinator
@@ -111,6 +114,7 @@ def run(
         "rounds": rounds,
         "seed": seed,
         "split": split,
+        "task": task,
         "runtime": runtime,
         "sites": sites,
         "kit": kit,
@@ -178,6 +182,7 @@ def compare(
     rounds: Rounds = None,
     seeds: Seeds = None,
     split: Split = None,
+    task: Task = None,
     runtime: Runtime = None,
     sites: Sites = None,
     placement: Placement = None,
@@ -200,8 +205,9 @@ def compare(
 ) -> None:
     """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
 
-    The reference rows central, isolated and fedavg are always there; runs on different data, splits or
-    partitions are refused. A setting goes to every method that has it; fedgcn.hops=1 goes to fedgcn alone.
+    The reference rows central, isolated and fedavg are always there (of link prediction central); runs on
+    different data, splits or partitions are refused. A setting goes to every method that has it;
+    fedgcn.hops=1 goes to fedgcn alone.
 
     Examples:
         graphfed compare isolated fedavg fedgcn central --data cora --seeds 0,1,2
@@ -224,6 +230,7 @@ def compare(
         "partition": partition,
         "rounds": rounds,
         "split": split,
+        "task": task,
         "runtime": runtime,
         "sites": sites,
         "placement": placement,

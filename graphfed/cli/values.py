@@ -15,6 +15,7 @@ __all__ = [
     "RUNTIMES",
     "SETTINGS",
     "SPLITS",
+    "TASKS",
     "choices",
     "data_setting_keys",
     "method_names",
@@ -31,7 +32,8 @@ PARTITIONS = (
 )  # fmt: skip
 RUNTIMES = ("local", "processes", "nvflare")
 PLACEMENTS = ("stacked", "one-at-a-time")
-SPLITS = ("default", "public", "per_class", "random")
+SPLITS = ("default", "public", "per_class", "random", "edges")
+TASKS = ("classification", "link_prediction")
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.
 SETTINGS = (

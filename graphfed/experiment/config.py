@@ -210,6 +210,11 @@ def make_config(
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
     kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
+    if asked == LINK_PREDICTION and kind == "nvflare":
+        raise InputError(
+            "runtime 'nvflare' cannot do task 'link_prediction'; use runtime 'local' or 'processes', or "
+            "leave the task out"
+        )
     return RunConfig(
         method=chosen,
         task=asked,

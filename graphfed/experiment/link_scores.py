@@ -100,8 +100,8 @@ def area(edges: Tensor, others: Tensor) -> float:
 
 def pair_scores(rows: Tensor, loss: Tensor) -> Scored:
     """Metrics of what crossed, [M, 3] uint8 and the summed loss; told: points of the ROC curve."""
-    code = rows[:, :2].contiguous().view(torch.int16)[:, 0].long()
-    label = rows[:, 2] != 0
+    low, high, label = rows[:, 0].long(), rows[:, 1].long(), rows[:, 2] != 0
+    code = low + 256 * high - CODES * (high >> 7)  # signed, the low byte first
     edges, others = (torch.bincount(code[chosen] + CODES // 2, minlength=CODES) for chosen in (label, ~label))
     metrics = {"auc": area(edges, others), "loss": float(loss) / len(rows) if len(rows) else float("nan")}
     lost = bool(((code < LOWEST) | (code > HIGHEST)).any())

@@ -393,7 +393,9 @@ def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]
         "data": {
             "name": inputs.graph.name,
             "vertices": inputs.graph.num_nodes,
-            "edges": inputs.graph.num_edges,
+            "edges": inputs.split.edges.shape[1]
+            if isinstance(inputs.split, EdgeSplit)
+            else inputs.graph.num_edges,
             "features": inputs.graph.num_features,
             "classes": inputs.graph.num_classes,
             "class_names": inputs.graph.class_names,

@@ -13,19 +13,22 @@ CLASSIFICATION, LINK_PREDICTION = "classification", "link_prediction"
 class TaskSpec:
     """One task.
 
-    metric: the validation metric that decides, the larger the better; words: what it is; scored: what the
-    metrics are over; recipe: settings in which its default recipe differs from `TrainingConfig`."""
+    metric: the validation metric that decides, the larger the better, and called: its name in a text; words:
+    what is predicted; scored: what the metrics are over; recipe: settings in which its default recipe differs
+    from `TrainingConfig`."""
 
     metric: str
+    called: str
     words: str
     scored: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
 TASKS: dict[str, TaskSpec] = {
-    CLASSIFICATION: TaskSpec("accuracy", "the class of every vertex", "vertices"),
+    CLASSIFICATION: TaskSpec("accuracy", "accuracy", "the class of every vertex", "vertices"),
     LINK_PREDICTION: TaskSpec(
         "auc",
+        "AUC",
         "which pairs of vertices are edges",
         "pairs",
         # As Lumos's authors train every row of their table; they decay no weights.

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "accuracy_against_bytes",
     "bars",
     "confusion",
     "curves",
     "degrees",
     "partition_drawing",
     "picture",
+    "roc",
+    "score_against_bytes",
     "site_classes",
     "site_dots",
 ]
@@ -112,7 +113,7 @@ def _any_script() -> Iterator[None]:
         yield
 
 
-def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> str:
+def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, scored: str = "vertices") -> str:
     """Validation metric by round. rows: label -> {round: value} for each seed; the line is the mean over
     seeds, the band its sample standard deviation."""
 
@@ -134,7 +135,7 @@ def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> st
                 ax.fill_between(shared, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
         ax.set_xlabel("communication round")
         ax.xaxis.set_major_locator(_locator(8, integer=True))
-        ax.set_ylabel(f"{metric}, validation vertices")
+        ax.set_ylabel(f"{metric}, validation {scored}")
         ax.margins(x=0.01)
         _legend(figure, list(rows))
         return figure
@@ -142,8 +143,8 @@ def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str) -> st
     return _svg(draw, f"{metric} by round")
 
 
-def accuracy_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], metric: str) -> str:
-    """What accuracy cost: (label, bytes, mean, deviation) of each row; rows that sent nothing are at the
+def score_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], metric: str) -> str:
+    """What a test metric cost: (label, bytes, mean, deviation) of each row; rows that sent nothing are at the
     left."""
     from graphfed.experiment.progress import human_bytes
 
@@ -273,6 +274,32 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
         return figure
 
     return _svg(draw, "confusion matrix")
+
+
+def roc(rows: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """The ROC curve of each row, points (false positive rate, true positive rate) by label, and the diagonal
+    of a guess."""
+
+    def draw() -> Any:
+        labels = list(rows)
+        figure = _figure(3.2 + _legend_height(labels), width=min(WIDTH, 3.6))
+        ax = figure.add_subplot()
+        ax.set_aspect("equal")
+        ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle="--")
+        for i, (label, points) in enumerate(rows.items()):
+            ax.plot(
+                [x for x, _ in points], [y for _, y in points], color=SERIES[i % len(SERIES)],
+                label=_short(label), linewidth=1.6, marker=MARKERS[i % len(MARKERS)], markersize=4,
+                markevery=max(1, len(points) // 8),
+            )  # fmt: skip
+        ax.set_xlim(-0.02, 1.02)
+        ax.set_ylim(-0.02, 1.02)
+        ax.set_xlabel("pairs that are no edge, share taken for one")
+        ax.set_ylabel("edges, share found")
+        _legend(figure, labels)
+        return figure
+
+    return _svg(draw, "ROC curve")
 
 
 def _cell(x: float, y: float, share: float) -> Any:

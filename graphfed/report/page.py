@@ -13,18 +13,21 @@ from graphfed import __version__
 from graphfed.data.overview import graph_facts, site_facts
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.deployed import MESSAGES as DEPLOYED
+from graphfed.experiment.link_scores import MESSAGES as LINK_MESSAGES
 from graphfed.experiment.progress import human_bytes, human_seconds
 from graphfed.experiment.train import MESSAGES
 from graphfed.files import write_bytes
 from graphfed.methods.alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS, TaskSpec
 from graphfed.report import charts
 from graphfed.report.read import Run, Subject, read_subject
 
 __all__ = ["write_card", "write_report"]
 
-#: The row the others are tested against, where it is there: averaging with the cross edges dropped.
-REFERENCE = "fedavg"
+#: The row the others are tested against, where it is there: averaging with the cross edges dropped, or what
+#: pooled training reaches.
+REFERENCES = {CLASSIFICATION: "fedavg", LINK_PREDICTION: "central"}
 PROTECTION = {
     "clear": "none: the receiver reads it",
     "public": "public: it says nothing of anyone's data",
@@ -86,6 +89,7 @@ def write_card(folder: str | Path) -> Path:
             audits=_audits(Subject({run.result.method: [run]}, None)),
             epsilon=_epsilon([run]),
             folder=run.folder.name,
+            task=_task(run.result.task),
         )
     )
     try:
@@ -126,7 +130,7 @@ def render(subject: Subject) -> str:
         result=result,
         table=None if comparison is None else _table(subject),
         comparison=comparison,
-        reference=REFERENCE,
+        task=_task(result.task),
         scores=None if comparison is not None else _scores(first),
         charts=_charts(subject),
         data=_data(first),
@@ -142,6 +146,11 @@ def render(subject: Subject) -> str:
 # ---- what is said ------------------------------------------------------------------------------------------
 
 
+def _task(name: str) -> TaskSpec:
+    """What a folder says its task is; of another version's, node classification."""
+    return TASKS.get(name, TASKS[CLASSIFICATION])
+
+
 def _percent(mean: float | None, std: float | None = None) -> str:
     if mean is None:
         return "-"
@@ -151,25 +160,26 @@ def _percent(mean: float | None, std: float | None = None) -> str:
 def _answer(subject: Subject) -> str:
     """One sentence: the result, with its spread and the row that bounds it."""
     result = subject.first.result
+    metric, called = _task(result.task).metric, _task(result.task).called
     if subject.comparison is None:
-        accuracy = result.test.get("accuracy")
         return (
-            f"{result.method} reached a test accuracy of {_percent(accuracy)} % on {result.dataset}, dealt "
+            f"{result.method} reached a test {called} of {_percent(result.test.get(metric))} % on "
+            f"{result.dataset}, dealt "
             f"over {result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} "
             "crossed."
         )
-    scored = [row for row in subject.comparison.rows if row["test"]["accuracy"]["mean"] is not None]
+    scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
     federated = [row for row in scored if row["method"] not in ("central", "isolated")] or scored
     if not federated:
-        return "No row of this comparison has a test accuracy."
-    best = max(federated, key=lambda row: row["test"]["accuracy"]["mean"])
-    told = best["test"]["accuracy"]
+        return f"No row of this comparison has a test {called}."
+    best = max(federated, key=lambda row: row["test"][metric]["mean"])
+    told = best["test"][metric]
     text = (
-        f"Of the rows in which sites work together, {best['label']} has the highest mean test accuracy: "
+        f"Of the rows in which sites work together, {best['label']} has the highest mean test {called}: "
         f"{_percent(told['mean'], told['std'])} %"
     )
     others = [
-        f"{row['label']} {_percent(row['test']['accuracy']['mean'], row['test']['accuracy']['std'])} %"
+        f"{row['label']} {_percent(row['test'][metric]['mean'], row['test'][metric]['std'])} %"
         for row in scored
         if row["method"] in ("central", "isolated")
     ]
@@ -214,14 +224,15 @@ def _table(subject: Subject) -> dict[str, Any]:
     assert comparison is not None
     metrics = [name for name in comparison.rows[0]["test"] if name != "loss"]
     pooled = any(row.get("test_pooled") for row in comparison.rows)
-    reference = next((row for row in comparison.rows if row["label"] == REFERENCE), None)
+    metric, known = _task(comparison.task).metric, REFERENCES.get(comparison.task, "")
+    reference = next((row for row in comparison.rows if row["label"] == known), None)
     rows = []
     for row in comparison.rows:
         cells = [_percent(row["test"][m]["mean"], row["test"][m]["std"]) for m in metrics]
         if pooled:
             accuracy = (row.get("test_pooled") or {}).get("accuracy") or {"mean": None, "std": None}
             cells.append(_percent(accuracy["mean"], accuracy["std"]))
-        cells.append(_difference(row, reference))
+        cells.append(_difference(row, reference, metric))
         cells += [
             human_bytes(row["bytes"]["mean"]),
             human_seconds(row["seconds"]["mean"]),
@@ -232,15 +243,15 @@ def _table(subject: Subject) -> dict[str, Any]:
     head = [f"test {name.replace('_', ' ')}, %" for name in metrics]
     if pooled:
         head.append("accuracy on the pooled graph, %")
-    head += [f"difference to {REFERENCE}, points (p)", "bytes", "seconds", "epsilon"]
+    head += [f"difference to {known}, points (p)", "bytes", "seconds", "epsilon"]
     return {"head": head, "rows": rows}
 
 
-def _difference(row: Mapping[str, Any], reference: Mapping[str, Any] | None) -> str:
-    """Mean difference of the accuracies over the same seeds, and the p value of the paired t-test."""
+def _difference(row: Mapping[str, Any], reference: Mapping[str, Any] | None, metric: str) -> str:
+    """Mean difference of the test metric over the same seeds, and the p value of the paired t-test."""
     if reference is None or row is reference:
         return "-"
-    mine, theirs = row["test"]["accuracy"]["values"], reference["test"]["accuracy"]["values"]
+    mine, theirs = row["test"][metric]["values"], reference["test"][metric]["values"]
     if None in mine or None in theirs:
         return "-"
     differences = [a - b for a, b in zip(mine, theirs, strict=True)]
@@ -371,7 +382,7 @@ def _audits(subject: Subject) -> list[dict[str, Any]]:
 def words_of(method: str) -> Mapping[str, str]:
     """What every transfer of a method's runs is, in words, deployed ones included."""
     own = get_method(method).messages if method in METHODS else {}
-    return {**own, **MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
+    return {**own, **MESSAGES, **LINK_MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
 
 
 def _range(each: Sequence[int]) -> str:
@@ -433,19 +444,23 @@ def _charts(subject: Subject) -> dict[str, str]:
 
 def _result_charts(subject: Subject) -> dict[str, str]:
     drawn: dict[str, str] = {}
-    lines = {label: [_curve(run) for run in runs] for label, runs in subject.rows.items()}
+    task = _task(subject.first.result.task)
+    lines = {label: [_curve(run, task.metric) for run in runs] for label, runs in subject.rows.items()}
     # A row is drawn over the rounds in which every seed was evaluated, if it is more than a point.
     lines = {k: runs for k, runs in lines.items() if len(set.intersection(*(set(r) for r in runs))) > 1}
     if lines:
-        drawn["curves"] = charts.curves(lines, "accuracy")
+        drawn["curves"] = charts.curves(lines, task.called, task.scored)
     if subject.comparison is not None:
         costs = [
-            (row["label"], row["bytes"]["mean"], accuracy["mean"], accuracy["std"])
+            (row["label"], row["bytes"]["mean"], told["mean"], told["std"])
             for row in subject.comparison.rows
-            if (accuracy := row["test"]["accuracy"])["mean"] is not None
+            if (told := row["test"][task.metric])["mean"] is not None
         ]
         if any(crossed for _, crossed, _, _ in costs):
-            drawn["costs"] = charts.accuracy_against_bytes(costs, "accuracy")
+            drawn["costs"] = charts.score_against_bytes(costs, task.called)
+    curves = {label: runs[0].result.details.get("test_roc") for label, runs in subject.rows.items()}
+    if any(curves.values()):
+        drawn["roc"] = charts.roc({label: curve for label, curve in curves.items() if curve})
     counts = subject.rows[_best_row(subject)][0].result.details.get("test_confusion")
     if counts and len(counts) <= MAX_CLASSES:
         drawn["confusion"] = charts.confusion(counts, _class_names(subject.first, len(counts)))
@@ -459,9 +474,9 @@ def _result_charts(subject: Subject) -> dict[str, str]:
 MAX_CLASSES = 40
 
 
-def _curve(run: Run) -> dict[int, float]:
-    """Validation accuracy by round."""
-    points = ((line["round"], (line["val"] or {}).get("accuracy")) for line in run.history)
+def _curve(run: Run, metric: str) -> dict[int, float]:
+    """The validation metric by round."""
+    points = ((line["round"], (line["val"] or {}).get(metric)) for line in run.history)
     return {number: value for number, value in points if value is not None}
 
 
@@ -487,12 +502,13 @@ def _byte_charts(subject: Subject) -> dict[str, str]:
 
 
 def _best_row(subject: Subject) -> str:
-    """The row whose confusion matrix is shown: the federated one with the best validation accuracy."""
+    """The row whose confusion matrix is shown: the federated one with the best validation metric."""
     if subject.comparison is None:
         return next(iter(subject.rows))
     rows = [r for r in subject.comparison.rows if r["method"] not in ("central", "isolated")]
     rows = rows or list(subject.comparison.rows)
-    best = max(rows, key=lambda r: r["val"]["accuracy"]["mean"] or 0)
+    metric = _task(subject.comparison.task).metric
+    best = max(rows, key=lambda r: r["val"][metric]["mean"] or 0)
     return str(best["label"])
 
 

@@ -12,13 +12,15 @@ from graphfed.errors import InputError
 from graphfed.experiment.compare import Comparison, comparison_in, comparison_of
 from graphfed.experiment.folder import check_there, read_json
 from graphfed.experiment.run import Result
+from graphfed.methods.tasks import CLASSIFICATION
 
 __all__ = ["Run", "Subject", "read_subject"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run. site_accuracy: site -> (test accuracy, test vertices); overview, audit: None in a
+    """One finished run. site_accuracy: site -> (test accuracy, test vertices), empty where no vertices are
+    classified or predictions are elsewhere; overview, audit: None in a
     folder that has none."""
 
     folder: Path
@@ -97,7 +99,7 @@ def _read_run(folder: Path) -> Run:
         read_json(folder / "manifest.json"),
         history,
         entries,
-        _site_accuracy(folder),
+        _site_accuracy(folder) if result.task == CLASSIFICATION else {},
         overview,
         _audit(folder),
     )

@@ -19,6 +19,7 @@ from graphfed.data.splits import KINDS
 from graphfed.experiment.config import Placement, Runtime
 from graphfed.experiment.settings import settings_of
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import TASKS
 
 #: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.
 SHELLS = {
@@ -181,7 +182,8 @@ def test_what_completion_knows_is_what_there_is() -> None:
     assert set(values.PARTITIONS) == set(PARTITIONS)
     assert set(values.RUNTIMES) == set(Runtime.__args__)  # type: ignore[attr-defined]
     assert set(values.PLACEMENTS) == set(Placement.__args__)  # type: ignore[attr-defined]
-    assert set(values.SPLITS) == set(KINDS)
+    assert set(values.SPLITS) == {*KINDS, "edges"}
+    assert set(values.TASKS) == set(TASKS)
     settings = {setting.name for name in OWN for setting in settings_of(get_method(name))}
     partitions = {f"partition.{option}" for spec in PARTITIONS.values() for option in spec.options}
     known = {key for key in values.SETTINGS if not key.startswith("data.")}

@@ -1,0 +1,85 @@
+"""A toy that predicts links between clients: every round changes the weight of each feature, and a pair's
+score is the weighted product of both vertices' features, which cross where the other vertex is elsewhere."""
+
+import torch
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import PeerIds
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.random import fold, uniform
+
+
+def away(cohort: Cohort) -> Tensor:
+    """Which pairs have their other vertex at another client, [L] bool."""
+    assert cohort.links is not None
+    return cohort.links.site != torch.tensor(cohort.clients)[cohort.client[cohort.links.row]]
+
+
+def wants(cohort: Cohort) -> PeerIds:
+    links, far = cohort.links, away(cohort)
+    assert links is not None
+    return PeerIds(links.site[far], links.id[far], cohort.client[links.row[far]], cohort.id, cohort.client)
+
+
+def features(cohort: Cohort) -> Tensor:
+    assert isinstance(cohort.x, Tensor)
+    return cohort.x
+
+
+def first_weights(task: Task) -> Tensor:
+    assert task.name == LINK_PREDICTION
+    return torch.zeros(task.num_features)
+
+
+def move(weights: Tensor, config: TrainingConfig, number: int) -> Tensor:
+    drawn = uniform(fold(config.seed, "toy", number), torch.arange(len(weights)))[:, 0]
+    return weights + config.lr * (drawn - 0.3)
+
+
+def products(cohort: Cohort, far: Tensor, weights: Tensor, target: str) -> Tensor:
+    links, x = cohort.links, features(cohort)
+    assert links is not None
+    other = x.new_zeros(len(links.row), x.shape[1])
+    elsewhere = away(cohort)
+    other[elsewhere] = far
+    # A client's own rows are sorted by (client, id).
+    width = int(torch.cat([cohort.id, links.id]).max()) + 1 if len(links.id) else 1
+    code = cohort.client[links.row] * width + links.id
+    other[~elsewhere] = x[torch.searchsorted(cohort.client * width + cohort.id, code[~elsewhere])]
+    return (x[links.row] * weights * other).sum(1)[cohort.pairs(target)]
+
+
+def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+    route = fed.peer_route(fed.clients.run(wants, data), name="toy/ends")
+    return State({"weights": fed.server.run(first_weights, task)}, (data, route))
+
+
+def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+    return State({"weights": fed.server.run(move, state.weights, config, number)}, state.prepared)
+
+
+def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+    data, route = state.prepared
+    far = fed.exchange(fed.clients.run(features, data), route, name="toy/features", grad=False)
+    weights = fed.broadcast(state.weights, name="toy/weights", grad=False)
+    scores: Located = fed.clients.run(products, data, far, weights, target)
+    return scores
+
+
+METHOD = Method(
+    name="link_toy",
+    summary="products of features, weighted",
+    config=TrainingConfig,
+    tasks=(LINK_PREDICTION,),
+    setup=setup,
+    round=round,
+    predict=predict,
+    messages={
+        "toy/ends": "Ids.",
+        "toy/features": "Features.",
+        "toy/weights": "Weights.",
+    },
+)
