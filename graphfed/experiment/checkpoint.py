@@ -7,8 +7,9 @@ In separate processes the files are called server, host0, host1, ... Each proces
 own. A round counts when all of its files are there and whole; the two newest rounds are kept, so a file that
 was cut short or damaged costs one checkpoint, never the run.
 
-What setup prepared is not saved: it is worked out again from the same data and seeds, and its transfers stay
-on the ledger once. Draws of training are keyed by round and step, so there is no generator to save."""
+What setup prepared is not saved: it is worked out again from the same data and seeds, or from the saved
+values where a method must not send again what it sent (`Method.restore`), and its transfers stay on the ledger
+once. Draws of training are keyed by round and step, so there is no generator to save."""
 
 import contextlib
 import hashlib
@@ -17,17 +18,15 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from graphfed.errors import InputError
 from graphfed.experiment.folder import CHECKPOINTS
 from graphfed.experiment.state import arrays_of, members_of, values_from
-from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
+from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.federation.tape import SERVER_END
 from graphfed.files import read_tensors, write_json, write_tensors
 from graphfed.methods.base import State
@@ -48,7 +47,7 @@ KEPT = 2
 #: Control values of a round in which nobody saves or stops.
 NOTHING_DUE = {"save": 0, "interrupt": 0}
 #: The layout of the files; another number is refused.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -144,13 +143,15 @@ class Checkpoints:
             if old.name < folder.name:
                 shutil.rmtree(old, ignore_errors=True)
 
-    def load(self, fed: Federation, like: State) -> Snapshot:
-        """This process's part of round `start`; `like` is the method's state fresh from set-up. The ledger of
-        `fed` becomes the saved one."""
+    def load(self, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]) -> Snapshot:
+        """This process's part of round `start`. prepare: the saved values -> a state with what set-up
+        prepares. The ledger of `fed` becomes the saved one.
+
+        InputError for a file that cannot be used."""
         assert self.start is not None
         folder = self._folder / _name(self.start)
         self._saved = [folder]
-        return _read(folder, _process_name(fed), fed, like)
+        return _read(folder, _process_name(fed), fed, prepare)
 
 
 def newest_round(folder: Path, processes: Sequence[str]) -> tuple[int | None, list[str]]:
@@ -227,6 +228,7 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
         "decision": snapshot.decision,
         "shared": shared,
         "members": members_of(values),
+        "places": {name: value.place for name, value in values.items()},
         # The other file sorts them, and the order of a payload's tensors is the order they cross in.
         "names": list(arrays),
         "best_scores": snapshot.best_scores is not None,
@@ -240,40 +242,41 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
     write_json(folder / f"{process}.json", told)
 
 
-def _read(folder: Path, process: str, fed: Federation, like: State) -> Snapshot:
+def _read(
+    folder: Path, process: str, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]
+) -> Snapshot:
     try:
         told = json.loads((folder / f"{process}.json").read_bytes())
         stored, _ = read_tensors(folder / f"{process}.safetensors")
         arrays = {name: stored[name] for name in told["names"]}
-        names = {f"state.{k}": v for k, v in like.values.items()}
-        names |= {f"best.{k}": v for k, v in like.values.items() if k not in told["shared"]}
-        if told["best_scores"]:
-            names["best_scores"] = fed.locate(CLIENTS, "best_scores", [np.nan] * len(fed.here))
-        values = values_from(arrays, told["members"], fed, names)
-        state = {k: values[f"state.{k}"] for k in like.values}
-        best = {k: state[k] if k in told["shared"] else values[f"best.{k}"] for k in like.values}
+        values = values_from(arrays, told["members"], told["places"], fed)
+        names = [name.removeprefix("state.") for name in values if name.startswith("state.")]
+        state = {k: values[f"state.{k}"] for k in names}
+        best = {k: state[k] if k in told["shared"] else values[f"best.{k}"] for k in names}
         progress = [
             Progress(**{**p, "best": None if p["best"] is None else float(p["best"])})
             for p in told["progress"]
         ]
-        fed.ledger = Ledger.from_json(told["ledger"])
-        fed.ledger.round = told["number"] - 1
-        chosen = State(best, like.prepared)
-        return Snapshot(
-            number=told["number"],
-            decision=told["decision"],
-            state=State(state, like.prepared),
-            # Of the evaluated states only the best is asked for again.
-            evaluated=chosen,
-            best=chosen,
-            best_scores=values.get("best_scores"),
-            progress=fed.locate(SERVER, "progress", progress),
-            history=told["history"],
-            setup_seconds=told["setup_seconds"],
-            seconds=told["seconds"],
-        )
+        ledger = Ledger.from_json(told["ledger"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"the checkpoint {folder} cannot be used ({type(error).__name__}: {str(error)[:200]}); "
             "remove that folder to go on from the one before"
         ) from None
+    fresh = prepare(state)
+    fed.ledger = ledger
+    fed.ledger.round = told["number"] - 1
+    chosen = State(best, fresh.prepared)
+    return Snapshot(
+        number=told["number"],
+        decision=told["decision"],
+        state=State(state, fresh.prepared),
+        # Of the evaluated states only the best is asked for again.
+        evaluated=chosen,
+        best=chosen,
+        best_scores=values.get("best_scores"),
+        progress=fed.locate(SERVER, "progress", progress),
+        history=told["history"],
+        setup_seconds=told["setup_seconds"],
+        seconds=told["seconds"],
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
-from graphfed.experiment.config import OPTIONS, make_config, setting_names
+from graphfed.experiment.config import OPTIONS, default_partition, make_config, setting_names
 from graphfed.experiment.plan import (
     Row,
     chosen_seeds,
@@ -29,6 +29,7 @@ from graphfed.experiment.run import Inputs, Result, keep_partition, now, write_m
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
+from graphfed.methods.base import Method
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
 
@@ -376,6 +377,10 @@ def _plan(
     names = [row["method"] for row in asked]
     task = _common_task(asked, options)
     options = {**options, "task": task}
+    if options.get("partition") is None:
+        # One for all rows: that of the first method which asks for one of its own.
+        dealt = [default_partition(get_method(name), options["data"]) for name in names]
+        options["partition"] = next((name for name in dealt if name != Method.partition), dealt[0])
     added = tuple(name for name in REFERENCES.get(task, ()) if name not in names)
     asked += [{"method": name, "label": name, "settings": {}} for name in added]
     shared = _shared_settings(_settings(settings), [row["method"] for row in asked], options)
@@ -447,7 +452,7 @@ def _shared_settings(
 ) -> dict[str, dict[str, Any]]:
     """The common settings by method: a key goes to the methods that have it, ``method.key`` to that one."""
     data = options["data"]
-    partition = options.get("partition") or data.default_partition
+    partition = options["partition"]
     name = data.value if isinstance(data.value, str) else None
     known = {m: setting_names(m, name, str(partition)) for m in methods}
     shared: dict[str, dict[str, Any]] = {m: {} for m in known}

@@ -194,7 +194,7 @@ def make_config(
     known = data_source(data)
     graph = known.value
     _check_kind(graph, chosen)
-    dealt = _dealing(known.default_partition if partition is None else partition, clients)
+    dealt = _dealing(default_partition(chosen, known) if partition is None else partition, clients)
     folder = _folder("data_dir", data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
@@ -240,6 +240,11 @@ def make_config(
         threads=None if threads is None else checked_threads(threads),
         checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
     )
+
+
+def default_partition(method: Method, source: DataSource) -> str:
+    """How a data set is dealt where nobody says: by the sites that it names, or as the method has it."""
+    return "column" if source.default_partition == "column" else method.partition
 
 
 def checked_training(

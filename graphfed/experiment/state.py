@@ -4,14 +4,12 @@ A name is ``<value>/<place>/<path of keys>``; per-client first-layer weights are
 and the pairs they belong to. The arrays hold every bit: a run goes on from them as if it had not stopped."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.errors import InputError
 from graphfed.federation import SERVER, Federation, Located
 from graphfed.federation.values import ABSENT
 from graphfed.nn.sparse import SparseWeights
@@ -47,15 +45,15 @@ def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
     return {key: _fill(f"{path}/{key}", stored) for key in keys}
 
 
-def _places(fed: Federation, value: Located) -> list[str]:
-    return ["server"] * len(value.parts) if value.place == SERVER else [f"host{h}" for h in fed.here]
+def _places(fed: Federation, place: str) -> list[str]:
+    return ["server"] * len(fed.server_ends) if place == SERVER else [f"host{h}" for h in fed.here]
 
 
 def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.ndarray]:
     """What this process holds of `values`, as arrays by name."""
     arrays: dict[str, np.ndarray] = {}
     for name, value in values.items():
-        for place, part in zip(_places(fed, value), value.parts, strict=True):
+        for place, part in zip(_places(fed, value.place), value.parts, strict=True):
             if part is not ABSENT:
                 found = tensors_of(part, f"{name}/{place}")
                 arrays |= {k: t.detach().cpu().numpy() for k, t in found.items()}
@@ -73,35 +71,24 @@ def members_of(values: Mapping[str, Located]) -> dict[str, str | None]:
 def values_from(
     arrays: Mapping[str, np.ndarray],
     members: Mapping[str, str | None],
+    places: Mapping[str, str],
     fed: Federation,
-    like: Mapping[str, Located],
 ) -> dict[str, Located]:
-    """The values that `arrays_of` and `members_of` described, in the same placement; `like` are values of the
-    same names, fresh from set-up. Dictionaries get their keys in the order of `arrays`.
-
-    InputError when the names are another method's."""
-    if set(members) != set(like):
-        odd = sorted(set(members) ^ set(like))[0]
-        raise InputError(
-            f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
-        )
+    """The values that `arrays_of` and `members_of` described, in the same placement; places: where each one
+    is. Dictionaries get their keys in the order of `arrays`."""
     stored = {k: torch.from_numpy(a.copy()).to(fed.device) for k, a in arrays.items()}
     values: dict[str, Located] = {}
-    for name, value in like.items():
+    for name, place in places.items():
         code = members[name]
         held = None
         if code is not None:
             bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
             held = bits[: fed.num_clients].astype(bool)
         parts = []
-        for position, place in enumerate(_places(fed, value)):
-            if (
-                value.place != SERVER
-                and held is not None
-                and not held[list(fed.hosts[fed.here[position]])].any()
-            ):
+        for position, part in enumerate(_places(fed, place)):
+            if place != SERVER and held is not None and not held[list(fed.hosts[fed.here[position]])].any():
                 parts.append(ABSENT)
             else:
-                parts.append(_fill(f"{name}/{place}", stored))
-        values[name] = replace(value, parts=tuple(parts), members=held)
+                parts.append(_fill(f"{name}/{part}", stored))
+        values[name] = Located(place, name.partition(".")[2] or name, tuple(parts), held)
     return values

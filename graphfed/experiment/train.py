@@ -8,7 +8,7 @@ metrics, in the local runtime both."""
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +31,7 @@ from graphfed.methods.training import choose_clients, own_view, predict_shared, 
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
 
-__all__ = ["EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "train"]
+__all__ = ["EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "restored", "train"]
 
 #: By task.
 EVALUATIONS: dict[str, Evaluation] = {CLASSIFICATION: VERTICES, LINK_PREDICTION: LINKS}
@@ -165,14 +165,15 @@ def train(
             on_event(Event(phase, number, config.rounds, val, fed.ledger.counted_bytes, seconds, note))
 
     fed.on_news = lambda news: tell("note", 0, None, news)
-    with fed.phase("setup", round=0):
-        state = method.setup(fed, data, task, config)
     with fed.phase("eval"):
         prepared = evaluation.prepare(fed, data)
-    ready = time.perf_counter()
-    run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
-    if checkpoints is not None and checkpoints.start is not None:
-        run = checkpoints.load(fed, state)
+    if checkpoints is None or checkpoints.start is None:
+        with fed.phase("setup", round=0):
+            state = method.setup(fed, data, task, config)
+        run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
+        ready = time.perf_counter()
+    else:
+        run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
         # As if training had begun so long ago.
         began = time.perf_counter() - run.seconds
         ready = began + run.setup_seconds
@@ -228,6 +229,29 @@ def train(
         predictions=predictions,
         details=told,
     )
+
+
+def restored(
+    fed: Federation,
+    method: Method,
+    data: Located,
+    task: Task,
+    config: TrainingConfig,
+    values: Mapping[str, Located],
+) -> State:
+    """The state with these values, and what set-up prepares: by the method's `restore`, or by its set-up.
+
+    InputError where the values are another method's."""
+    with fed.phase("setup", round=0):
+        if method.restore is not None:
+            return method.restore(fed, data, task, config, values)
+        fresh = method.setup(fed, data, task, config)
+    if set(fresh.values) != set(values):
+        odd = sorted(set(fresh.values) ^ set(values))[0]
+        raise InputError(
+            f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
+        )
+    return State(values, fresh.prepared)
 
 
 def _open_round(

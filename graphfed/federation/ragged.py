@@ -3,13 +3,19 @@ there cross and are counted."""
 
 from dataclasses import replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from graphfed.federation.core import Federation
-from graphfed.federation.secure_compare import Pairs, Ways, find_ways, route_along
+from graphfed.federation.secure_compare import (
+    Known,
+    Pairs,
+    Ways,
+    find_ways,
+    links_coming,
+    links_leaving,
+    route_along,
+)
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import ranges
 
@@ -33,12 +39,15 @@ def send_bytes(
 
     lengths, sizes [n_h] int64: the bytes of each row, as the sender has them and as the receiver expects
     them."""
-    ways = fed.clients.run(find_ways, pairs.at_clients, from_rows, to_rows, str(fed.device))
-    ways = fed.clients.run(ways_of_bytes, ways, lengths, sizes)
+    known = pairs.at_clients
+    ways = fed.clients.run(find_ways, known, from_rows, to_rows, str(fed.device))
+    ways = fed.clients.run(ways_of_bytes, ways, known, from_rows, lengths, to_rows, sizes)
     return fed.exchange(flat, route_along(fed, pairs, ways), name=name, protection=protection, grad=False)
 
 
-def ways_of_bytes(ways: Ways, lengths: Tensor, sizes: Tensor) -> Ways:
+def ways_of_bytes(
+    ways: Ways, known: Known, from_rows: Tensor, lengths: Tensor, to_rows: Tensor, sizes: Tensor
+) -> Ways:
     """The ways of the bytes of rows that go these ways."""
     starts = lengths.cumsum(0) - lengths
     order = None
@@ -49,10 +58,6 @@ def ways_of_bytes(ways: Ways, lengths: Tensor, sizes: Tensor) -> Ways:
         ways,
         send={b: ranges(starts[rows], lengths[rows]) for b, rows in ways.send.items()},
         order=order,
-        leaving=_weighed(ways.leaving, lengths),
-        coming=_weighed(ways.coming, sizes),
+        leaving=links_leaving(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
+        coming=links_coming(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
     )
-
-
-def _weighed(links: NDArray[np.int64], units: Tensor) -> NDArray[np.int64]:
-    return np.column_stack([links[:, :2], units.cpu().numpy()])

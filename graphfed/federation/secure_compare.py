@@ -54,6 +54,7 @@ from graphfed.secure.ot import TwoParty, bytes_of_set_up
 from graphfed.secure.session import Ended, Party, bundled, run_both
 
 __all__ = [
+    "Known",
     "PairRows",
     "Pairs",
     "Ways",
@@ -61,6 +62,8 @@ __all__ = [
     "compare_pairs",
     "converse_pairs",
     "find_ways",
+    "links_coming",
+    "links_leaving",
     "open_pairs",
     "pair_route",
     "route_along",
@@ -461,7 +464,7 @@ class Ways:
 def find_ways(known: Known, from_rows: Tensor, to_rows: Tensor, device: str) -> Ways:
     given, wanted = _positions(known, from_rows), _positions(known, to_rows)
     near = _mates(known, wanted, given)
-    leaving, coming = _leaving(known, given, 1), _coming(known, wanted, 1)
+    leaving, coming = links_leaving(known, given, 1), links_coming(known, wanted, 1)
     if known.host is None:
         _check_near(known, given, len(near))
         send = {known.own: near} if len(near) else {}
@@ -488,12 +491,12 @@ def _as_tensors(places: dict[int, Ints], device: str) -> dict[int, Tensor]:
     return {b: torch.from_numpy(place).to(device) for b, place in places.items()}
 
 
-def _leaving(known: Known, rows: Ints, units: Ints | int) -> Ints:
+def links_leaving(known: Known, rows: Ints, units: Ints | int) -> Ints:
     """The links [n, 3] from the rows' clients to the others."""
     return np.stack([known.me[rows], known.other[rows], np.broadcast_to(units, rows.shape)]).T
 
 
-def _coming(known: Known, rows: Ints, units: Ints | int) -> Ints:
+def links_coming(known: Known, rows: Ints, units: Ints | int) -> Ints:
     """The links [m, 3] to the rows' clients, from those on other hosts: the others leave clients of this
     one."""
     if known.host is None:
@@ -599,8 +602,8 @@ def weigh(known: Known, asked: Asked, of_first: int, of_second: int) -> tuple[In
     from the second."""
     first = known.me[asked.rows] < known.other[asked.rows]
     return (
-        _leaving(known, asked.rows, np.where(first, of_first, of_second)),
-        _coming(known, asked.rows, np.where(first, of_second, of_first)),
+        links_leaving(known, asked.rows, np.where(first, of_first, of_second)),
+        links_coming(known, asked.rows, np.where(first, of_second, of_first)),
     )
 
 
@@ -693,5 +696,5 @@ def end(
     sent, received = (
         np.array(sizes, dtype=np.int64) for sizes in ([e.sent for e in course], [e.received for e in course])
     )
-    traffic = _leaving(known, asked.rows, sent), _coming(known, asked.rows, received)
+    traffic = links_leaving(known, asked.rows, sent), links_coming(known, asked.rows, received)
     return [e.result for e in course], traffic

@@ -101,6 +101,14 @@ class Method:
     setup: Callable[[Federation, Located, Task, Any], State]
     round: Callable[[Federation, State, Any, int], State]
     predict: Callable[[Federation, State, Any, str], Located]
+    #: The state of a run whose set-up released what must not be drawn again (noise, say), from its values:
+    #: restore(fed, data, task, config, values) runs in the place of setup. None: setup runs again.
+    restore: Callable[[Federation, Located, Task, Any, Mapping[str, Located]], State] | None = None
+    #: At the clients, after training: what each client can say of its own part, a dictionary of [K] tensors,
+    #: for a table (clients.parquet); account(fed, state, config).
+    account: Callable[[Federation, State, Any], Located] | None = None
+    #: The partition where the user names none, and the data names no sites.
+    partition: str = "label_dirichlet"
     #: The tasks it can do (names in `tasks.TASKS`); the first is the one it does unless it is asked.
     tasks: tuple[str, ...] = (CLASSIFICATION,)
     #: Trains on the pooled graph as one client: the reference that no federation sees.
