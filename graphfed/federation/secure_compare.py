@@ -323,8 +323,8 @@ def _set_up(fed: Federation, pairs: Pairs, asked: Located) -> None:
         held = (ends + sum(len(part.sessions) for part in known.parts)) * BYTES_OF_END
         if held > MAX_BYTES:
             raise InputError(
-                f"{pairs.name}: real sessions between pairs of clients would take {held / 2**30:.0f} GiB here "
-                f"(at most {MAX_BYTES / 2**30:g}); use fewer clients, or comparison=simulated"
+                f"{pairs.name}: real sessions between pairs of clients would take {held / 2**30:.0f} GiB "
+                f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or comparison=simulated"
             )
         if (seconds := ends * SECONDS_OF_SET_UP) > LONG_SECONDS:
             fed.tell(
