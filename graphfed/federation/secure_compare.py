@@ -75,8 +75,11 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Reveal = Literal["order", "greater"]
 
-#: Processor seconds that one end of a session takes to set up (benchmarks/secure.py, both ends: 37 ms).
-SECONDS_OF_SET_UP = 0.02
+#: Processor seconds that one end of a session takes to set up (benchmarks/secure.py, both ends: 37 ms), and
+#: the memory that it keeps: the ciphers of its columns.
+SECONDS_OF_SET_UP, BYTES_OF_END = 0.02, 200_000
+#: Bytes of sessions that one process may hold.
+MAX_BYTES = 8 * 2**30
 #: What takes longer is told beforehand.
 LONG_SECONDS = 3.0
 
@@ -328,8 +331,17 @@ def _set_up(fed: Federation, pairs: Pairs, asked: Located) -> None:
         _charge(fed, fed.clients.run(weigh, known, fresh, *bytes_of_set_up()), name, "simulated")
     else:
         ends = sum(len(part.rows) for part in fresh.parts)
+        held = (ends + sum(len(part.sessions) for part in known.parts)) * BYTES_OF_END
+        if held > MAX_BYTES:
+            raise InputError(
+                f"{pairs.name}: real sessions between pairs of clients would take {held / 2**30:.0f} GiB "
+                f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or comparison=simulated"
+            )
         if (seconds := ends * SECONDS_OF_SET_UP) > LONG_SECONDS:
-            fed.tell(f"{name}: {ends} ends of sessions between pairs of clients take about {seconds:.0f} s")
+            fed.tell(
+                f"{name}: {ends} ends of sessions between pairs of clients take about {seconds:.0f} s here, "
+                f"and {held / 1e6:.0f} MB in all"
+            )
         parties = fed.clients.run(opening, known, fresh)
         ended = _converse(fed, pairs, fresh, parties, name, "public")
         fed.clients.run(keep_sessions, known, fresh, ended)

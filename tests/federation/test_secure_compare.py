@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placements import run_apart
+from placements import MemoryLink, run_apart
 from scipy import stats
 
 from graphfed.errors import InputError, PlaceError
@@ -44,6 +44,14 @@ Edges = list[tuple[int, int]]
 Hosts = Sequence[tuple[int, ...]]
 
 
+needs_secure = pytest.mark.skipif(
+    importlib.util.find_spec("cryptography") is None, reason="secure protocols need the extra 'secure'"
+)
+real = pytest.mark.parametrize(
+    "simulated", [True, pytest.param(False, marks=needs_secure)], ids=["simulated", "real"]
+)
+
+
 @dataclass(frozen=True)
 class Graph:
     """Pairs of K clients, and which of them are asked, call after call."""
@@ -63,8 +71,8 @@ def graphs(draw: st.DrawFn, largest: int = 7) -> Graph:
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> tuple[Graph, Hosts]:
-    graph = draw(graphs())
+def placed(draw: st.DrawFn, largest: int = 7) -> tuple[Graph, Hosts]:
+    graph = draw(graphs(largest))
     k = graph.clients
     cuts = sorted(draw(st.sets(st.integers(1, k - 1)))) if k > 1 else []
     return graph, [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, k], strict=True)]
@@ -159,6 +167,32 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
+@needs_secure
+@settings(max_examples=6, deadline=None)
+@given(case=placed(largest=4))
+def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_the_simulation(
+    case: tuple[Graph, Hosts],
+) -> None:
+    graph, hosts = case
+    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    all_told(stacked, graph)
+    all_told(fed, graph, simulated=False)
+    assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
+
+
+@pytest.mark.parametrize("hosts", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
+def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(hosts: Hosts) -> None:
+    every = [(u, v) for u in range(24) for v in range(u + 1, 24)]
+    for some in (every[7:9], every[:1], every[100:110]):
+        graph = Graph(24, every, [some, every, some])
+        fed = Federation(hosts)
+        pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=True)
+        for edges in graph.calls:
+            x = of_rows(fed, edges, lambda u, v: 100 * u + v)
+            got = tell(fed, pairs, x, at_rows(fed, graph, edges), name="told")
+            assert told(fed, got) == expected(fed, edges, lambda u, v: 100 * v + u)
+
+
 def every_ledger(hosts: Hosts, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
     """The ledgers of separate places put together."""
     merged = apart[SERVER_END][1].ledger
@@ -183,12 +217,6 @@ TRIANGLE_AND_TAIL = Graph(
     [[(0, 2), (2, 3), (1, 4)], [(2, 3)], [], [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (1, 4)], [(1, 4)]],
 )
 PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in range(6)]]  # type: ignore[list-item]
-needs_secure = pytest.mark.skipif(
-    importlib.util.find_spec("cryptography") is None, reason="secure protocols need the extra 'secure'"
-)
-real = pytest.mark.parametrize(
-    "simulated", [True, pytest.param(False, marks=needs_secure)], ids=["simulated", "real"]
-)
 
 
 @real
@@ -225,6 +253,28 @@ def in_a_process(fed: Federation, arguments: Any, tell: Any) -> str:
     """It checks there what the pairs learn; the ledger is what comes back."""
     all_told(fed, TRIANGLE_AND_TAIL, simulated=False)
     return json.dumps(fed.ledger.to_json())
+
+
+@needs_secure
+@pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "real"])
+def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
+    simulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [(0, 1, 2), (3, 4, 5)]
+    crossing = [(u, v) for u in hosts[0] for v in hosts[1]]
+    sent: list[list[str]] = []
+    plain = MemoryLink.send
+
+    def counting(link: MemoryLink, to: int, key: str, message: bytes) -> None:
+        sent[-1].append(key)
+        plain(link, to, key, message)
+
+    monkeypatch.setattr(MemoryLink, "send", counting)
+    for edges in (crossing[:1], crossing):
+        graph = Graph(6, edges, [edges, edges])
+        sent.append([])
+        run_apart(hosts, lambda fed, graph=graph: all_told(fed, graph, simulated))
+    assert sorted(sent[0]) == sorted(sent[1])
 
 
 # ---- one pair ----------------------------------------------------------------------------------------------
@@ -557,6 +607,21 @@ def test_what_takes_long_is_told_beforehand_with_how_long_it_takes(monkeypatch: 
         compared(fed, pairs, which, 3, 5, None)
     assert len(heard) == 1
     assert heard[0].startswith("pair/session: 2 ends of sessions")
+
+
+@needs_secure
+def test_more_sessions_than_memory_holds_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 3 * module.BYTES_OF_END)
+    fed = Federation([range(3)])
+    graph = Graph(3, [(0, 1), (1, 2)], [])
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="p", simulated=False)
+    for edges in (graph.edges[:1], graph.edges[:1], graph.edges):
+        which, own = at_rows(fed, graph, edges), of_rows(fed, edges, lambda u, _: u)
+        if len(edges) == 1:
+            compare_pairs(fed, pairs, own, which, bits=4, reveal="order", name="c")
+            continue
+        with pytest.raises(InputError, match="use fewer clients, or comparison=simulated"):
+            compare_pairs(fed, pairs, own, which, bits=4, reveal="order", name="c")
 
 
 WITHOUT = """
