@@ -218,9 +218,13 @@ def leaf_embeddings(
     return leaves.own, leaves.noised
 
 
-def pool(devices: Devices, own: Tensor, arrived: Tensor) -> Tensor:
-    """Eq. (31): h_u [n, H], the mean over all leaves that stand for u."""
-    return spmm(devices.own_pool, own) + spmm(devices.received_pool, arrived)
+def pool(devices: Devices, own: Tensor, arrived: Tensor, config: LumosConfig, key: int | None) -> Tensor:
+    """Eq. (31): h_u [n, H], the mean over all leaves that stand for u; with dropout, of a vertex in the place
+    of its leaves."""
+    h = spmm(devices.own_pool, own) + spmm(devices.received_pool, arrived)
+    return (
+        h if key is None else Dropout(config.dropout, key).rows(h, devices.forest.ids[0], config.layers - 1)
+    )
 
 
 def logits_of(devices: Devices, h: Tensor, weights: Weights, target: str) -> Tensor:
@@ -426,7 +430,7 @@ def embeddings(
     """h_u of every device, at the device."""
     own, stand_in = fed.clients.run(leaf_embeddings, prepared.devices, weights, config, key, outputs=2)
     arrived = fed.exchange(stand_in, prepared.to_receivers, name="lumos/leaf_embeddings", grad=grad)
-    h: Located = fed.clients.run(pool, prepared.devices, own, arrived)
+    h: Located = fed.clients.run(pool, prepared.devices, own, arrived, config, key)
     return h
 
 

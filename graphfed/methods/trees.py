@@ -44,8 +44,8 @@ class Forest:
 
     device [P]: the keeper's place in the cohort, ascending; workload [n] int64: w of each device; lone [L]:
     devices that have one leaf only, their own, under their root, because nobody keeps an edge with them;
-    ids: stable ids of the leaves a and b, the parents [P] and the roots [n]; virtual: whether there are
-    parents and roots."""
+    ids: stable ids of the own leaves [n] (the copies of a device drop out alike), the leaves b and the
+    parents [P] and the roots [n]; virtual: whether there are parents and roots."""
 
     device: Tensor
     workload: Tensor
@@ -98,8 +98,8 @@ class Forest:
     @cached_property
     def only_lone(self) -> "Forest":
         """The trees of the lone devices."""
-        few, none = torch.arange(len(self.lone), device=self.lone.device), self.ids[0][:0]
-        ids = (none, none, none, self.ids[3][self.lone])
+        few, none = torch.arange(len(self.lone), device=self.lone.device), self.ids[1][:0]
+        ids = (self.ids[0][self.lone], none, none, self.ids[3][self.lone])
         return Forest(few[:0], torch.zeros_like(few), few, ids, self.virtual)
 
     @property
@@ -111,9 +111,8 @@ class Forest:
         """The stable id of every row of `general`."""
         own, noised, parent, root = self.ids
         if not self.virtual:
-            return torch.cat([root, noised])
-        lone = entry_words(root[self.lone], torch.full_like(self.lone, _OWN))
-        return torch.cat([own, noised, parent, root, lone])
+            return torch.cat([own, noised])
+        return torch.cat([own[self.device], noised, parent, root, own[self.lone]])
 
     def blocks(self, backbone: str, heads: int, layers: int) -> tuple[Block, ...]:
         """The edges as each layer of a backbone needs them."""
@@ -145,10 +144,10 @@ def make_forest(
 ) -> Forest:
     """device [P] the keeper's place in the cohort, keeper and other [P] stable ids of the two; lone [L]
     places; devices [n]: the cohort's stable ids."""
-    ids = tuple(entry_words(keeper * 4 + kind, other) for kind in (_OWN, _NOISED, _PARENT))
-    roots = entry_words(devices * 4 + _ROOT, devices)
+    own, root = (entry_words(devices * 4 + kind, devices) for kind in (_OWN, _ROOT))
+    noised, parent = (entry_words(keeper * 4 + kind, other) for kind in (_NOISED, _PARENT))
     workload = torch.bincount(device, minlength=len(devices))
-    return Forest(device, workload, lone, (ids[0], ids[1], ids[2], roots), virtual)
+    return Forest(device, workload, lone, (own, noised, parent, root), virtual)
 
 
 # ---- the general form --------------------------------------------------------------------------------------
@@ -163,7 +162,7 @@ def general(
     backbone: str,
     dropout: Dropout | None,
 ) -> Leaves:
-    """l layers of the backbone on all trees at once, each with ReLU and dropout.
+    """l layers of the backbone on all trees at once, each with ReLU, and dropout between two.
 
     own [n, H]: x_u W of every device; noised [P, H]: x''_v W of every pair, W the first layer's weights."""
     copies = spmm(forest.keepers, own)
@@ -177,7 +176,7 @@ def general(
             h = h @ weights[f"layers.{layer}.weight"]
         h = _propagate(h, weights, block, layer, backbone) + weights[f"layers.{layer}.bias"]
         h = h.relu()
-        if dropout is not None:
+        if dropout is not None and layer < len(blocks) - 1:
             h = dropout.rows(h, forest.row_ids, layer)
     rows = torch.split(h, list(forest.parts))
     return Leaves(torch.cat([rows[0], rows[4]]) if forest.virtual else rows[0], rows[1])
@@ -196,10 +195,11 @@ def _propagate(z: Tensor, weights: Weights, block: Block, layer: int, backbone: 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The vertices that matter to pairs: a, b and parent [P, H]; the root [n, H]. None: all zeros."""
+    """The vertices that matter to pairs: own leaves [n, H] as long as all copies of one are alike, then
+    [P, H]; noised leaves and parents [P, H]; roots [n, H]. None: all zeros."""
 
-    a: Tensor
-    b: Tensor
+    own: Tensor
+    noised: Tensor
     parent: Tensor | None
     root: Tensor | None
 
@@ -214,35 +214,44 @@ def fused(
     dropout: Dropout | None,
 ) -> Leaves:
     """`general` for at most FUSED_LAYERS layers of trees with virtual vertices, pair by pair."""
-    copies = spmm(forest.keepers, own)
     # Parents and roots start from zeros, so of the first layer's products only those of the leaves are there.
-    z = _Rows(copies, noised, None, None)
+    z = _Rows(own, noised, None, None)
     update = _gcn_pairs if backbone == "gcn" else _gat_pairs
-    h = _activated(update(z, weights, forest, 0, layers - 1), forest, 0, dropout)
+    h = update(z, weights, forest, 0, layers - 1)
     for layer in range(1, layers):
+        if dropout is not None:
+            h = _dropped(h, forest, layer - 1, dropout)
         z = _times(h, weights[f"layers.{layer}.weight"])
-        h = _activated(update(z, weights, forest, layer, layers - 1 - layer), forest, layer, dropout)
+        h = update(z, weights, forest, layer, layers - 1 - layer)
     lone = _lone(forest, weights, own, backbone, layers, dropout)
-    return Leaves(torch.cat([h.a, lone]) if len(lone) else h.a, h.b)
+    copies = _at_pairs(h.own, forest) if layers == 1 else h.own
+    return Leaves(torch.cat([copies, lone]) if len(lone) else copies, h.noised)
+
+
+def _at_pairs(rows: Tensor, forest: Forest) -> Tensor:
+    """Rows of devices [n, H] at each one's pairs, [P, H]."""
+    return spmm(forest.keepers, rows)
 
 
 def _times(h: _Rows, weight: Tensor) -> _Rows:
     def times(x: Tensor | None) -> Tensor | None:
         return None if x is None else x @ weight
 
-    return _Rows(h.a @ weight, h.b @ weight, times(h.parent), times(h.root))
+    return _Rows(h.own @ weight, h.noised @ weight, times(h.parent), times(h.root))
 
 
-def _activated(h: _Rows, forest: Forest, layer: int, dropout: Dropout | None) -> _Rows:
-    def activated(x: Tensor, ids: Tensor) -> Tensor:
-        return x.relu() if dropout is None else dropout.rows(x.relu(), ids, layer)
-
-    own, noised, above, top = forest.ids
+def _dropped(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _Rows:
+    own, noised, parent, root = forest.ids
+    if layer == 0:
+        mine = dropout.rows(h.own, own, layer)
+    else:
+        keep = dropout.rows(torch.ones_like(h.own[:1]).expand(forest.num_devices, -1), own, layer)
+        mine = h.own * keep.index_select(0, forest.device)
     return _Rows(
-        activated(h.a, own),
-        activated(h.b, noised),
-        None if h.parent is None else activated(h.parent, above),
-        None if h.root is None else activated(h.root, top),
+        mine,
+        dropout.rows(h.noised, noised, layer),
+        None if h.parent is None else dropout.rows(h.parent, parent, layer),
+        None if h.root is None else dropout.rows(h.root, root, layer),
     )
 
 
@@ -254,21 +263,23 @@ def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int
     """Degrees are 1 of a leaf, 3 of a parent, w of a root. left: the layers that follow; a parent is needed
     while there is one, a root while there are two."""
     bias = weights[f"layers.{layer}.bias"]
-    if z.parent is None:
-        a, b = (torch.add(bias, x, alpha=0.5) for x in (z.a, z.b))
-    else:
-        down = torch.add(bias, z.parent, alpha=_ACROSS)
-        a, b = (torch.add(down, x, alpha=0.5) for x in (z.a, z.b))
     parent = root = None
-    if left:
-        parent = torch.add(bias, z.a + z.b, alpha=_ACROSS)
-        if z.parent is not None:
+    if z.parent is None:
+        own, noised = (torch.add(bias, x, alpha=0.5).relu() for x in (z.own, z.noised))
+        if left:
+            parent = torch.add(bias, _at_pairs(z.own, forest).add(z.noised), alpha=_ACROSS).relu()
+    else:
+        copies = _at_pairs(z.own, forest) if layer == 1 else z.own
+        down = torch.add(bias, z.parent, alpha=_ACROSS)
+        own, noised = (torch.add(down, x, alpha=0.5).relu() for x in (copies, z.noised))
+        if left:
             assert z.root is not None
-            down = 0.5 * (forest.workload + 1).to(z.a.dtype).rsqrt()[:, None] * z.root
-            parent = parent.add(z.parent, alpha=0.25) + down.index_select(0, forest.device)
+            up = torch.add(bias, copies + z.noised, alpha=_ACROSS).add(z.parent, alpha=0.25)
+            top = 0.5 * (forest.workload + 1).to(bias.dtype).rsqrt()[:, None] * z.root
+            parent = (up + _at_pairs(top, forest)).relu()
     if left > 1:
-        root = bias.expand(forest.num_devices, -1)  # it has heard from zeros only
-    return _Rows(a, b, parent, root)
+        root = bias.relu().expand(forest.num_devices, -1)  # it has heard from zeros only
+    return _Rows(own, noised, parent, root)
 
 
 def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
@@ -279,32 +290,38 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int
     both = torch.cat([per_head(att_source), per_head(att_target)], -1)
 
     def scored(x: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """z [P, heads, H], and its scores as source and as target [P, heads]; zeros where it is None."""
+        """z [., heads, H], and its scores as source and as target [., heads]; zeros where it is None."""
         if x is None:
-            nothing = z.a.new_zeros(heads)
+            nothing = z.own.new_zeros(heads)
             return nothing[:, None], nothing, nothing
         source, target = (x @ both).chunk(2, -1)
-        return x.view(*x.shape[:-1], heads, width), source, target
-
-    above = None if z.root is None else z.root.index_select(0, forest.device)
-    a, b, parent, root = (scored(x) for x in (z.a, z.b, z.parent, above))
+        return x.view(-1, heads, width), source, target
 
     def leaf(x: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
         share = own.sigmoid()[..., None]
-        return (share * x[0] + (1 - share) * parent[0]).flatten(-2) + bias
+        mixed = share * x[0]
+        if z.parent is not None:
+            mixed = mixed + (1 - share) * parent[0]
+        return (mixed.flatten(-2) + bias).relu()
 
+    parent = scored(z.parent)
+    first = layer == 0
+    copies = _at_pairs(z.own, forest) if layer == 1 or (first and left) else z.own
+    noised, mine = scored(z.noised), scored(z.own if first else copies)
     middle = None
     if left:
-        members = (a, b, parent, root)
-        scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(a[1]) for m in members])
+        top = scored(None if z.root is None else _at_pairs(z.root, forest))
+        here = scored(copies) if first else mine
+        members = (here, noised, parent, top)
+        scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(noised[1]) for m in members])
         shares = torch.softmax(scores, 0)[..., None]
-        middle = shares[0] * a[0] + shares[1] * b[0]
+        middle = shares[0] * here[0] + shares[1] * noised[0]
         if z.parent is not None:
-            middle = middle + shares[2] * parent[0] + shares[3] * root[0]
-        middle = middle.flatten(-2) + bias
-    top = bias.expand(forest.num_devices, -1) if left > 1 else None
-    return _Rows(leaf(a), leaf(b), middle, top)
+            middle = middle + shares[2] * parent[0] + shares[3] * top[0]
+        middle = (middle.flatten(-2) + bias).relu()
+    root = bias.relu().expand(forest.num_devices, -1) if left > 1 else None
+    return _Rows(leaf(mine), leaf(noised), middle, root)
 
 
 def _lone(
