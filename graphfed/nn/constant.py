@@ -11,7 +11,7 @@ from graphfed.nn.sparse import Pattern, SparseMatrix, multiply_csr
 __all__ = ["ConstantMatrix"]
 
 #: Rows of a block: what arrives of them in a backward pass (16 columns of 4 bytes) fits a processor's cache.
-BLOCK = 8192
+BLOCK = 16384
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,6 @@ class _Product(torch.autograd.Function):
         start = 0
         for block in matrix.blocks:
             stop = start + block.shape[1]
-            total += multiply_csr(block, grad[start:stop])
+            multiply_csr(block, grad[start:stop], add_to=total)
             start = stop
         return None, total
