@@ -13,10 +13,12 @@ from which it learns r(u). With pad_bins there are as many bins at every device,
 a device with more receivers than bins sends the same bin to several.
 
 What a received bit says. The deviation of (27), (high - low) / 2 times c = (e^e' + 1) / (e^e' - 1), makes it
-unbiased; e' is small, so c is large (590 for a bin of 589 coordinates at eps = 2), and so is its variance.
-decode=posterior divides by c where (27) multiplies: the expectation of a value that is low or high with equal
-odds, given its bit, and so the estimate with the smallest mean squared error. What is done with a bit once it
-is sent does not touch its privacy."""
+unbiased; e' is small, so c is large (590 for a bin of 589 coordinates at eps = 2), and so is its variance;
+and a coordinate that was not sent is put in the middle of the bounds, where a sparse feature never is.
+decode=shrunk takes the linear estimate of least mean squared error instead, for a feature of which nothing is
+known but its mean m (`feature_mean`, public) and that it varies within the bounds: m + (U - m) / (1 + c^2),
+with U the unbiased value; and m for a coordinate that was not sent. What is done with a bit once it is sent
+does not touch its privacy."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -43,6 +45,7 @@ __all__ = [
     "received_features",
     "receiver_mechanism",
     "sizes_told",
+    "unsent",
 ]
 
 
@@ -57,10 +60,10 @@ class EncoderConfig:
         default="per_receiver",
         description="whom epsilon holds against: each receiver alone (the paper), or all of them together",
     )
-    decode: Literal["posterior", "unbiased"] = Field(
-        default="posterior",
-        description="what a receiver makes of a bit: the likeliest middle of what it may stand for, or an "
-        "estimate without bias and of large variance (the paper)",
+    decode: Literal["shrunk", "unbiased"] = Field(
+        default="shrunk",
+        description="what a receiver makes of a bit: the linear estimate of least error, or one without bias "
+        "and of large variance (the paper)",
     )
     rescale: bool = Field(
         default=False,
@@ -76,6 +79,11 @@ class EncoderConfig:
     )
     feature_high: float = Field(
         default=1.0, allow_inf_nan=False, description="what no feature is above, known to everyone"
+    )
+    feature_mean: float = Field(
+        default=0.0,
+        allow_inf_nan=False,
+        description="with decode=shrunk: what a feature is taken for where nothing is known, public",
     )
     noise_seed: int | None = Field(
         default=None,
@@ -93,7 +101,12 @@ def check(config: EncoderConfig) -> None:
             f"feature_low={config.feature_low:g} must be below feature_high={config.feature_high:g}"
         )
     if config.rescale and config.decode != "unbiased":
-        raise InputError("rescale needs decode=unbiased: a posterior mean stays within the bounds")
+        raise InputError("rescale needs decode=unbiased: a shrunk estimate is biased by intent")
+    if config.decode == "shrunk" and not config.feature_low <= config.feature_mean <= config.feature_high:
+        raise InputError(
+            f"feature_mean={config.feature_mean:g} must be between feature_low={config.feature_low:g} and "
+            f"feature_high={config.feature_high:g}"
+        )
 
 
 def receiver_mechanism(config: EncoderConfig) -> Mechanism:
@@ -221,7 +234,7 @@ def sizes_told(header: Tensor, width: int) -> Tensor:
 def received_features(
     header: Tensor, flat: Tensor, sender: Tensor, width: int, config: EncoderConfig
 ) -> SparseMatrix:
-    """The deviations of x''_v from the middle, [P, d]: an entry for each coordinate of a bin.
+    """The deviations of x''_v from `unsent`, [P, d]: an entry for each coordinate of a bin.
 
     header [P, 2], flat [B] and sender [P] (stable ids) of the pairs. What `encode` sent, decoded."""
     size = sizes_told(header, width)
@@ -232,9 +245,9 @@ def received_features(
     if not torch.equal(parts[first][place], parts) or not torch.equal(bins.size[number], size):
         raise InputError("a device told two of its receivers different numbers of bins")
     budget = budget_of(config.accounting, config.epsilon, width, size.clamp(min=1))
-    deviation = _deviation(budget, size, width, config).to(torch.get_default_dtype())
+    one, zero = (x.to(torch.get_default_dtype()) for x in _deviations(budget, size, width, config))
     indices = torch.empty(int(size.sum()), dtype=torch.int32, device=flat.device)
-    values = torch.empty(len(indices), dtype=deviation.dtype, device=flat.device)
+    values = torch.empty(len(indices), dtype=one.dtype, device=flat.device)
     ends, starts = size.cumsum(0), 8 * (bytes_of_bins(size).cumsum(0) - bytes_of_bins(size))
     widest = int(size.max()) if len(size) else 1
     for pairs in chunks(len(size), widest):
@@ -244,8 +257,9 @@ def received_features(
         ].int()
         spots = ranges(starts[pairs], size[pairs])
         bit = (flat[spots >> 3] >> (spots & 7).to(torch.uint8)) & 1
-        deviating = torch.repeat_interleave(deviation[pairs], size[pairs])
-        values[some] = torch.where(bit.bool(), deviating, -deviating)
+        either = torch.stack([zero[pairs], one[pairs]], 1)
+        pair = torch.repeat_interleave(torch.arange(len(either), device=bit.device), size[pairs])
+        values[some] = either[pair, bit.long()]
     pointers = torch.cat([ends.new_zeros(1), ends])
     return SparseMatrix.from_csr(pointers, indices, values, (len(size), width))
 
@@ -259,9 +273,21 @@ def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return known, first, place
 
 
-def _deviation(budget: Tensor, size: Tensor, width: int, config: EncoderConfig) -> Tensor:
-    """How far from the middle a bit of each bin puts its coordinate, float64."""
-    half = (config.feature_high - config.feature_low) / 2
-    if config.decode == "posterior":
-        return half / gain(budget)
-    return half * gain(budget) * (width / size if config.rescale else 1.0)
+def unsent(config: EncoderConfig) -> float:
+    """What stands for a coordinate that a receiver got no bit of."""
+    middle = (config.feature_low + config.feature_high) / 2
+    return config.feature_mean if config.decode == "shrunk" else middle
+
+
+def _deviations(budget: Tensor, size: Tensor, width: int, config: EncoderConfig) -> tuple[Tensor, Tensor]:
+    """What a bit of 1, and of 0, of each bin puts on top of `unsent`, float64 [P] each."""
+    half, middle = (
+        (config.feature_high - config.feature_low) / 2,
+        (config.feature_low + config.feature_high) / 2,
+    )
+    c = gain(budget)
+    if config.decode == "unbiased":
+        up = half * c * (width / size.clamp(min=1) if config.rescale else 1.0)
+        return up, -up
+    share, off = 1 / (1 + c * c), middle - config.feature_mean
+    return share * (off + half * c), share * (off - half * c)

@@ -30,7 +30,7 @@ alone: all r(u) of them together have r(u) epsilon.
 
 Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
-wl(u) bins). A received bit is read as a posterior mean (the paper: decode=unbiased; `encoder` says why it
+wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased; `encoder` says why it
 matters). A device without any leaf has one of its own. The backward pass and the sum of the gradients, of
 which the paper does not speak, are exact. The loss is a mean over training vertices, and (33) has log
 sigma(-s) for pairs that are no edges. Trees have training edges only."""
@@ -95,7 +95,7 @@ class LumosConfig(EncoderConfig, BalanceConfig, TrainingConfig):
 @dataclass(frozen=True, eq=False)
 class Devices:
     """A cohort of n devices, ready to train. x [n, F] own features; noised [P, F] of the kept neighbours: the
-    deviations from `middle`; own_pool, received_pool: POOL's weights of own leaves and of leaves that arrive
+    deviations from `unsent`; own_pool, received_pool: POOL's weights of own leaves and of leaves that arrive
     [n, .]; blocks: of the general trainer, else None; kept_rows [P], receivers [R]: the devices (cohort rows)
     of kept pairs, and of the neighbours that keep a device."""
 
@@ -103,7 +103,7 @@ class Devices:
     forest: Forest
     blocks: tuple[Block, ...] | None
     noised: ConstantMatrix
-    middle: float
+    unsent: float
     own_pool: SparseMatrix
     received_pool: SparseMatrix
     kept_rows: Tensor
@@ -178,7 +178,7 @@ def prepare(
         forest,
         blocks,
         ConstantMatrix.of(noised),
-        (config.feature_low + config.feature_high) / 2,
+        encoder.unsent(config),
         pool_matrix(own, leaves),
         pool_matrix(receivers, leaves),
         device,
@@ -208,8 +208,10 @@ def leaf_embeddings(
     weight, x = weights["layers.0.weight"], devices.cohort.x
     assert x is not None
     own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
-    # x'' W, where x'' is the middle everywhere and off it at the coordinates of the bin.
-    noised = devices.noised @ weight + devices.middle * weight.sum(0)
+    # x'' W, where x'' deviates at the coordinates of the bin only.
+    noised = devices.noised @ weight
+    if devices.unsent:
+        noised = noised + devices.unsent * weight.sum(0)
     dropout = None if key is None else Dropout(config.dropout, key)
     if devices.blocks is None:
         leaves = fused(devices.forest, weights, own, noised, config.backbone, config.layers, dropout)
