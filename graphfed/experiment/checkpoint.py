@@ -52,7 +52,7 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Progress:
-    """What the server remembers between rounds to decide: the best validation accuracy, how many evaluations
+    """What the server remembers between rounds to decide: the best validation metric, how many evaluations
     ago it was, and the first round whose predictions were not finite (0: none)."""
 
     best_round: int = 0

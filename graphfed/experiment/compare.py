@@ -311,11 +311,17 @@ def comparison_in(folder: Path) -> Comparison:
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
     """The table of finished runs: results, or their folders. Runs that differ in the seed alone share a row.
 
-    Raises InputError when runs of one seed had different data, splits or partitions (naming the two hashes),
-    when rows have different seeds, or when a run is there twice."""
+    Raises InputError when runs did different tasks, or, of one seed, had different data, splits or partitions
+    (naming the two hashes), when rows have different seeds, or when a run is there twice."""
     finished = [r if isinstance(r, Result) else Result.read(r) for r in results]
     if not finished:
         raise InputError("there is nothing to compare; give at least one result or folder of a run")
+    for result in finished:
+        if result.task != finished[0].task:
+            raise InputError(
+                f"{finished[0].method} did {finished[0].task} and {result.method} {result.task}; one table "
+                "has one task: give runs of one"
+            )
     recipes: dict[str, set[str]] = {}
     for result in finished:
         recipes.setdefault(result.method, set()).add(_recipe_key(result))

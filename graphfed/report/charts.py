@@ -294,8 +294,8 @@ def roc(rows: Mapping[str, Sequence[Sequence[float]]]) -> str:
             )  # fmt: skip
         ax.set_xlim(-0.02, 1.02)
         ax.set_ylim(-0.02, 1.02)
-        ax.set_xlabel("pairs that are no edge, share taken for one")
-        ax.set_ylabel("edges, share found")
+        ax.set_xlabel("false positive rate")
+        ax.set_ylabel("true positive rate")
         _legend(figure, labels)
         return figure
 
