@@ -79,9 +79,15 @@ class Flow:
             received += self.units[1] * unit_bytes
             return
         assert self.links is not None
-        for clients, total in ((self.links[:, 0], sent), (self.links[:, 1], received)):
-            seen = self.counted[clients]
-            np.add.at(total, clients[seen], self.links[seen, 2] * unit_bytes)
+        for end, total in ((0, sent), (1, received)):
+            links = self._seen(end)
+            np.add.at(total, links[:, end], links[:, 2] * unit_bytes)
+
+    def _seen(self, end: int) -> np.ndarray:
+        """The links whose sender (0) or receiver (1) is in this process."""
+        assert self.links is not None
+        seen = self.counted[self.links[:, end]]
+        return self.links if seen.all() else self.links[seen]
 
     @cached_property
     def messages(self) -> int:
@@ -89,13 +95,13 @@ class Flow:
         process)."""
         if self.links is None:
             return int(self.counted.sum())
-        return int(self.counted[self.links[:, 0]].sum())
+        return len(self._seen(0))
 
     @cached_property
     def total(self) -> int:
         """Units in all, each counted once."""
         if self.links is not None:
-            return int(self.links[self.counted[self.links[:, 0]], 2].sum())
+            return int(self._seen(0)[:, 2].sum())
         return int((self.received if self.direction == DOWN else self.sent).sum())
 
     @cached_property

@@ -69,8 +69,11 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Reveal = Literal["order", "greater"]
 
-#: Processor seconds that one end of a session takes to set up (benchmarks/secure.py, both ends: 37 ms).
-SECONDS_OF_SET_UP = 0.02
+#: Processor seconds that one end of a session takes to set up (benchmarks/secure.py, both ends: 37 ms), and
+#: the memory that it keeps: the ciphers of its columns.
+SECONDS_OF_SET_UP, BYTES_OF_END = 0.02, 200_000
+#: Bytes of sessions that one process may hold.
+MAX_BYTES = 8 * 2**30
 #: What takes longer is told beforehand.
 LONG_SECONDS = 3.0
 
@@ -317,8 +320,17 @@ def _set_up(fed: Federation, pairs: Pairs, asked: Located) -> None:
         _charge(fed, fed.clients.run(weigh, known, fresh, *bytes_of_set_up()), name, "simulated")
     else:
         ends = sum(len(part.rows) for part in fresh.parts)
+        held = (ends + sum(len(part.sessions) for part in known.parts)) * BYTES_OF_END
+        if held > MAX_BYTES:
+            raise InputError(
+                f"{pairs.name}: real sessions between pairs of clients would take {held / 2**30:.0f} GiB "
+                f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or comparison=simulated"
+            )
         if (seconds := ends * SECONDS_OF_SET_UP) > LONG_SECONDS:
-            fed.tell(f"{name}: {ends} ends of sessions between pairs of clients take about {seconds:.0f} s")
+            fed.tell(
+                f"{name}: {ends} ends of sessions between pairs of clients take about {seconds:.0f} s here, "
+                f"and {held / 1e6:.0f} MB in all"
+            )
         parties = fed.clients.run(opening, known, fresh)
         ended = _converse(fed, pairs, fresh, parties, name, "public")
         fed.clients.run(keep_sessions, known, fresh, ended)
@@ -453,8 +465,7 @@ class Ways:
 def find_ways(known: Known, from_rows: Tensor, to_rows: Tensor, device: str) -> Ways:
     given, wanted = _positions(known, from_rows), _positions(known, to_rows)
     near = _mates(known, wanted, given)
-    leaving = _links(known.me[given], known.other[given], 1)
-    coming = _links(known.other[wanted], known.me[wanted], 1)
+    leaving, coming = _leaving(known, given, 1), _coming(known, wanted, 1)
     if known.host is None:
         _check_near(known, given, len(near))
         send = {known.own: near} if len(near) else {}
@@ -481,8 +492,18 @@ def _as_tensors(places: dict[int, Ints], device: str) -> dict[int, Tensor]:
     return {b: torch.from_numpy(place).to(device) for b, place in places.items()}
 
 
-def _links(sender: Ints, receiver: Ints, units: Ints | int) -> Ints:
-    return np.stack([sender, receiver, np.broadcast_to(units, sender.shape)]).T
+def _leaving(known: Known, rows: Ints, units: Ints | int) -> Ints:
+    """The links [n, 3] from the rows' clients to the others."""
+    return np.stack([known.me[rows], known.other[rows], np.broadcast_to(units, rows.shape)]).T
+
+
+def _coming(known: Known, rows: Ints, units: Ints | int) -> Ints:
+    """The links [m, 3] to the rows' clients, from those on other hosts: the others leave clients of this
+    one."""
+    if known.host is None:
+        return _NO_LINKS
+    links = np.stack([known.other[rows], known.me[rows], np.broadcast_to(units, rows.shape)]).T
+    return links[known.mate[rows] < 0]
 
 
 # ---- at the clients: comparisons ---------------------------------------------------------------------------
@@ -580,11 +601,10 @@ def _by_asker(asked: Asked, mine: Ints, seen: dict[int, Ints]) -> tuple[Ints, In
 def weigh(known: Known, asked: Asked, of_first: int, of_second: int) -> tuple[Ints, Ints]:
     """The links that leave and that come [n, 3], of a protocol with these bytes from the first party and
     from the second."""
-    me, other = known.me[asked.rows], known.other[asked.rows]
-    first = me < other
+    first = known.me[asked.rows] < known.other[asked.rows]
     return (
-        _links(me, other, np.where(first, of_first, of_second)),
-        _links(other, me, np.where(first, of_second, of_first)),
+        _leaving(known, asked.rows, np.where(first, of_first, of_second)),
+        _coming(known, asked.rows, np.where(first, of_second, of_first)),
     )
 
 
@@ -674,8 +694,8 @@ def end(
     for b, those in ended.items():
         every.update(zip(asked.far[b].tolist(), those, strict=True))
     course = [every[place] for place in range(len(asked.rows))]
-    me, other = known.me[asked.rows], known.other[asked.rows]
     sent, received = (
         np.array(sizes, dtype=np.int64) for sizes in ([e.sent for e in course], [e.received for e in course])
     )
-    return [e.result for e in course], (_links(me, other, sent), _links(other, me, received))
+    traffic = _leaving(known, asked.rows, sent), _coming(known, asked.rows, received)
+    return [e.result for e in course], traffic

@@ -270,7 +270,10 @@ def bundled(parties: Sequence[Party[Result]]) -> Party[list[Ended[Result]]]:
         if len(ended) == len(courses) and not any(leaving):
             return ended
         yield _bundle(leaving)
-        for course, messages in zip(courses, _unbundled((yield None), len(courses)), strict=True):
+        arrived = _unbundled((yield None), len(courses))
+        if not any(leaving) and not any(arrived):
+            raise ProtocolError("both parties wait for the other; they do not run the same protocol")
+        for course, messages in zip(courses, arrived, strict=True):
             course.arrived.extend(messages)
 
 

@@ -1,8 +1,14 @@
 """Pairs of clients: what each end learns, what the ledger says, and what is refused; real or simulated, in
 every placement."""
 
+import importlib.util
+import json
+import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,19 +16,40 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placements import run_apart
+from placements import MemoryLink, run_apart
+from scipy import stats
 
-from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.errors import InputError, PlaceError
+from graphfed.federation import CLIENTS, Federation, Ledger, Located
+from graphfed.federation import secure_compare as module
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.secure_compare import (
     PairRows,
+    Pairs,
+    at_most_pairs,
     compare_pairs,
+    converse_pairs,
     open_pairs,
+    send,
     tell,
 )
+from graphfed.runtime.processes import Sites
+from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
+from graphfed.secure.errors import ProtocolError
+from graphfed.secure.ot import bytes_of_set_up
+from graphfed.secure.ring import bytes_of_subtract, subtract
+from graphfed.secure.session import Simulated
 
 Edges = list[tuple[int, int]]
 Hosts = Sequence[tuple[int, ...]]
+
+
+needs_secure = pytest.mark.skipif(
+    importlib.util.find_spec("cryptography") is None, reason="secure protocols need the extra 'secure'"
+)
+real = pytest.mark.parametrize(
+    "simulated", [True, pytest.param(False, marks=needs_secure)], ids=["simulated", "real"]
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +71,8 @@ def graphs(draw: st.DrawFn, largest: int = 7) -> Graph:
 
 
 @st.composite
-def placed(draw: st.DrawFn) -> tuple[Graph, Hosts]:
-    graph = draw(graphs())
+def placed(draw: st.DrawFn, largest: int = 7) -> tuple[Graph, Hosts]:
+    graph = draw(graphs(largest))
     k = graph.clients
     cuts = sorted(draw(st.sets(st.integers(1, k - 1)))) if k > 1 else []
     return graph, [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, k], strict=True)]
@@ -140,6 +167,32 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
+@needs_secure
+@settings(max_examples=6, deadline=None)
+@given(case=placed(largest=4))
+def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_the_simulation(
+    case: tuple[Graph, Hosts],
+) -> None:
+    graph, hosts = case
+    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    all_told(stacked, graph)
+    all_told(fed, graph, simulated=False)
+    assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
+
+
+@pytest.mark.parametrize("hosts", [[range(24)], [range(10), range(10, 24)]], ids=["stacked", "gateways"])
+def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(hosts: Hosts) -> None:
+    every = [(u, v) for u in range(24) for v in range(u + 1, 24)]
+    for some in (every[7:9], every[:1], every[100:110]):
+        graph = Graph(24, every, [some, every, some])
+        fed = Federation(hosts)
+        pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=True)
+        for edges in graph.calls:
+            x = of_rows(fed, edges, lambda u, v: 100 * u + v)
+            got = tell(fed, pairs, x, at_rows(fed, graph, edges), name="told")
+            assert told(fed, got) == expected(fed, edges, lambda u, v: 100 * v + u)
+
+
 def every_ledger(hosts: Hosts, apart: dict[int, tuple[Any, Federation]]) -> dict[str, Any]:
     """The ledgers of separate places put together."""
     merged = apart[SERVER_END][1].ledger
@@ -164,14 +217,11 @@ TRIANGLE_AND_TAIL = Graph(
     [[(0, 2), (2, 3), (1, 4)], [(2, 3)], [], [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (1, 4)], [(1, 4)]],
 )
 PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in range(6)]]  # type: ignore[list-item]
-real = pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "real"])
 
 
 @real
 @pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
-    if not simulated:
-        pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
     stacked, fed = Federation([range(6)]), Federation(hosts)
     all_told(stacked, TRIANGLE_AND_TAIL)
     all_told(fed, TRIANGLE_AND_TAIL, simulated)
@@ -181,9 +231,421 @@ def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(hosts: Hos
 @real
 @pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
 def test_in_places_apart_they_learn_the_same_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
-    if not simulated:
-        pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
     stacked = Federation([range(6)])
     all_told(stacked, TRIANGLE_AND_TAIL)
     apart = run_apart(hosts, lambda fed: all_told(fed, TRIANGLE_AND_TAIL, simulated))
     assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
+
+
+def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes() -> None:
+    pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
+    stacked, hosts = Federation([range(6)]), PLACEMENTS[1]
+    all_told(stacked, TRIANGLE_AND_TAIL)
+    with Sites(hosts) as sites:
+        found = sites.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_END, 0, 1, 2]))
+    merged = Ledger.from_json(json.loads(found[SERVER_END]))
+    for h in range(3):
+        merged.add_peers(Ledger.from_json(json.loads(found[h])))
+    assert renamed(merged.to_json()) == stacked.ledger.to_json()
+
+
+def in_a_process(fed: Federation, arguments: Any, tell: Any) -> str:
+    """It checks there what the pairs learn; the ledger is what comes back."""
+    all_told(fed, TRIANGLE_AND_TAIL, simulated=False)
+    return json.dumps(fed.ledger.to_json())
+
+
+@needs_secure
+@pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "real"])
+def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
+    simulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = [(0, 1, 2), (3, 4, 5)]
+    crossing = [(u, v) for u in hosts[0] for v in hosts[1]]
+    sent: list[list[str]] = []
+    plain = MemoryLink.send
+
+    def counting(link: MemoryLink, to: int, key: str, message: bytes) -> None:
+        sent[-1].append(key)
+        plain(link, to, key, message)
+
+    monkeypatch.setattr(MemoryLink, "send", counting)
+    for edges in (crossing[:1], crossing):
+        graph = Graph(6, edges, [edges, edges])
+        sent.append([])
+        run_apart(hosts, lambda fed, graph=graph: all_told(fed, graph, simulated))
+    assert sorted(sent[0]) == sorted(sent[1])
+
+
+# ---- one pair ----------------------------------------------------------------------------------------------
+
+PAIR = Graph(2, [(0, 1)], [])
+
+
+def pair_of(fed: Federation, simulated: bool) -> tuple[Pairs, Located]:
+    return open_pairs(fed, pair_rows(fed, PAIR), name="pair", simulated=simulated), at_rows(
+        fed, PAIR, PAIR.edges
+    )
+
+
+def compared(fed: Federation, pairs: Pairs, which: Located, mine: int, theirs: int, asker: int | None) -> Any:
+    numbers = of_rows(fed, PAIR.edges, lambda u, _: (mine, theirs)[u])
+    asks = None if asker is None else of_rows(fed, PAIR.edges, lambda u, _: u == asker, torch.bool)
+    reveal: Any = "order" if asker is None else "greater"
+    found = compare_pairs(fed, pairs, numbers, which, bits=4, reveal=reveal, asker=asks, name="c")
+    return [value for part in found.parts for value in part.tolist()]
+
+
+@real
+def test_all_pairs_of_4_bit_numbers_compare_as_numbers_do(simulated: bool) -> None:
+    fed = Federation([(0, 1)])
+    pairs, which = pair_of(fed, simulated)
+    for x, y in product(range(16), repeat=2):
+        sign = (x > y) - (x < y)
+        assert compared(fed, pairs, which, x, y, None) == [sign, -sign]
+        assert compared(fed, pairs, which, x, y, 0) == [int(x > y)] * 2
+        assert compared(fed, pairs, which, x, y, 1) == [int(y > x)] * 2
+
+
+@real
+def test_a_session_is_charged_once_and_comparisons_by_their_formulas(simulated: bool) -> None:
+    fed = Federation([(0,), (1,)])
+    pairs, which = pair_of(fed, simulated)
+    for _ in range(3):
+        compared(fed, pairs, which, 3, 5, None)
+        compared(fed, pairs, which, 3, 5, 0)
+    entries = {e.name: e for e in fed.ledger.entries}
+    assert entries["pair/session"].sent.tolist() == list(bytes_of_set_up())
+    each = [
+        3 * (2 * cost + bytes_of_opening(1) + bytes_of_opening_less(1)) for cost in bytes_of_comparison(1, 4)
+    ]
+    assert entries["c/compare"].sent.tolist() == entries["c/compare"].received.tolist()[::-1] == each
+    hidden = ("simulated", "simulated") if simulated else ("public", "encrypted")
+    assert (entries["pair/session"].protection, entries["c/compare"].protection) == hidden
+
+
+# ---- rows one way, gradients, protocols of one's own -------------------------------------------------------
+
+
+def one_way(fed: Federation, graph: Graph) -> list[list[Any]]:
+    """Who asks sends a row to who does not."""
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=True)
+    learnt = []
+    for edges in graph.calls:
+        which, asker = at_rows(fed, graph, edges), of_rows(fed, edges, asks, torch.bool)
+        x = of_rows(fed, edges, lambda u, v: [100 * u + v, 7])
+        given, wanted, rows = fed.clients.run(ends_that_ask, which, asker, x, outputs=3)
+        got = send(fed, pairs, rows, given, wanted, name="offer")
+        assert told(fed, got) == [
+            [[100 * v + u, 7] for u, v in ends_of(edges, fed.hosts[h]) if not asks(u, v)] for h in fed.here
+        ]
+        learnt += [told(fed, got)]
+    return learnt
+
+
+def ends_that_ask(which: torch.Tensor, asker: torch.Tensor, x: torch.Tensor) -> Any:
+    return which[asker], which[~asker], x[asker]
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=placed())
+def test_a_row_that_one_end_sends_reaches_the_other_and_costs_one_way_only(
+    case: tuple[Graph, Hosts],
+) -> None:
+    graph, hosts = case
+    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    one_way(stacked, graph)
+    one_way(fed, graph)
+    assert fed.ledger.to_json() == stacked.ledger.to_json()
+    assert fed.ledger.bytes_of("offer") == 16 * sum(len(edges) for edges in graph.calls)
+
+
+@pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
+def test_rows_one_way_are_the_same_in_places_apart(hosts: Hosts) -> None:
+    stacked = Federation([range(6)])
+    one_way(stacked, TRIANGLE_AND_TAIL)
+    apart = run_apart(hosts, lambda fed: one_way(fed, TRIANGLE_AND_TAIL))
+    assert every_ledger(hosts, apart) == stacked.ledger.to_json()
+
+
+def squares(x: torch.Tensor) -> torch.Tensor:
+    return (x**2).sum()
+
+
+def leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.double().requires_grad_()
+
+
+@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(hosts: Hosts) -> None:
+    """d/dx of the sum of squares of what everybody got: 2 x at each end."""
+    fed, edges = Federation(hosts), TRIANGLE_AND_TAIL.edges
+    pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs", simulated=True)
+    x = fed.clients.run(leaf, of_rows(fed, edges, lambda u, v: [10 * u + v]))
+    with fed.tape():
+        got = tell(fed, pairs, x, at_rows(fed, TRIANGLE_AND_TAIL, edges), name="told", grad=True)
+        fed.backward(fed.clients.run(squares, got))
+    assert told(fed, fed.gradients(x)) == expected(fed, edges, lambda u, v: [2.0 * (10 * u + v)])
+    assert fed.ledger.bytes_of("told/grad") == fed.ledger.bytes_of("told") == 2 * 8 * len(edges)
+
+
+def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor) -> list[Any]:
+    """A simulated subtraction for every row."""
+    words = numbers.numpy().astype(np.uint32).reshape(-1, 1)
+    return [subtract(Simulated(bool(f)), own) for f, own in zip(first, words, strict=True)]
+
+
+@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+def test_pairs_run_any_two_party_protocol(hosts: Hosts) -> None:
+    fed, edges = Federation(hosts), TRIANGLE_AND_TAIL.edges
+    pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs", simulated=True)
+    which = at_rows(fed, TRIANGLE_AND_TAIL, edges)
+    numbers = of_rows(fed, edges, lambda u, _: u * u)
+    first = of_rows(fed, edges, lambda u, v: u < v, torch.bool)
+    parties = fed.clients.run(subtracting, which, numbers, first)
+    got = converse_pairs(fed, pairs, parties, which, name="difference", protection="clear")
+    found = [[int(one[0]) for one in part] for part in got.parts]
+    assert found == expected(fed, edges, lambda u, v: min(u, v) ** 2 - max(u, v) ** 2)
+    assert fed.ledger.bytes_of("difference") == len(edges) * sum(bytes_of_subtract(1, 4))
+
+
+# ---- acceptance --------------------------------------------------------------------------------------------
+
+
+def all_accepted(fed: Federation, graph: Graph, simulated: bool, temperature: float, seed: int = 3) -> Any:
+    """Who asks has 8; the other 8 + 3 (u + v): what each learns, the same at both ends."""
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=simulated)
+    learnt: dict[tuple[int, ...], int] = {}
+    for number, edges in enumerate(graph.calls):
+        which, asker = at_rows(fed, graph, edges), of_rows(fed, edges, asks, torch.bool)
+        numbers = of_rows(fed, edges, lambda u, v: 8 if asks(u, v) else 8 + 3 * (u + v))
+        found = at_most_pairs(
+            fed, pairs, numbers, which,
+            bits=6, asker=asker, temperature=temperature, seed=seed + number, name="move",
+        )  # fmt: skip
+        for h, part in zip(fed.here, found.parts, strict=True):
+            for (u, v), bit in zip(ends_of(edges, fed.hosts[h]), part.tolist(), strict=True):
+                assert learnt.setdefault((number, min(u, v), max(u, v)), bit) == bit
+    return learnt
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=placed(), seed=st.integers(0, 2**40))
+def test_simulated_acceptances_are_the_same_in_any_placement(case: tuple[Graph, Hosts], seed: int) -> None:
+    graph, hosts = case
+    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    assert all_accepted(fed, graph, True, 9.0, seed) == all_accepted(stacked, graph, True, 9.0, seed)
+    assert fed.ledger.to_json() == stacked.ledger.to_json()
+
+
+def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others() -> None:
+    """Of 1000 draws of a pair with a difference of 3; false alarm: 1e-6."""
+    graph = Graph(2, [(0, 1)], [[(0, 1)]] * 1000)
+    drawn = [list(all_accepted(Federation([(0, 1)]), graph, True, 3.0, seed).values()) for seed in (0, 10**6)]
+    assert drawn[0] != drawn[1]
+    for bits in drawn:
+        assert stats.binomtest(sum(bits), 1000, math.exp(-1)).pvalue > 1e-6
+
+
+@needs_secure
+@pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
+@pytest.mark.parametrize(("temperature", "bit"), [(1e9, 1), (0.05, 0)], ids=["hot", "cold"])
+def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_same_bytes(
+    hosts: Hosts, temperature: float, bit: int
+) -> None:
+    stacked, fed = Federation([range(6)]), Federation(hosts)
+    found = all_accepted(fed, TRIANGLE_AND_TAIL, False, temperature)
+    assert {*found.values()} == {bit}
+    assert found == all_accepted(stacked, TRIANGLE_AND_TAIL, True, temperature)
+    assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
+
+
+@needs_secure
+def test_in_places_apart_both_ends_of_a_real_acceptance_learn_the_same_bit() -> None:
+    hosts = PLACEMENTS[1]
+    apart = run_apart(hosts, lambda fed: all_accepted(fed, TRIANGLE_AND_TAIL, False, 9.0))
+    for key in {key for h in range(3) for key in apart[h][0]}:
+        assert len({apart[h][0][key] for h in range(3) if key in apart[h][0]}) == 1
+    stacked = Federation([range(6)])
+    all_accepted(stacked, TRIANGLE_AND_TAIL, True, 9.0)
+    assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def opened(clients: int, client: list[int], other: list[int]) -> Pairs:
+    fed = Federation([range(clients)])
+    rows = PairRows(torch.tensor(client, dtype=torch.int64), torch.tensor(other, dtype=torch.int64))
+    return open_pairs(fed, fed.locate(CLIENTS, "rows", [rows]), name="p", simulated=True)
+
+
+@pytest.mark.parametrize(
+    ("client", "other", "told"),
+    [
+        ([0, 1], [1], "vectors of one length"),
+        ([0, 1, 1], [1, 0, 1], "client 1 is paired with itself"),
+        ([1, 0], [0, 1], "sorted by"),
+        ([0, 0, 1, 1], [1, 1, 0, 0], "each pair once"),
+        ([0], [1], "client 0 lists client 1, which does not list it"),
+        ([0, 3], [3, 0], "index the cohort, 0..2"),
+        ([0], [3], "the clients are 0..2"),
+    ],
+)
+def test_rows_that_break_their_contract_are_refused(client: list[int], other: list[int], told: str) -> None:
+    with pytest.raises(PlaceError, match=told):
+        opened(3, client, other)
+
+
+@pytest.mark.parametrize(
+    ("which", "told"),
+    [
+        ([0], "pair of clients 0 and 1 is asked at one of its ends only"),
+        ([0, 1, 2], "clients 1 and 2 is asked at one"),
+        ([1, 0], "ascending"),
+        ([0, 4], "0..4 are asked of 4"),
+        ([-1, 0], "-1..0 are asked of 4"),
+    ],
+)
+def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], told: str) -> None:
+    fed = Federation([range(3)])
+    pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p", simulated=True)
+    rows = fed.locate(CLIENTS, "which", [torch.tensor(which)])
+    x = fed.locate(CLIENTS, "x", [torch.zeros(len(which))])
+    with pytest.raises(PlaceError, match=told):
+        tell(fed, pairs, x, rows, name="t")
+    assert fed.ledger.entries == []
+
+
+def test_a_row_that_nobody_expects_is_refused() -> None:
+    fed = Federation([range(3)])
+    pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p", simulated=True)
+    given, wanted = (fed.locate(CLIENTS, "rows", [torch.tensor(w)]) for w in ([0, 2], [1]))
+    x = fed.locate(CLIENTS, "x", [torch.zeros(2)])
+    with pytest.raises(PlaceError, match="2 rows are sent between clients of one host, which expect 1"):
+        send(fed, pairs, x, given, wanted, name="t")
+
+
+def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
+    fed = Federation([(0, 1)])
+    pairs, which = pair_of(fed, simulated=True)
+    x = fed.locate(CLIENTS, "x", [torch.zeros(3)])
+    with pytest.raises(PlaceError, match="where the pairs asked are 2"):
+        tell(fed, pairs, x, which, name="t")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "bits", "told"),
+    [
+        ((300, 1), 8, "client 0 has a number that takes 9, where numbers to compare have 8 bits"),
+        ((1, -4), 8, "client 1 has a number that is negative"),
+        ((1, 1), 33, "numbers of 33 bits cannot be compared; use 1 to 32"),
+        ((1, 1), 0, "numbers of 0 bits"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_bad_input_before_anything_is_sent(
+    numbers: tuple[int, int], bits: int, told: str
+) -> None:
+    fed = Federation([(0,), (1,)])
+    pairs, which = pair_of(fed, simulated=True)
+    own = of_rows(fed, PAIR.edges, lambda u, _: numbers[u])
+    with pytest.raises(InputError, match=told):
+        compare_pairs(fed, pairs, own, which, bits=bits, reveal="order", name="c")
+    assert fed.ledger.entries == []
+
+
+@pytest.mark.parametrize(("bits", "temperature", "told"), [(13, 1.0, "1 to 12 bits"), (4, 0.0, "got 0")])
+def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float, told: str) -> None:
+    fed = Federation([(0, 1)])
+    pairs, which = pair_of(fed, simulated=True)
+    own, asker = of_rows(fed, PAIR.edges, lambda u, _: u), of_rows(fed, PAIR.edges, asks, torch.bool)
+    with pytest.raises(InputError, match=told):
+        at_most_pairs(
+            fed, pairs, own, which, bits=bits, asker=asker, temperature=temperature, seed=0, name="a"
+        )
+
+
+@pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]], ids=["one host", "two hosts"])
+def test_of_a_pair_one_end_asks(hosts: Hosts) -> None:
+    fed = Federation(hosts)
+    pairs, which = pair_of(fed, simulated=True)
+    own, both = (of_rows(fed, PAIR.edges, lambda *_: True, d) for d in (torch.int64, torch.bool))
+    with pytest.raises(PlaceError, match="one end asks, and the other does not"):
+        compare_pairs(fed, pairs, own, which, bits=4, reveal="greater", asker=both, name="c")
+
+
+def test_who_asks_is_told_where_one_bit_is_opened_and_nowhere_else() -> None:
+    fed = Federation([(0, 1)])
+    pairs, which = pair_of(fed, simulated=True)
+    own, asker = of_rows(fed, PAIR.edges, lambda u, _: u), of_rows(fed, PAIR.edges, asks, torch.bool)
+    for reveal, who in (("greater", None), ("order", asker), ("all", None)):
+        with pytest.raises(PlaceError, match=f"got '{reveal}'"):
+            compare_pairs(fed, pairs, own, which, bits=4, reveal=reveal, asker=who, name="c")  # type: ignore[arg-type]
+
+
+def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
+    """In places apart, of two pairs between them one host asks for both and the other for one."""
+    graph, hosts = Graph(3, [(0, 1), (0, 2)], []), [(0,), (1, 2)]
+
+    def program(fed: Federation) -> None:
+        pairs = open_pairs(fed, pair_rows(fed, graph), name="p", simulated=True)
+        edges = graph.edges if 0 in fed.here else graph.edges[:1]
+        numbers = of_rows(fed, edges, lambda u, _: u)
+        compare_pairs(fed, pairs, numbers, at_rows(fed, graph, edges), bits=4, reveal="order", name="c")
+
+    with pytest.raises(ProtocolError, match="is asked for other pairs"):
+        run_apart(hosts, program)
+
+
+@needs_secure
+def test_what_takes_long_is_told_beforehand_with_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG_SECONDS", 0.03)
+    fed, heard = Federation([(0, 1)]), []
+    fed.on_news = heard.append
+    pairs, which = pair_of(fed, simulated=False)
+    for _ in range(2):
+        compared(fed, pairs, which, 3, 5, None)
+    assert len(heard) == 1
+    assert heard[0].startswith("pair/session: 2 ends of sessions")
+
+
+@needs_secure
+def test_more_sessions_than_memory_holds_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 3 * module.BYTES_OF_END)
+    fed = Federation([range(3)])
+    graph = Graph(3, [(0, 1), (1, 2)], [])
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="p", simulated=False)
+    for edges in (graph.edges[:1], graph.edges[:1], graph.edges):
+        which, own = at_rows(fed, graph, edges), of_rows(fed, edges, lambda u, _: u)
+        if len(edges) == 1:
+            compare_pairs(fed, pairs, own, which, bits=4, reveal="order", name="c")
+            continue
+        with pytest.raises(InputError, match="use fewer clients, or comparison=simulated"):
+            compare_pairs(fed, pairs, own, which, bits=4, reveal="order", name="c")
+
+
+WITHOUT = """
+import sys
+sys.modules["cryptography"] = None
+import torch
+from graphfed.errors import InputError
+from graphfed.federation import CLIENTS, Federation
+from graphfed.federation.secure_compare import PairRows, compare_pairs, open_pairs
+fed = Federation([(0, 1)])
+rows = fed.locate(CLIENTS, "rows", [PairRows(torch.tensor([0, 1]), torch.tensor([1, 0]))])
+pairs = open_pairs(fed, rows, name="p", simulated=True)
+two = fed.locate(CLIENTS, "two", [torch.arange(2)])
+found = compare_pairs(fed, pairs, two, two, bits=4, reveal="order", name="c")
+assert found.parts[0].tolist() == [-1, 1]
+try:
+    open_pairs(fed, rows, name="p", simulated=False)
+except InputError as error:
+    print(error)
+"""
+
+
+def test_without_the_extra_pairs_compare_simulated_and_real_ones_say_what_to_install() -> None:
+    command = [sys.executable, "-c", WITHOUT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "pip install 'graphfed[secure]'" in done.stdout, done.stderr
+    assert done.returncode == 0

@@ -29,7 +29,7 @@ from graphfed.secure.compare import (
 )
 from graphfed.secure.errors import ProtocolError
 from graphfed.secure.ot import TwoParty, bytes_of_set_up
-from graphfed.secure.session import TAG_BYTES, Party, Session, Simulated, run_both, run_one
+from graphfed.secure.session import TAG_BYTES, Ended, Party, Session, Simulated, bundled, run_both, run_one
 
 Use = Callable[[TwoParty], Party[Any]]
 
@@ -540,3 +540,89 @@ def test_a_partys_own_nonce_sent_back_to_it_is_refused() -> None:
 
     with pytest.raises(ProtocolError, match="sent back"):
         run_one(session.greet(), sent.append, mirrored)
+
+
+# ---- many parties in one -----------------------------------------------------------------------------------
+
+
+def comparing_once(first: bool, number: int, bits: int) -> Party[int]:
+    session = yield from TwoParty(first=first).set_up()
+    return int((yield from compare(session, u32([number]), bits))[0])
+
+
+def counted(party: Party[Any], bundles: list[bytes]) -> Party[Any]:
+    """The party, and every message that it sends."""
+    try:
+        out = next(party)
+        while True:
+            if out is not None:
+                bundles.append(out)
+            out = party.send((yield out))  # type: ignore[arg-type]
+    except StopIteration as ended:
+        return ended.value
+
+
+NUMBERS = [(3, 5, 4), (7, 7, 8), (200, 1, 16), (0, 1, 1)]
+
+
+def bundles_of(numbers: list[tuple[int, int, int]]) -> tuple[list[Ended[int]], list[list[bytes]]]:
+    sent: list[list[bytes]] = [[], []]
+    parties = [
+        counted(bundled([comparing_once(f, pair[not f], pair[2]) for pair in numbers]), sent[not f])
+        for f in (True, False)
+    ]
+    one, other = run_both(*parties)
+    assert [e.result for e in one.result] == [e.result for e in other.result]
+    assert [(e.sent, e.received) for e in one.result] == [(e.received, e.sent) for e in other.result]
+    return one.result, sent
+
+
+def test_a_bundle_of_parties_ends_as_each_would_alone_in_as_many_messages_as_the_longest() -> None:
+    together, sent = bundles_of(NUMBERS)
+    assert [e.result for e in together] == [-1, 0, 1, -1]
+    alone = [bundles_of([pair]) for pair in NUMBERS]
+    assert together == [ended for (ended,), _ in alone]
+    assert [len(side) for side in sent] == [max(len(s[i]) for _, s in alone) for i in (0, 1)]
+
+
+def test_a_bundle_of_none_sends_nothing() -> None:
+    assert bundles_of([]) == ([], [[], []])
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("what", [*DISTURBANCES, "of other lengths", "of more parties", "far too many"])
+def test_a_bundle_that_is_not_whole_ends_the_session(what: str, side: int, number: int) -> None:
+    change = {
+        **DISTURBANCES,
+        "of other lengths": lambda got: [got[-1][:12] + b"\x01" + got[-1][13:]],
+        "of more parties": lambda got: [b"\0\0\0\0" + got[-1]],
+        "far too many": lambda got: [b"\xff" * 12 + got[-1][12:]],
+    }[what]
+    if what == "another tag":  # a bundle has none: its first bytes say how many messages it holds
+        change = lambda got: [bytes([got[-1][0] + 1]) + got[-1][1:]]  # noqa: E731
+    parties = [
+        bundled([comparing_once(f, pair[not f], pair[2]) for pair in NUMBERS[:3]]) for f in (True, False)
+    ]
+    parties[side] = disturbed(parties[side], number, change)
+    with pytest.raises(ProtocolError):
+        run_both(*parties)
+
+
+def waiting() -> Party[bytes]:
+    return (yield None)
+
+
+def test_bundles_whose_parties_all_wait_end_in_an_error() -> None:
+    with pytest.raises(ProtocolError, match="both parties wait"):
+        run_both(bundled([waiting(), waiting()]), bundled([waiting(), waiting()]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(message=st.binary(max_size=60))
+def test_any_bytes_in_the_place_of_a_bundle_are_refused(message: bytes) -> None:
+    party = bundled([comparing_once(True, 1, 4), comparing_once(True, 2, 4)])
+    assert next(party) is not None
+    assert next(party) is None
+    with pytest.raises(ProtocolError):
+        party.send(message)
