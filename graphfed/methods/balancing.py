@@ -375,7 +375,7 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
         kept = fed.clients.run(keep_greedily, around, order)
         return counted(fed, around, kept, 0, 1)
     if config.balancer == "mcmc":
-        from graphfed.methods import metropolis
+        from graphfed.methods import metropolis  # which builds on this module
 
         return metropolis.search(fed, around, pairs, order, config)
     return local(fed, around, pairs, order, config)
