@@ -1,5 +1,5 @@
-"""Notes between pairs of clients that nobody waits for: of all the pairs that a client is in, it picks some and
-tells their other ends "this one"; those that hear nothing know that they were not meant.
+"""Notes between pairs of clients that nobody waits for: of all the pairs that a client is in, it picks some
+and tells their other ends "this one"; those that hear nothing know that they were not meant.
 
     NAME     client -> client, 4 bytes a note: the pair's number among those of the two hosts
 

@@ -1,31 +1,34 @@
-"""Who keeps which edge in Lumos: programs over places, for clients that hold one vertex each and may not
-know each other's degrees.
+"""Who keeps which edge in Lumos: programs over places, for clients that hold one vertex each and may not know
+each other's degrees.
 
-    balancer   who keeps an edge                                             takes part
-    none       both ends                                                     nobody
-    greedy     Alg. 1: the end with the lower round(ln deg), or both         neighbours
-    local      one end, by Alg. 1 and a coin; then passed on, in rounds      neighbours; the server sees the end
-    mcmc       Alg. 1, then Alg. 2 and 3 (`metropolis`)                      neighbours, candidates, the server
-    oracle     the exact optimum, worked out by the server in clear          the server learns the graph
+    balancer   who keeps an edge                                       who takes part
+    none       both ends                                               nobody
+    greedy     Alg. 1: the end of the lower round(ln deg), or both     neighbours
+    local      one end, by Alg. 1 and a coin, then passed on           neighbours; the server sees the end
+    mcmc       Alg. 1, then Alg. 2 and 3 (`metropolis`)                neighbours, candidates, the server
+    oracle     the exact optimum                                       the server, which learns the graph
 
 *local*, ours. In every round whose workload has changed tells its neighbours so, and the pairs that this
-concerns compare anew: the keeper u of (u, v) learns with v whether w(u) > w(v) + 1. Where it is so, u may pass
-the edge on. Each device offers one such edge and takes one offer, drawn at random. It ends when nobody can
-offer, which the server finds out from one byte of every device; a fixed number of rounds would need no server.
+concerns compare anew: the keeper u of (u, v) learns with v whether w(u) > w(v) + 1. Where it is so, u may
+pass the edge on. Each device offers one such edge and takes one offer, drawn at random. When nobody can
+offer, which the server finds out from one byte of every device, no single move helps; a device of the largest
+workload may still be cut off from one that keeps 2 less by others that keep 1 less. So a fixed number of
+rounds more lets an edge pass where w(u) > w(v), which moves such excess about until it finds room. The server
+is there to notice the end only: with a fixed number of rounds before as well, nothing of it would need one.
 
-It ends: a device gives at most one edge in a round and takes at most one, so the edges that move in a round
-make paths u_0 -> u_1 -> ... -> u_k, on which w falls by 2 at least with every step (so no circles). In the
-middle of a path nothing changes, u_0 loses one and u_k gains one: the sum of w^2 changes by
-2 (w(u_k) - w(u_0) + 1) <= 2 (1 - 2k) < 0. What it ends in need not be the optimum, only a cover in which no
-single move helps.
+Why it ends, and never gets worse: a device gives at most one edge in a round and takes at most one, so the
+edges that move make paths u_0 -> ... -> u_k, and w falls by d = 2 (or 1) at least with every step (so no
+circles). In the middle of a path nothing changes, u_0 loses one and u_k gains one: the sum of w^2 changes by
+2 (w(u_k) - w(u_0) + 1) <= 2 (1 - d k), which is below 0 for d = 2, and never above. Nor does the largest
+workload rise: u_k had less than its giver.
 
 What it shows. Of a comparison both ends learn the outcome and nothing else. But outcomes add up. Alg. 1 tells
-neighbours which has the larger round(ln deg), or that they are equal, within a factor e of each other. A device
-that learns whether w(u) > w(v) + 1 while it knows its own workload gets a bound on its neighbour's; over many
-rounds, with its own workload going up and down, both bounds: often the very number. The workload is at most
-the degree, so a lower bound holds for the degree too; and w(v) is the number of v's neighbours that v keeps,
-of which u knows one at most. That a workload changed in a round is told to all neighbours. The server learns,
-in every round, which devices could still pass something on, and nothing of who is whose neighbour.
+neighbours which has the larger round(ln deg), or that they are equal: degrees within a factor e of each
+other. A device that learns whether w(u) > w(v) + 1 and knows its own workload has a bound on its
+neighbour's; over many rounds, its own going up and down, often both bounds, and so the very number. The
+degree is at least the workload. That a workload changed in a round is told to all neighbours, and who gives
+an edge, or takes it, shows its neighbour that it is not at an end. The server learns, in every round, which
+devices could still pass something on, and nothing of who is whose neighbour.
 
 With comparison=simulated the numbers are compared in clear inside the process: the same outcomes, the same
 bytes on the ledger, and no protection."""
@@ -45,6 +48,7 @@ from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure_compare import PairRows, Pairs, compare_pairs, open_pairs, send
 from graphfed.methods.orientation import optimum, pair_draws
 from graphfed.random import fold
+from graphfed.secure.accept import MAX_BITS
 
 __all__ = ["MESSAGES", "Around", "Balance", "BalanceConfig", "Kept", "balance"]
 
@@ -55,18 +59,25 @@ class BalanceConfig:
 
     balancer: Literal["local", "mcmc", "oracle", "greedy", "none"] = Field(
         default="local",
-        description="who keeps an edge: passed on to neighbours that keep less, the paper's search, the exact "
-        "optimum (the server sees the graph), the paper's start alone, or both ends",
+        description="who keeps an edge: passed on to neighbours that keep less, the paper's search, the "
+        "exact optimum (the server sees the graph), the paper's start alone, or both ends",
     )
-    balance_rounds: int = Field(default=1000, ge=0, description="most rounds of balancer=local")
+    balance_rounds: int = Field(
+        default=1000,
+        ge=0,
+        description="most rounds of balancer=local in which an edge passes to who keeps 2 less",
+    )
+    shuffle_rounds: int = Field(
+        default=20, ge=0, description="its rounds after these, in which one passes to whoever keeps less"
+    )
     mcmc_steps: int = Field(default=1000, ge=0, description="steps of balancer=mcmc")
     temperature: float = Field(
         default=1.0, gt=0, allow_inf_nan=False, description="temperature of balancer=mcmc (the paper: 1)"
     )
     acceptance: Literal["hidden", "opened"] = Field(
         default="hidden",
-        description="what a step of balancer=mcmc shows of the two largest workloads: whether it is accepted, "
-        "or (the paper) both",
+        description="what a step of balancer=mcmc shows of the two largest workloads: whether it is "
+        "accepted, or (the paper) both",
     )
     comparison: Literal["simulated", "secure"] = Field(
         default="simulated",
@@ -136,7 +147,8 @@ class Around:
         """The rows of some clients (ascending), ascending."""
         first, count = self.start[clients], self.degree[clients]
         gap = torch.repeat_interleave(first - count.cumsum(0) + count, count)
-        return gap + torch.arange(len(gap), device=gap.device)
+        rows: Tensor = gap + torch.arange(len(gap), device=gap.device)
+        return rows
 
     def draws(self, key: int, rows: Tensor) -> Tensor:
         """A draw for each of the pairs, from this end, [p] float64."""
@@ -173,10 +185,10 @@ def levels(around: Around, degree_bits: int) -> Tensor:
     """round(ln deg) for every pair, [C] int64. InputError for a device whose degree needs more bits."""
     degree = around.degree
     if len(degree) and int(degree.max()) >> degree_bits:
-        k = int(degree.argmax())
+        # Not how many: a degree is what this protects, and a message may be read elsewhere.
         raise InputError(
-            f"device {int(around.ids[k])} has {int(degree[k])} neighbours, more than the {2**degree_bits - 1} "
-            f"that degree_bits={degree_bits} allows; set degree_bits={int(degree[k]).bit_length()}"
+            f"device {int(around.ids[degree.argmax()])} has more than the {2**degree_bits - 1} neighbours "
+            f"that degree_bits={degree_bits} allows; use a larger number (at most 31)"
         )
     return degree.clamp(min=1).double().log().round().long()[around.client]
 
@@ -217,9 +229,9 @@ def tally(around: Around, kept: Kept) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Trade:
-    """The local rule between two rounds. keeps, able [C] bool: this client keeps the edge; the last comparison
-    says that the keeper may pass it on. workload, outcomes [K] int64; changed [K] bool: since its neighbours
-    last heard."""
+    """The local rule between two rounds. keeps, able [C] bool: this client keeps the edge; the last
+    comparison says that the keeper may pass it on. workload, outcomes [K] int64; changed [K] bool: since its
+    neighbours last heard."""
 
     keeps: Tensor
     able: Tensor
@@ -245,13 +257,14 @@ def rows_changed(around: Around, changed: Tensor) -> Tensor:
 
 def either(one: Tensor, other: Tensor) -> Tensor:
     """The rows in one of two lists, ascending."""
-    return torch.unique(torch.cat([one, other]))
+    rows: Tensor = torch.unique(torch.cat([one, other]))
+    return rows
 
 
-def operands(around: Around, trade: Trade, which: Tensor) -> tuple[Tensor, Tensor]:
-    """w(u) of the keeper, which asks, and w(v) + 1 of the other end."""
+def operands(around: Around, trade: Trade, which: Tensor, margin: int) -> tuple[Tensor, Tensor]:
+    """w(u) of the keeper, which asks, and w(v) + margin of the other end."""
     asks = trade.keeps[which]
-    return trade.workload[around.client[which]] + (~asks).long(), asks
+    return trade.workload[around.client[which]] + (~asks).long() * margin, asks
 
 
 def learn(around: Around, trade: Trade, which: Tensor, outcome: Tensor) -> Trade:
@@ -266,8 +279,8 @@ def can_give(around: Around, trade: Trade) -> Tensor:
 
 
 def offer(around: Around, trade: Trade, seed: int, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One edge of each client that can give one: its row. And the bytes that say so, for the rows where this
-    client keeps, and the rows where it waits for one."""
+    """One edge of each client that can give one: its row. And the bytes that say so, the rows where this
+    client keeps, which they are for, and the rows where it waits for one."""
     mine = (trade.able & trade.keeps).nonzero()[:, 0]
     theirs = (trade.able & ~trade.keeps).nonzero()[:, 0]
     chosen = around.best_of_each(mine, around.draws(fold(seed, "balance", "offer", number), mine))
@@ -287,7 +300,7 @@ def pass_on(around: Around, trade: Trade, chosen: Tensor, answers: Tensor, taken
     given = chosen[answers > 0]
     keeps, able = trade.keeps.clone(), trade.able.clone()
     keeps[given], keeps[taken] = False, True
-    # Whoever just took an edge may not pass it back; where a workload changed the next comparison says it anew.
+    # Whoever just took an edge had less; where a workload has changed the next comparison says it anew.
     able[given] = able[taken] = False
     workload = trade.workload - around.count(given) + around.count(taken)
     return Trade(keeps, able, workload, trade.outcomes, workload != trade.workload)
@@ -331,7 +344,13 @@ def do_as_told(around: Around, answers: Tensor) -> Kept:
 def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
     """Who keeps which edge. rows: a `PairRows` at the clients, the neighbours of each.
 
-    InputError for a device with 2^degree_bits neighbours or more."""
+    InputError for a device with 2^degree_bits neighbours or more, and for numbers that are too wide for an
+    acceptance that hides them."""
+    if (config.balancer, config.acceptance) == ("mcmc", "hidden") and config.degree_bits > MAX_BITS:
+        raise InputError(
+            f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={config.degree_bits}; "
+            f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
+        )
     around = fed.clients.run(look_around, rows, fed.client_ids(), fed.num_clients)
     if config.balancer == "none":
         return Balance(fed.clients.run(keep_all, around), 0, 0, 0)
@@ -356,45 +375,63 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
         kept = fed.clients.run(keep_greedily, around, order)
         return counted(fed, around, kept, 0, 1)
     if config.balancer == "mcmc":
-        from graphfed.methods import metropolis
+        from graphfed.methods import metropolis  # which builds on this module
 
         return metropolis.search(fed, around, pairs, order, config)
     return local(fed, around, pairs, order, config)
 
 
 def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config: BalanceConfig) -> Balance:
-    """The local rule, until nobody can pass an edge on, or balance_rounds are over."""
-    seed, rounds, calls = config.seed, 0, 1
-    trade = fed.clients.run(first_keepers, around, order, seed)
+    """The local rule: until nobody can pass an edge to who keeps 2 less, then shuffle_rounds more."""
+    trade = fed.clients.run(first_keepers, around, order, config.seed)
     history = [fed.clients.run(moment_of, trade)]
+    calls = 1
     for number in range(1, config.balance_rounds + 1):
-        trade = compare_again(fed, around, pairs, trade, config, first=number == 1)
+        trade = compare_again(fed, around, pairs, trade, config, margin=1, anew=number == 1)
         calls += 1
         able = fed.gather(fed.clients.run(can_give, around, trade), name="balance/can_give", grad=False)
         if not fed.control(anybody, able)["goes_on"]:
             break
-        chosen, told, mine, theirs = fed.clients.run(offer, around, trade, seed, number, outputs=4)
-        offers = send(fed, pairs, told, mine, theirs, name="balance/offers", protection="clear")
-        taken, told, offered = fed.clients.run(take, around, offers, theirs, seed, number, outputs=3)
-        answers = send(fed, pairs, told, offered, chosen, name="balance/answers", protection="clear")
-        trade = fed.clients.run(pass_on, around, trade, chosen, answers, taken)
+        trade = offer_and_take(fed, around, pairs, trade, config.seed, number)
         history.append(fed.clients.run(moment_of, trade))
-        rounds = number
+    for more in range(config.shuffle_rounds):
+        trade = compare_again(fed, around, pairs, trade, config, margin=0, anew=more == 0)
+        calls += 1
+        trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))
+        history.append(fed.clients.run(moment_of, trade))
     kept = fed.clients.run(end_of_trade, around, trade, *history)
-    return counted(fed, around, kept, rounds, calls)
+    return counted(fed, around, kept, len(history) - 1, calls)
+
+
+def offer_and_take(
+    fed: Federation, around: Located, pairs: Pairs, trade: Located, seed: int, number: int
+) -> Located:
+    chosen, told, mine, theirs = fed.clients.run(offer, around, trade, seed, number, outputs=4)
+    offers = send(fed, pairs, told, mine, theirs, name="balance/offers")
+    taken, told, offered = fed.clients.run(take, around, offers, theirs, seed, number, outputs=3)
+    answers = send(fed, pairs, told, offered, chosen, name="balance/answers")
+    passed: Located = fed.clients.run(pass_on, around, trade, chosen, answers, taken)
+    return passed
 
 
 def compare_again(
-    fed: Federation, around: Located, pairs: Pairs, trade: Located, config: BalanceConfig, *, first: bool
+    fed: Federation,
+    around: Located,
+    pairs: Pairs,
+    trade: Located,
+    config: BalanceConfig,
+    *,
+    margin: int,
+    anew: bool,
 ) -> Located:
-    """Compare where a workload has changed at either end: at first everywhere."""
-    if first or config.compare_again == "all":
+    """Compare where a workload has changed at either end, or (anew) everywhere."""
+    if anew or config.compare_again == "all":
         which = fed.clients.run(all_rows, around)
     else:
         mine = fed.clients.run(rows_changed, around, fed.clients.run(changed_of, trade))
         told = notify(fed, pairs, mine, name="balance/changed")
         which = fed.clients.run(either, mine, told)
-    numbers, asks = fed.clients.run(operands, around, trade, which, outputs=2)
+    numbers, asks = fed.clients.run(operands, around, trade, which, margin, outputs=2)
     outcome = compare_pairs(
         fed,
         pairs,
@@ -420,8 +457,8 @@ def anybody(able: Tensor) -> dict[str, Any]:
 def counted(
     fed: Federation, around: Located, kept: Located, rounds: int, calls: int, beside: Located | None = None
 ) -> Balance:
-    """The result with its counts: of comparisons made, and of those that there would have been with every edge
-    compared in each of `calls`; beside: at the server, of other pairs."""
+    """The result with its counts: of comparisons made, and of those that there would have been with every
+    edge compared in each of `calls`; beside: at the server, of other pairs."""
     if beside is None:
         beside = fed.server.run(no_others)
     with fed.phase("eval"):
@@ -439,4 +476,49 @@ def total_of(total: Tensor, beside: Tensor) -> dict[str, Any]:
 
 
 #: For the report: every transfer, and what its receiver can read.
-MESSAGES: dict[str, str] = {}
+MESSAGES: dict[str, str] = {
+    "balance/session": "Between neighbours: what two devices need before they can compare without showing "
+    "their numbers. It says nothing of them.",
+    "balance/degrees/compare": "Between neighbours, once: a protocol after which both know whose round(ln "
+    "degree) is larger, or that they are equal, and nothing else of the other's degree.",
+    "balance/workloads/compare": "Between neighbours, where a workload has changed: a protocol after which "
+    "both know whether the one keeps more neighbours than the other (or more by two). Outcomes of many "
+    "rounds close in on the other's number, and so on the least degree that it can have.",
+    "balance/changed": "From a device whose number of kept neighbours has changed, to all its neighbours.",
+    "balance/can_give": "Only with balancer=local: a byte of every device in every round, whether it could "
+    "still pass an edge on. The server uses it to notice the end.",
+    "balance/offers": "Only with balancer=local: a device offers an edge to one of the neighbours that keep "
+    "less, and tells the others of these that it does not.",
+    "balance/answers": "Only with balancer=local: whether an offer is taken.",
+    "balance/proposals": "Only with balancer=mcmc: the device that keeps most tells some neighbours that "
+    "they are to keep it instead. They learn that it keeps most.",
+    "balance/new_candidates": "Only with balancer=mcmc: a device that has come to keep no less than any of "
+    "its neighbours tells the server so.",
+    "balance/still_candidates": "Only with balancer=mcmc: one that still does.",
+    "balance/candidate_changes": "Only with balancer=mcmc, from the server: to every such device which "
+    "others have come and gone.",
+    "balance/candidate_list": "Only with balancer=mcmc, from the server: to each new one who the others are.",
+    "balance/candidates/session": "Only with balancer=mcmc: what two of these need to compare.",
+    "balance/candidates/compare": "Only with balancer=mcmc: two of these learn who keeps more. Each learns "
+    "its place among all of them.",
+    "balance/largest": "Only with balancer=mcmc: those that no other one of them exceeds tell the server so.",
+    "balance/chosen": "Only with balancer=mcmc, from the server: to each of these whether it is the one to "
+    "pass neighbours on.",
+    "balance/counterparts": "Only with balancer=mcmc, from the server: who kept most before a step, who does "
+    "after it, and who did in the best state so far: told to these three, so that they can compare.",
+    "balance/acceptance/session": "Only with balancer=mcmc: what the two need to decide together.",
+    "balance/acceptance/accept": "Only with acceptance=hidden: a protocol after which the two devices know "
+    "whether a step stands, and nothing else of the other's number.",
+    "balance/acceptance": "Only with acceptance=opened: how many neighbours the device keeps that keeps most "
+    "before a step, and the one that does after it; in clear to each other.",
+    "balance/accepted": "Only with balancer=mcmc: whether a step stands. The server reads it.",
+    "balance/best/session": "Only with balancer=mcmc: what two devices need to compare.",
+    "balance/best/compare": "Only with balancer=mcmc: a protocol after which the device that keeps most "
+    "after a step, and the one that did in the best state so far, know whether the step has improved on it.",
+    "balance/better": "Only with balancer=mcmc: whether it has. The server reads it.",
+    "balance/neighbours": "Only with balancer=oracle, for evaluation: every device's neighbours, in clear, "
+    "which the server reads: the whole graph.",
+    "balance/keepers": "Only with balancer=oracle, from the server: who keeps which edge.",
+    "balance/comparisons": "Not part of the method: how many comparisons a device took part in, and its "
+    "number of neighbours, added up over a host's devices. The server reads it, for the result.",
+}

@@ -6,7 +6,7 @@ is found again and again (Alg. 3), by comparisons alone.
     CVS                         Chain.candidate: whoever keeps no less than any neighbour
     Alg. 3, l. 1-8              compare along edges that changed; the candidates tell the server
     Alg. 3, l. 10-14            the server tells them of each other, they compare, the largest ones say so
-    f(X) - f(X')         (18)   at_most_pairs: u and u' learn whether f' <= f + g, with g = floor(-T ln U)
+    f(X) - f(X')         (18)   at_most_pairs: u and u' learn whether the step stands, and nothing else
     T (steps)                   mcmc_steps
     X_T                         the best cover seen, not the last
 
@@ -22,8 +22,8 @@ Candidates learn each other's identities, and which of any two keeps more: the w
 devices that u passes to learn that u is the largest. With acceptance=opened, the paper's way, u learns f' and
 so the difference, in clear.
 
-Differs from the paper: k is drawn from 1..max(1, round(ln wl(u))), whose range is empty for a workload of 1; a
-device without neighbours is no candidate; the best cover is kept, for which u' and the device that was the
+Differs from the paper: k is drawn from 1..max(1, round(ln wl(u))), whose range is empty for a workload of 1;
+a device without neighbours is no candidate; the best cover is kept, for which u' and the device that was the
 largest in the best cover so far compare once a step; a temperature. It is a local search, and no sampler of
 e^-f: it always begins at the largest device."""
 
@@ -36,7 +36,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.notice import notify
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.federation.secure_compare import PairRows, Pairs, compare_pairs, open_pairs, tell
+from graphfed.federation.secure_compare import PairRows, Pairs, at_most_pairs, compare_pairs, open_pairs, tell
 from graphfed.methods.balancing import (
     Around,
     Balance,
@@ -50,7 +50,7 @@ from graphfed.methods.balancing import (
     moment,
     rows_changed,
 )
-from graphfed.methods.orientation import chosen_of, moves_drawn, slack_drawn
+from graphfed.methods.orientation import accepts, chosen_of, moves_drawn
 from graphfed.random import fold
 
 __all__ = ["search"]
@@ -63,9 +63,9 @@ class Chain:
     Along edges: keeps, kept_by [C] bool; order [C] int8, the own workload against the neighbour's as they
     last compared; workload [K] int64; above [K] int64, neighbours with a larger one; candidate [K] bool.
 
-    Among candidates: place [n] int64, the column of each candidate that this host's candidates know of, by id,
-    and row [K] that of its own ones (-1: none); less [R, S] bool, whether the row's workload is less than the
-    column's; beaten [K], how many candidates keep more."""
+    Among candidates: place [n] int64, by id, the column of each candidate that this host's candidates know
+    of, and row [K] that of its own ones (-1: none); less [R, S] bool, whether the row's workload is less than
+    the column's; beaten [K], how many candidates keep more."""
 
     keeps: Tensor
     kept_by: Tensor
@@ -212,7 +212,7 @@ def verdict(accepted: Tensor, better: Tensor) -> dict[str, Any]:
     return {"accepted": bool(accepted.any()), "better": bool(better.any())}
 
 
-def different(u: Tensor, other: Tensor, best: Tensor, total: Tensor) -> Tensor:
+def different(total: Tensor, u: Tensor, other: Tensor, best: Tensor) -> Tensor:
     """Comparisons beside those of Alg. 3."""
     return total + (u != other).long().sum() + (best != other).long().sum()
 
@@ -334,15 +334,7 @@ def two_numbers(rows: PairRows, asks: Tensor, chain: Chain, other: Chain) -> Ten
     return torch.where(asks, chain.workload[rows.client], other.workload[rows.client])
 
 
-def raised(numbers, asks, key, temperature, bits):
-    return torch.where(asks, numbers + slack_drawn(key, temperature), numbers).clamp(max=2**bits - 1)
-
-
-def turned(x):
-    return x == 0
-
-
-def accepted_by_all(
+def accepted_by_u(
     around: Around,
     chain: Chain,
     proposed: Chain,
@@ -356,16 +348,22 @@ def accepted_by_all(
     """For each of the largest whether it is u and the step stands. u alone, being u' too, decides itself."""
     stands = torch.zeros_like(around.ids, dtype=torch.bool)
     stands[rows.client] = outcome > 0
-    alone = largest[told == around.ids[largest]]
-    after = chain.workload[alone] + slack_drawn(key, temperature)
-    stands[alone] = proposed.workload[alone] <= after
+    for u in largest[told == around.ids[largest]].tolist():  # one at most
+        who, rise = int(around.ids[u]), int(proposed.workload[u] - chain.workload[u])
+        stands[u] = accepts(key, who, who, around.num_clients, rise, temperature)
     return (stands[largest] & (told >= 0)).byte()
 
 
-def opened(rows: PairRows, asks: Tensor, chain: Chain, after: Tensor, key: int, temperature: float) -> Tensor:
-    """The paper's way: u sees f' and decides."""
-    stands = after <= chain.workload[rows.client] + slack_drawn(key, temperature)
-    return stands & asks
+def opened(
+    around: Around, rows: PairRows, asks: Tensor, own: Tensor, seen: Tensor, key: int, temperature: float
+) -> Tensor:
+    """The paper's way: u sees f' and decides, [n] bool."""
+    stands = torch.zeros_like(asks)
+    for row in asks.nonzero()[:, 0].tolist():  # one at most
+        u, other = int(around.ids[rows.client[row]]), int(rows.other[row])
+        rise = int(seen[row] - own[row])
+        stands[row] = accepts(key, u, other, around.num_clients, rise, temperature)
+    return stands
 
 
 def better_than_best(
@@ -553,22 +551,21 @@ def judge(
     numbers = fed.clients.run(two_numbers, rows, asks, found.chain, after.chain)
     if config.acceptance == "opened":
         seen = tell(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
-        outcome = fed.clients.run(opened, rows, asks, found.chain, seen, key, config.temperature)
+        outcome = fed.clients.run(opened, around, rows, asks, numbers, seen, key, config.temperature)
     else:
-        numbers = fed.clients.run(raised, numbers, asks, key, config.temperature, config.degree_bits)
-        greater = compare_pairs(
+        outcome = at_most_pairs(
             fed,
             pair,
             numbers,
             which,
-            asker=fed.clients.run(turned, asks),
+            asker=asks,
             bits=config.degree_bits,
-            reveal="greater",
+            temperature=config.temperature,
+            seed=key,
             name="balance/acceptance",
         )
-        outcome = fed.clients.run(turned, greater)
     accepted = fed.clients.run(
-        accepted_by_all, around, found.chain, after.chain, found.largest, mine, rows, outcome, key,
+        accepted_by_u, around, found.chain, after.chain, found.largest, mine, rows, outcome, key,
         config.temperature,
     )  # fmt: skip
     accepted = fed.upload(accepted, found.route, name="balance/accepted", grad=False)

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphfed.random import fold, uniform
+from graphfed.secure.accept import DRAWS, thresholds
 
 __all__ = [
     "Optimum",
+    "accepts",
     "by_greedy",
     "by_metropolis",
     "by_passing_on",
@@ -32,7 +34,6 @@ __all__ = [
     "moves_drawn",
     "optimum",
     "pair_draws",
-    "slack_drawn",
     "workloads",
 ]
 
@@ -72,12 +73,12 @@ def chosen_of(seed: int, step: int, ids: Tensor) -> int:
     return int(uniform(fold(seed, "balance", "maximum", step), ids)[:, 0].argmax())
 
 
-def slack_drawn(key: int, temperature: float) -> int:
-    """g = floor(-T ln U): f' <= f + g has the probability min(1, exp((f - f') / T)) for whole numbers.
-
-    P[g >= d] = P[U <= exp(-d / T)]."""
-    drawn = 1.0 - float(uniform(key, _ids(0)))  # in (0, 1]
-    return math.floor(-temperature * math.log(drawn))
+def accepts(key: int, u: int, other: int, n: int, rise: int, temperature: float) -> bool:
+    """Whether a step stands that raises the largest workload by `rise`: with probability min(1, exp(-rise /
+    T)), Eq. (18). The draw is that of the pair of u and u', as `at_most_pairs` has it where it is
+    simulated."""
+    draw = float(pair_draws(key, _ids(min(u, other)), _ids(max(u, other)), n))
+    return bool(int(DRAWS * draw) < thresholds(np.array([rise]), temperature)[0])
 
 
 def _ids(*ids: int) -> Tensor:
@@ -139,7 +140,7 @@ def _start(ends: Edges, n: int) -> Cover:
         workload = np.bincount(keeper, minlength=n)
         able = np.flatnonzero(workload[keeper] >= workload[other] + 2)
         if not len(able):
-            return keeps_first
+            return np.asarray(keeps_first, dtype=bool)
         able = draw.permutation(able)
         able = able[np.unique(keeper[able], return_index=True)[1]]
         able = able[np.unique(other[able], return_index=True)[1]]
@@ -182,7 +183,8 @@ def _neighbours(edges: Edges, n: int) -> list[list[int]]:
 
 def _cover(edges: Edges, kept: Sequence[set[int]]) -> Cover:
     """The cover of an edge list, from the set N_u of every vertex."""
-    return np.array([[v in kept[u], u in kept[v]] for u, v in edges.T.tolist()], dtype=bool).reshape(-1, 2).T
+    ends = [[v in kept[u], u in kept[v]] for u, v in edges.T.tolist()]
+    return np.array(ends, dtype=bool).reshape(-1, 2).T
 
 
 def by_greedy(edges: Edges, n: int) -> Cover:
@@ -232,17 +234,20 @@ def by_metropolis(
             proposed[u].remove(v)
             proposed[v].add(u)
         workload = [len(s) for s in proposed]
-        after = workload[maximum_found(workload, around, seed, 2 * step + 1)]
-        if after <= f + slack_drawn(fold(seed, "balance", "accept", step), temperature):  # Eq. (18)
+        other = maximum_found(workload, around, seed, 2 * step + 1)
+        if accepts(fold(seed, "balance", "accept", step), u, other, n, workload[other] - f, temperature):
             kept = proposed
     return _cover(edges, best), seen
 
 
-def by_passing_on(edges: Edges, n: int, *, rounds: int, seed: int) -> tuple[Cover, list[int]]:
+def by_passing_on(
+    edges: Edges, n: int, *, rounds: int, shuffle_rounds: int, seed: int
+) -> tuple[Cover, list[int]]:
     """Our rule: one keeper for every edge, by Alg. 1's comparison and a coin; then, in every round, each
-    vertex offers one of its edges to a neighbour that keeps at least two less, and each takes one offer.
+    vertex offers one of its edges to a neighbour that keeps at least two less, and each takes one offer. When
+    nobody can offer, or after `rounds`, so many rounds more in which it is enough to keep one less.
 
-    The largest workload before the first round and after each one. It ends when nobody can offer."""
+    The largest workload before the first round and after each one."""
     around = _neighbours(edges, n)
     level = [round(math.log(len(near))) if near else 0 for near in around]
     keeper = {}
@@ -253,26 +258,32 @@ def by_passing_on(edges: Edges, n: int, *, rounds: int, seed: int) -> tuple[Cove
             level[low] == level[high] and float(pair_draws(tie, _ids(low), _ids(high), n)) < 0.5
         )
         keeper[low, high] = low if lower_keeps else high
-    workload = np.bincount(list(keeper.values()), minlength=n)
-    seen = [int(workload.max(initial=0))]
-    for number in range(1, rounds + 1):
-        to_offer = fold(seed, "balance", "offer", number)
+    if not keeper:
+        return np.zeros((2, 0), dtype=bool), [0]
+    seen = [int(np.bincount(list(keeper.values())).max())]
+
+    def one_round(number: int, margin: int) -> bool:
+        workload = np.bincount(list(keeper.values()), minlength=n)
         offers: dict[int, list[int]] = {}
+        to_offer, to_take = (fold(seed, "balance", kind, number) for kind in ("offer", "take"))
         for u in range(n):
-            able = [v for v in around[u] if _kept_by(keeper, u, v) == u and workload[u] > workload[v] + 1]
+            able = [
+                v for v in around[u] if _kept_by(keeper, u, v) == u and workload[u] > workload[v] + margin
+            ]
             if able:
                 draws = pair_draws(to_offer, _ids(*[u] * len(able)), _ids(*able), n)
                 offers.setdefault(able[int(draws.argmax())], []).append(u)
-        if not offers:
-            break
-        to_take = fold(seed, "balance", "take", number)
         for v, givers in offers.items():
             draws = pair_draws(to_take, _ids(*[v] * len(givers)), _ids(*givers), n)
             u = givers[int(draws.argmax())]
             keeper[min(u, v), max(u, v)] = v
-            # The next offers of this round were made before it: workloads are counted anew after it.
-        workload = np.bincount(list(keeper.values()), minlength=n)
-        seen.append(int(workload.max()))
+        return bool(offers)
+
+    while len(seen) <= rounds and one_round(len(seen), 1):
+        seen.append(int(np.bincount(list(keeper.values())).max()))
+    for _ in range(shuffle_rounds):
+        one_round(len(seen), 0)
+        seen.append(int(np.bincount(list(keeper.values())).max()))
     kept: list[set[int]] = [set() for _ in range(n)]
     for (low, high), u in keeper.items():
         kept[u].add(high if u == low else low)

@@ -184,3 +184,13 @@ def test_outcomes_of_secure_protocols_are_those_of_plain_arithmetic_before_they_
     assert set(widths) == {"4", "8", "16", "32"}
     assert widths["8"]["bytes_each"] <= 190
     assert [row["holders"] for row in found["maxima"]] == [2, 3]
+
+
+def test_every_balancer_keeps_every_edge_and_none_is_below_the_optimum_before_it_is_counted(
+    tmp_path: Path,
+) -> None:
+    found = run("lumos_balance", tmp_path / "balance.json")["graphs"]["social"]
+    largest = {row["balancer"]: row["largest"] for row in found["rows"]}
+    assert largest["oracle"] == found["optimum"]["largest"]
+    assert largest["oracle"] <= largest["local"] < largest["greedy"] < largest["none"]
+    assert largest["none"] == found["largest_degree"]
