@@ -21,6 +21,8 @@ METHODS: dict[str, str] = {
     "distgat": "graphfed.methods.distgat",
     "sapgnn": "graphfed.methods.sapgnn",
     "ppgnn": "graphfed.methods.ppgnn",
+    "lpgnn": "graphfed.methods.lpgnn",
+    "naive_fedgnn": "graphfed.methods.naive_fedgnn",
 }
 
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
