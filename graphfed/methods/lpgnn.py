@@ -6,7 +6,7 @@
     KProp               propagate: K times D^{-1/2} A D^{-1/2}, no self loops; k_x times on features, k_y on
                         labels
     T                   privacy.local.response_matrix
-    Drop                drop: the loss below
+    Drop                denoise: the loss below
 
     p(y | x) = softmax(net(KProp(x')))
     p(y' | x) = p(y | x) T                                   forward correction
@@ -49,6 +49,7 @@ from graphfed.methods.released import (
     ReleasedConfig,
     Weights,
     by_vertex,
+    check_graph,
     check_training,
     descend,
     first_weights,
@@ -94,7 +95,7 @@ class LpgnnConfig(ReleasedConfig):
         default=True,
         description="divide the propagated features by their standard deviation; else as in the paper",
     )
-    drop: bool = Field(
+    denoise: bool = Field(
         default=True, description="correct for the noise of labels (Drop); else train on them as they are"
     )
 
@@ -244,7 +245,7 @@ def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtSe
     blocks = BACKBONES[config.backbone].blocks(view.ids, degree, config.heads, config.layers)
     told = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
     target = labels
-    if config.drop:
+    if config.denoise:
         smooth = propagate(matrix, told, config.k_y)
         target = torch.where(smooth.any(1), smooth.argmax(1), labels)
     training = (found["roles"] & TRAIN > 0).nonzero()[:, 0]
@@ -259,7 +260,7 @@ def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtSe
 
 def loss_of(here: AtServer, logits: Tensor, config: LpgnnConfig) -> Tensor:
     """logits [U, C] of all vertices."""
-    if not config.drop:
+    if not config.denoise:
         return cross_entropy(logits[here.training], here.target)
     noisy = propagate(here.propagation, logits.softmax(1) @ here.response, config.k_y)
     return nll_loss(noisy[here.training].log_softmax(1), here.target)
@@ -375,6 +376,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     disjoint=True,
+    check=check_graph,
     messages=MESSAGES,
     needs=("features within feature_low .. feature_high",),
     defaults=DEFAULTS,

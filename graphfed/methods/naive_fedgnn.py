@@ -28,6 +28,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from graphfed.data.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
@@ -80,6 +81,19 @@ class NaiveFedgnnConfig(ReleasedConfig):
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the Gaussian mechanism on features")
 
 
+NO_WEIGHTS = (
+    "naive_fedgnn hides whether there is an edge, and has no way to hide its weight; leave the edge weights "
+    "out, or choose another method"
+)
+
+
+def check_graph(graph: Graph, config: NaiveFedgnnConfig) -> None:
+    """InputError for a graph with edge weights, and one with a feature outside its bounds."""
+    if graph.edge_weight is not None:
+        raise InputError(NO_WEIGHTS)
+    released.check_graph(graph, config)
+
+
 def epsilon_of(config: NaiveFedgnnConfig) -> float:
     """Of each of the three."""
     return config.epsilon / 3 if config.split_budget else config.epsilon
@@ -92,10 +106,7 @@ def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
     """[N, F] floats."""
     assert cohort.x is not None
     if cohort.edge_weight is not None:
-        raise InputError(
-            "naive_fedgnn hides whether there is an edge, and has no way to hide its weight; leave the edge "
-            "weights out, or choose another method"
-        )
+        raise InputError(NO_WEIGHTS)
     width, low, high = cohort.num_features, config.feature_low, config.feature_high
     mechanism = gaussian_mechanism(epsilon_of(config), config.delta, width, low, high)
     assert mechanism.sensitivity is not None
@@ -274,6 +285,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     disjoint=True,
+    check=check_graph,
     messages=MESSAGES,
     needs=(
         "features within feature_low .. feature_high",

@@ -7,14 +7,16 @@ in the order of their ids, which does not depend on who holds them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
-from graphfed.errors import InputError
+from graphfed.data.graph import Graph
+from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
@@ -22,8 +24,8 @@ from graphfed.methods.base import Task, TrainingConfig
 from graphfed.methods.training import initial_weights
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
-from graphfed.privacy.local import randomised_response
-from graphfed.privacy.noise import Noise
+from graphfed.privacy.local import check_bounds, randomised_response
+from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import fold
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Prepared",
     "ReleasedConfig",
     "by_vertex",
+    "check_graph",
     "check_training",
     "descend",
     "first_weights",
@@ -76,9 +79,22 @@ class ReleasedConfig(TrainingConfig):
     def _bounds_in_order(self) -> Self:
         if not self.feature_low < self.feature_high:
             raise InputError(
-                f"feature_low={self.feature_low:g} must be below feature_high={self.feature_high:g}"
+                f"feature_low={shown(self.feature_low)} cannot be used: expected a number less than "
+                f"feature_high={shown(self.feature_high)}"
             )
         return self
+
+
+def check_graph(graph: Graph, config: ReleasedConfig) -> None:
+    """InputError for a feature outside its bounds, where one party has the whole graph and can see it before
+    anything is released."""
+    import scipy.sparse as sp
+
+    low, high = config.feature_low, config.feature_high
+    x: Any = graph.x
+    for rows in chunks(graph.num_nodes, graph.num_features):
+        values = torch.from_numpy(x[rows].toarray() if sp.issparse(x) else np.ascontiguousarray(x[rows]))
+        check_bounds(values, torch.arange(rows.start, rows.stop), low, high)
 
 
 def noise_of(config: ReleasedConfig) -> Noise:
@@ -183,7 +199,7 @@ class Prepared:
 
 def vertex_route(fed: Federation, data: Located, task: Task) -> Route:
     """The route of all vertices. InputError for a vertex at several clients, and another feature width."""
-    route = fed.route(fed.clients.run(vertex_ids, data, task), name="vertex_ids")
+    route = fed.route(fed.clients.run(vertex_ids, data, task), name="vertices")
     fed.server.run(check_once, fed.table(route))
     return route
 
@@ -196,6 +212,6 @@ def send_back(fed: Federation, prepared: Prepared, logits: Located, target: str,
 
 
 MESSAGES = {
-    "vertex_ids": "The ids of a site's vertices, by which the server knows them: it learns which vertices "
+    "vertices": "The ids of a site's vertices, by which the server knows them: it learns which vertices "
     "there are and who has them.",
 }

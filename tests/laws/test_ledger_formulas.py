@@ -148,7 +148,7 @@ def lpgnn(world: World) -> dict[str, int]:
     class of 2, a byte of what it is for, and its degree of 4; 8 bytes for every neighbour of every vertex."""
     n, edges = world.graph.num_nodes, world.graph.num_edges
     return {
-        "vertex_ids": n * 8,
+        "vertices": n * 8,
         "lpgnn/features": n * 3,
         "lpgnn/labels": n * 2,
         "lpgnn/roles": n,
@@ -161,7 +161,7 @@ def naive_fedgnn(world: World) -> dict[str, int]:
     """Once: of every vertex its id, its F features, a bit for half of the others and a class of 2 bytes."""
     n = world.graph.num_nodes
     return {
-        "vertex_ids": n * 8,
+        "vertices": n * 8,
         "naive_fedgnn/features": n * F * 8,
         "naive_fedgnn/edges": n * -(-(n // 2) // 8),
         "naive_fedgnn/labels": n * 2,

@@ -13,6 +13,7 @@ from worlds import World, by_vertex, config_of, logits, make_world, run_local, w
 import graphfed as gf
 from graphfed.data.partition import from_assignment, partition
 from graphfed.errors import InputError
+from graphfed.experiment.deploy import deploy
 from graphfed.experiment.train import train
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
@@ -26,7 +27,7 @@ MODULES: dict[str, Any] = {"lpgnn": lpgnn, "naive_fedgnn": naive_fedgnn}
 #: No coin falls on its rarer side, but with one chance in 2^32 each; binary features come out as they are.
 NO_NOISE = {
     "lpgnn": {
-        "epsilon_x": 1e4, "epsilon_y": 1e3, "k_x": 0, "drop": False, "standardise": False,
+        "epsilon_x": 1e4, "epsilon_y": 1e3, "k_x": 0, "denoise": False, "standardise": False,
         "feature_low": 0.0, "feature_high": 1.0,
     },
     "naive_fedgnn": {"epsilon": 1e30, "feature_low": 0.0, "feature_high": 1.0},
@@ -102,7 +103,7 @@ def test_the_ledger_says_which_budget_was_spent_and_that_seeded_noise_is_simulat
         told = {entry.name: entry.protection for entry in fed.ledger.entries if entry.direction == "up"}
         wanted = PROTECTED[name] if seed is None else dict.fromkeys(PROTECTED[name], "simulated")
         assert {k: told[k] for k in wanted} == wanted
-        assert told["vertex_ids"] == "clear"
+        assert told["vertices"] == "clear"
         rounds = [entry.rounds for entry in fed.ledger.entries if entry.name in wanted]
         assert all([*counted] == [0] for counted in rounds), "once, in set-up"
 
@@ -130,7 +131,7 @@ def test_what_was_released_is_enough_to_go_on_without_releasing_again(name: str)
     fed_again, data_again = begin()
     values = {k: fed_again.locate(v.place, k, v.parts) for k, v in state.values.items()}
     again = MODULES[name].restore(fed_again, data_again, world.task, config, values)
-    assert {entry.name for entry in fed_again.ledger.entries} == {"vertex_ids"}
+    assert {entry.name for entry in fed_again.ledger.entries} == {"vertices"}
     after, after_again = method.round(fed, state, config, 2), method.round(fed_again, again, config, 2)
     one = method.predict(fed, after, config, "all").parts[0]
     two = method.predict(fed_again, after_again, config, "all").parts[0]
@@ -187,7 +188,7 @@ def test_a_feature_outside_its_bounds_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bounds_in_the_wrong_order_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match="feature_low=1 must be below feature_high=0"):
+    with pytest.raises(InputError, match=r"feature_low=1.0 cannot be used: expected .* feature_high=0.0"):
         gf.run(name, data="digits", clients=2, feature_low=1.0, feature_high=0.0, out=False)
 
 
@@ -205,6 +206,16 @@ def test_no_training_vertex_is_refused(name: str) -> None:
     split = replace(world.split, train=np.zeros_like(world.split.train))
     with pytest.raises(InputError, match="no client has a training vertex"):
         run_local(name, World(world.graph, split, world.partition))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_of_another_width_are_refused(name: str) -> None:
+    world, method = make_world(), get_method(name)
+    fed = stacked(3)
+    data = fed.locate("clients", "data", [make_cohort(world.graph, world.split, world.partition, range(3))])
+    task = replace(world.task, num_features=13)
+    with pytest.raises(InputError, match="client 0 has 12 features where the clients agreed on 13"):
+        train(fed, method, data, task, config_of(method))
 
 
 def test_edge_weights_cannot_be_hidden_and_are_refused() -> None:
@@ -242,3 +253,8 @@ def test_what_the_false_edges_take_is_told_before() -> None:
     news = [event.note for event in events if event.phase == "note"]
     assert len(news) == 1
     assert "60 vertices makes about 2.1e+02 false edges" in news[0]
+
+
+def test_a_deployment_refuses_noise_that_somebody_can_draw_again() -> None:
+    with pytest.raises(InputError, match="noise_seed hides nothing from real parties"):
+        deploy("lpgnn", kit="kit", noise_seed=0)
