@@ -40,7 +40,9 @@ SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "dropout", "backbone", "heads", "local_steps", "fraction",
     "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
     "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps",
-    "update", "pooling", "norm", "aggr", "batch_size", "combine", "partition.beta", "partition.kind",
+    "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
+    "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
+    "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
 )  # fmt: skip

@@ -81,6 +81,11 @@ def deploy(
                 f"{field.name}=simulated hides nothing from real parties; choose {' or '.join(others)}, as "
                 f"in --set {field.name}={others[0]}"
             )
+    if getattr(config, "noise_seed", None) is not None:
+        raise InputError(
+            "noise_seed hides nothing from real parties: whoever knows it takes the noise off; leave it out, "
+            "and the noise comes from each machine's entropy"
+        )
     loaded = load_kit(Path(kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
     assert folder is not None

@@ -307,6 +307,8 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
             f"{' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with nothing "
             "after it)"
         )
+    if config.method.check is not None:
+        config.method.check(inputs.graph, config.training)
 
 
 def execute(

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from graphfed.data.graph import Graph
 from graphfed.federation import Federation, Located
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
@@ -134,6 +135,9 @@ class Method:
     replicated: tuple[str, ...] = ()
     #: What it asks of data and settings beyond features and classes, and beyond what the flags above say.
     needs: tuple[str, ...] = ()
+    #: check(graph, config): raises InputError for a graph that the method cannot use, beyond what the flags
+    #: say. Called where one party has the whole graph; elsewhere the method's own functions refuse.
+    check: Callable[[Graph, Any], None] | None = None
     #: What leaves a client, in a few words, for a table.
     crosses: str = ""
     #: What keeps the receiver from reading it, in a few words.

@@ -22,6 +22,8 @@ METHODS: dict[str, str] = {
     "sapgnn": "graphfed.methods.sapgnn",
     "ppgnn": "graphfed.methods.ppgnn",
     "lumos": "graphfed.methods.lumos",
+    "lpgnn": "graphfed.methods.lpgnn",
+    "naive_fedgnn": "graphfed.methods.naive_fedgnn",
 }
 
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}

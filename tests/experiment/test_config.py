@@ -208,10 +208,12 @@ def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(metho
         if isinstance(default[key], str):
             (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
             other = next(name for name in setting.choices if name != default[key])
+        elif isinstance(default[key], bool):
+            other = not default[key]
         else:
             # None stands for no limit.
             other = 3 if default[key] is None else default[key] - 1
-            other = other if isinstance(other, int) else default[key] / 2
+            other = other if isinstance(other, int) else default[key] / 2 or -0.5
         assert make_config(method, settings={key: other}).recipe()[key] == other
 
 

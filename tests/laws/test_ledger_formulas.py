@@ -143,6 +143,31 @@ def ppgnn(world: World) -> dict[str, int]:
     }
 
 
+def lpgnn(world: World) -> dict[str, int]:
+    """Once: of every vertex its id, one coordinate of 2 bytes and the byte of its bit (m = 1 at epsilon 2), a
+    class of 2, a byte of what it is for, and its degree of 4; 8 bytes for every neighbour of every vertex."""
+    n, edges = world.graph.num_nodes, world.graph.num_edges
+    return {
+        "vertices": n * 8,
+        "lpgnn/features": n * 3,
+        "lpgnn/labels": n * 2,
+        "lpgnn/roles": n,
+        "lpgnn/degrees": n * 4,
+        "lpgnn/neighbours": 2 * edges * 8,
+    }
+
+
+def naive_fedgnn(world: World) -> dict[str, int]:
+    """Once: of every vertex its id, its F features, a bit for half of the others and a class of 2 bytes."""
+    n = world.graph.num_nodes
+    return {
+        "vertices": n * 8,
+        "naive_fedgnn/features": n * F * 8,
+        "naive_fedgnn/edges": n * -(-(n // 2) // 8),
+        "naive_fedgnn/labels": n * 2,
+    }
+
+
 def nothing(world: World) -> dict[str, int]:
     return {}
 
@@ -159,6 +184,8 @@ FORMULAS = {
     "exchange_toy": exchange_toy,
     "sapgnn": sapgnn,
     "ppgnn": ppgnn,
+    "lpgnn": lpgnn,
+    "naive_fedgnn": naive_fedgnn,
 }
 
 

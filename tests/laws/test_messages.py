@@ -2,7 +2,7 @@
 
 import pytest
 from methods_under_law import METHODS
-from worlds import World, make_world, run_local
+from worlds import World, make_world, run_local, weighted
 
 from graphfed.data.partition import partition
 from graphfed.experiment.train import MESSAGES
@@ -33,8 +33,11 @@ VARIANTS = {
 
 
 def world_of(name: str) -> World:
-    """Sites that share vertices, for the methods that are about them."""
+    """Sites that share vertices, for the methods that are about them; edges with weights, for the one that
+    sends them."""
     world = make_world()
+    if name == "lpgnn":
+        return weighted(world)
     if "vertex_ids" not in get_method(name).messages:
         return world
     return World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))

@@ -1,6 +1,6 @@
 """Small federations for the laws: a graph dealt over clients, and a run in any placement."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,14 @@ def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
     return World(graph, world.split, dealt)
 
 
+#: What methods that noise need here: noise that repeats, and bounds that the dense world keeps.
+REPEATABLE = {"noise_seed": 0, "feature_low": -1.0, "feature_high": 2.0}
+
+
 def config_of(method: Method, **settings: Any) -> TrainingConfig:
-    return method.config(**{**method.defaults, "rounds": 4, "hidden": 5, "lr": 0.1, **settings})
+    known = {field.name for field in fields(method.config)}
+    noise = {name: value for name, value in REPEATABLE.items() if name in known}
+    return method.config(**{**method.defaults, "rounds": 4, "hidden": 5, "lr": 0.1, **noise, **settings})
 
 
 def pooled(world: World) -> World:
