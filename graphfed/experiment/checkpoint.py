@@ -8,8 +8,8 @@ own. A round counts when all of its files are there and whole; the two newest ro
 was cut short or damaged costs one checkpoint, never the run.
 
 What setup prepared is not saved: it is worked out again from the same data and seeds, or from the saved
-values where a method must not send again what it sent (`Method.restore`), and its transfers stay on the ledger
-once. Draws of training are keyed by round and step, so there is no generator to save."""
+values where a method must not send again what it sent (`Method.restore`), and its transfers stay on the
+ledger once. Draws of training are keyed by round and step, so there is no generator to save."""
 
 import contextlib
 import hashlib

@@ -220,9 +220,11 @@ def open_folder(
 #: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
 #: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
 PARTITION = "partition.safetensors"
+#: What the clients say of themselves (`Method.account`), in the folder of a run.
+ACCOUNTS = "clients.parquet"
 #: The files of a run and of a comparison.
 _OURS = (
-    "manifest.json", "overview.json", PARTITION, "metrics.jsonl", "ledger.json", "model.safetensors",
+    "manifest.json", "overview.json", PARTITION, ACCOUNTS, "metrics.jsonl", "ledger.json", "model.safetensors",
     "predictions.parquet", "result.json", "report.html", "model_card.md",
 )  # fmt: skip
 #: The file that is written last: by a run, a comparison, a sweep, a reproduction.
@@ -296,17 +298,33 @@ def write_run(
     predictions: Predictions | PairPredictions,
     graph: "Graph",
     split: "Split | EdgeSplit",
+    accounts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write what a run found, the result last; GraphfedError when the disk refuses."""
+    """Write what a run found, the result last; GraphfedError when the disk refuses. accounts: a column each,
+    a row for every client."""
     try:
         lines = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in history)
         write_bytes(folder / "metrics.jsonl", lines.encode())
         write_json(folder / "ledger.json", plain(ledger))
         write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
         write_predictions(folder / "predictions.parquet", predicted_table(predictions, graph, split))
+        if accounts is not None:
+            write_accounts(folder / ACCOUNTS, accounts)
         write_json(folder / "result.json", plain(result))
     except OSError as error:
         raise cannot_be_written(folder, error) from error
+
+
+def write_accounts(path: Path, accounts: Mapping[str, np.ndarray]) -> None:
+    """What the clients say of themselves, a row each in the order of their ids; OSError when the disk
+    refuses."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    count = len(next(iter(accounts.values())))
+    pq.write_table(pa.table({"client": np.arange(count), **accounts}), sink)
+    write_bytes(path, sink.getvalue().to_pybytes())
 
 
 def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:

@@ -346,6 +346,10 @@ def finish(
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
     details = {**outcome.details, "recipe": config.recipe()}
+    if trained.accounts is not None:
+        details["clients"] = {
+            name: {"mean": column.mean(), "max": column.max()} for name, column in trained.accounts.items()
+        }
     if config.task == CLASSIFICATION:
         details["test_confusion"] = outcome.test_confusion
     if pooled is not None:
@@ -381,6 +385,7 @@ def finish(
             predictions=trained.predictions,
             graph=inputs.graph,
             split=inputs.split,
+            accounts=trained.accounts,
         )
     return result
 
@@ -485,6 +490,7 @@ class _Trained:
     ledger: "Ledger"
     weights: dict[str, np.ndarray]
     predictions: "files.Predictions | PairPredictions"
+    accounts: dict[str, np.ndarray] | None
 
 
 def _train(
@@ -547,8 +553,20 @@ def _train(
         ledger = fed.ledger
     parts = [(c, *part) for c, part in zip(cohorts, outcome.predictions.parts, strict=True)]
     return _Trained(
-        outcome, ledger, _model_arrays(method, outcome), predictions_of(config, inputs, parts, partition)
+        outcome,
+        ledger,
+        _model_arrays(method, outcome),
+        predictions_of(config, inputs, parts, partition),
+        _accounts(outcome),
     )
+
+
+def _accounts(outcome: "Outcome") -> dict[str, np.ndarray] | None:
+    """What the clients say of themselves, a column each, in the order of their ids."""
+    if outcome.accounts is None:
+        return None
+    parts = outcome.accounts.parts
+    return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
 
 
 def predictions_of(

@@ -74,7 +74,7 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
 
 def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, Any]:
     """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
-    of the model, its predictions (rows [n], logits [n, C]) and its ledger."""
+    of the model, its predictions (rows [n], logits [n, C]), its accounts and its ledger."""
     model = {name: outcome.state.values[name] for name in method.model}
     # As text: lists stay lists, and the ledger arrives as it was written.
     plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
@@ -86,6 +86,9 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, 
             if value.parts
         },
         "predictions": fed.local_parts(outcome.predictions)[0] if fed.here else None,
+        "accounts": None
+        if outcome.accounts is None or not fed.here
+        else fed.local_parts(outcome.accounts)[0],
         "ledger": json.dumps(fed.ledger.to_json()),
     }
 
@@ -179,6 +182,9 @@ def put_together(method: Method, parts: Mapping[int, dict[str, Any]]) -> tuple[O
         **json.loads(at_server["outcome"]),
         state=State(values),
         predictions=Located(CLIENTS, "predictions", tuple(r["predictions"] for r in clients)),
+        accounts=None
+        if method.account is None
+        else Located(CLIENTS, "accounts", tuple(r["accounts"] for r in clients)),
     )
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.
     ledger = Ledger.from_json(json.loads(at_server["ledger"]))

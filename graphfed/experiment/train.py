@@ -66,7 +66,8 @@ class Outcome:
     """What a run gave. best_round: None where every client has its own; val, test and test_confusion [C, C +
     1] (class, prediction, none; None where no classes are predicted) are known where the server is, None
     elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
-    vertex, or (pairs [n], scores [n]) of every scored pair; details: more of the test, in link prediction
+    vertex, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
+    own part (`Method.account`), None where the method has no such table; details: more of the test, in link prediction
     test_roc, points [false positive rate, true positive rate]."""
 
     best_round: int | None
@@ -79,6 +80,7 @@ class Outcome:
     state: State
     predictions: Located
     details: dict[str, Any] = field(default_factory=dict)
+    accounts: Located | None = None
 
 
 # ---- functions run at the server ---------------------------------------------------------------------------
@@ -210,6 +212,10 @@ def train(
     rounds_run = len(run.history)
     tell("done", rounds_run, metrics_here(final["val"]))
     told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
+    if method.facts:
+        told |= {
+            k: t.item() for part in fed.local_parts(run.best.values[method.facts]) for k, t in part.items()
+        }
     if decision["diverged"]:
         told["diverged_in_round"] = decision["diverged"]
     return Outcome(
@@ -228,6 +234,7 @@ def train(
         state=run.best,
         predictions=predictions,
         details=told,
+        accounts=None if method.account is None else method.account(fed, run.best, config),
     )
 
 

@@ -106,8 +106,10 @@ class Method:
     #: restore(fed, data, task, config, values) runs in the place of setup. None: setup runs again.
     restore: Callable[[Federation, Located, Task, Any, Mapping[str, Located]], State] | None = None
     #: At the clients, after training: what each client can say of its own part, a dictionary of [K] tensors,
-    #: for a table (clients.parquet); account(fed, state, config).
+    #: for a table (clients.parquet). account(fed, state, config); nothing crosses.
     account: Callable[[Federation, State, Any], Located] | None = None
+    #: The value at the server, a dictionary of single numbers, that goes into the details of the result.
+    facts: str = ""
     #: The partition where the user names none, and the data names no sites.
     partition: str = "label_dirichlet"
     #: The tasks it can do (names in `tasks.TASKS`); the first is the one it does unless it is asked.

@@ -331,6 +331,14 @@ def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
     return {name: w.to(device) for name, w in weights.items()}
 
 
+def counts_of(rounds: int, comparisons: int, all_again: int) -> dict[str, Tensor]:
+    return {
+        "balance_rounds": torch.tensor(rounds),
+        "comparisons": torch.tensor(comparisons),
+        "comparisons_all_again": torch.tensor(all_again),
+    }
+
+
 def mean_of(gradients: Weights, count: Tensor) -> Weights:
     return {name: g / count for name, g in gradients.items()}
 
@@ -361,6 +369,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
         "trees": trees,
         "features": features,
         "sent": sent,
+        "balance": fed.server.run(counts_of, balanced.rounds, balanced.comparisons, balanced.all_again),
     }
     return restore(fed, data, task, config, values)
 
@@ -482,6 +491,37 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
     return scores
 
 
+def account(fed: Federation, state: State, config: LumosConfig) -> Located:
+    """What every device can say of itself."""
+    prepared, values = state.prepared, state.values
+    table: Located = fed.clients.run(own_figures, prepared.devices, values["trees"], values["sent"], config)
+    return table
+
+
+def own_figures(
+    devices: Devices, trees: dict[str, Tensor], sent: dict[str, Tensor], config: LumosConfig
+) -> dict[str, Tensor]:
+    """neighbours; kept: those in its tree; receivers: those that keep it; feature_bits that it sent, each
+    once; epsilon against the receiver that learns most, epsilon_colluding against all together; comparisons
+    whose outcomes it learned; embeddings: leaves' embeddings that it sends and gets in an epoch, with those
+    that the unsupervised loss asks for (a round of communication each: methods.md 1.4, 14)."""
+    cohort, kept = devices.cohort, devices.forest.workload
+    receivers = torch.bincount(devices.receivers, minlength=len(kept))
+    moved = kept + receivers
+    if cohort.links is not None:
+        moved = moved + moved + kept * config.negatives
+    return {
+        "neighbours": torch.bincount(cohort.cut_row, minlength=len(kept)),
+        "kept": kept,
+        "receivers": receivers,
+        "feature_bits": sent["coordinates"],
+        "epsilon": sent["epsilon"],
+        "epsilon_colluding": sent["colluding"],
+        "comparisons": trees["outcomes"],
+        "embeddings": moved,
+    }
+
+
 def without_gradient(h: Tensor) -> Tensor:
     return h.detach()
 
@@ -502,6 +542,8 @@ METHOD = Method(
     disjoint=True,
     empty_clients=False,
     restore=restore,
+    account=account,
+    facts="balance",
     partition="ego",
     model=("weights",),
     needs=("one vertex at every client",),
