@@ -67,7 +67,7 @@ class Outcome:
     1] (class, prediction, none; None where no classes are predicted) are known where the server is, None
     elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
     vertex, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
-    own part (`Method.account`), None where the method has no such table; details: more of the test, in link prediction
+    own part (`Method.account`); details: more of the test, in link prediction
     test_roc, points [false positive rate, true positive rate]."""
 
     best_round: int | None
