@@ -45,6 +45,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
+from graphfed.data.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
@@ -52,9 +53,9 @@ from graphfed.federation.core import as_leaves
 from graphfed.federation.ragged import send_bytes
 from graphfed.federation.route import PeerIds, PeerRoute
 from graphfed.federation.secure_compare import PairRows, open_pairs, pair_route, send
-from graphfed.methods import encoder
+from graphfed.methods import encoder, released
 from graphfed.methods.balancing import BalanceConfig, Kept, balance
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.encoder import EncoderConfig, bytes_of_bins, encode, received_features, sizes_told
 from graphfed.methods.split import fresh, step
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
@@ -73,7 +74,7 @@ Weights = dict[str, Tensor]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class LumosConfig(EncoderConfig, BalanceConfig, TrainingConfig):
+class LumosConfig(EncoderConfig, BalanceConfig):
     backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network on the trees")
     local_steps: Literal[1] = Field(default=1, description="passes over the training vertices in a round")
     virtual_nodes: bool = Field(
@@ -142,6 +143,16 @@ def neighbour_rows(cohort: Cohort) -> PairRows:
         )
     order = torch.argsort(cohort.cut_row * (1 << 32) + cohort.cut_client)
     return PairRows(cohort.cut_row[order], cohort.cut_client[order])
+
+
+def check_graph(graph: Graph, config: LumosConfig) -> None:
+    """InputError for a graph with edge weights, and one with a feature outside its bounds."""
+    if graph.edge_weight is not None:
+        raise InputError(
+            f"{graph.name!r} has edge weights, and Lumos's trees have none; leave them out (in a "
+            "description: 'weight:' with nothing after it)"
+        )
+    released.check_graph(graph, config)
 
 
 def positions(kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -357,7 +368,6 @@ def check_training(count: Tensor) -> Tensor:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
-    encoder.check(config)
     rows = fed.clients.run(neighbour_rows, data)
     balanced = balance(fed, rows, config)
     trees = fed.clients.run(as_values, balanced.kept)
@@ -543,6 +553,7 @@ METHOD = Method(
     empty_clients=False,
     restore=restore,
     account=account,
+    check=check_graph,
     facts="balance",
     partition="ego",
     model=("weights",),

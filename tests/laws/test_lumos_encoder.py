@@ -15,7 +15,6 @@ from graphfed.methods.encoder import (
     EncoderConfig,
     Sent,
     bytes_of_bins,
-    check,
     encode,
     received_features,
     receiver_mechanism,
@@ -188,14 +187,20 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"feature_low": 1.0, "feature_high": 0.0}, "feature_low=1 must be below feature_high=0"),
-        ({"rescale": True, "decode": "shrunk"}, "rescale needs decode=unbiased"),
-        ({"decode": "shrunk", "feature_mean": 2.0}, "feature_mean=2 must be between feature_low=0 and"),
+        (
+            {"feature_low": 1.0, "feature_high": 0.0},
+            "feature_low=1.0 cannot be used: expected a number less than feature_high=0.0",
+        ),
+        ({"rescale": True, "decode": "shrunk"}, "rescale cannot be used with decode=shrunk"),
+        (
+            {"decode": "shrunk", "feature_mean": 2.0},
+            "feature_mean=2.0 cannot be used: expected a number between feature_low=0.0",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(options: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        check(EncoderConfig(**options))
+        EncoderConfig(**options)
 
 
 def test_headers_that_are_none_are_refused() -> None:
