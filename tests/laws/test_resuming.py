@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import World, config_of, logits, make_world, pooled, run_processes
+from worlds import Gateways, World, config_of, logits, make_world, pooled, run_processes
 
 from graphfed.experiment import checkpoint
 from graphfed.experiment.checkpoint import Checkpoints, newest_round, process_names
@@ -23,7 +23,6 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
-from graphfed.runtime.processes import Sites
 
 ROUNDS = 3
 
@@ -144,7 +143,7 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
-def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Sites) -> None:
+def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
     world, settings = make_world(), settings_of(name)
     expected, ledger = run_processes(name, world, three_sites, (tmp_path, 0.0, None), **settings)
     names = process_names(3, separate=True)

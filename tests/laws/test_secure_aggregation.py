@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from worlds import World, config_of, last_round_stands, logits, make_world, run_local, run_processes
+from worlds import Gateways, World, config_of, last_round_stands, logits, make_world, run_local, run_processes
 
 from graphfed.audit.transcript import _Recording
 from graphfed.errors import InputError
@@ -91,7 +91,7 @@ def test_placement_does_not_change_it(name: str, aggregation: str) -> None:
 @pytest.mark.parametrize("aggregation", ["secure", "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, aggregation: str, three_sites: Sites
+    name: str, aggregation: str, three_sites: Gateways
 ) -> None:
     world = last_round_stands(make_world(1))
     apart, ledger = run_processes(name, world, three_sites, aggregation=aggregation, **SETTINGS)
