@@ -284,6 +284,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    restore=restore,
     disjoint=True,
     check=check_graph,
     messages=MESSAGES,

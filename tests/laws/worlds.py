@@ -137,13 +137,20 @@ class Gateways:
             sites.close()
 
 
+PLACEMENTS = {
+    "stacked": stacked,
+    "one at a time": one_at_a_time,
+    "in thirds": lambda clients: Federation(in_thirds(clients)),
+}
+
+
 def run_local(
     name: str, world: World, placement: str = "stacked", **settings: Any
 ) -> tuple[Outcome, Federation]:
     """Train in this process."""
     method = get_method(name)
     world = as_asked(method, world)
-    fed = (stacked if placement == "stacked" else one_at_a_time)(world.clients)
+    fed = PLACEMENTS[placement](world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config_of(method, **settings)), fed
