@@ -286,6 +286,8 @@ METHOD = Method(
     predict=predict,
     disjoint=True,
     check=check_graph,
+    restore=restore,
+    partition="ego",
     messages=MESSAGES,
     needs=(
         "features within feature_low .. feature_high",
