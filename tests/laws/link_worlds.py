@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from worlds import Gateways, World, here, logits, make_world
+from worlds import Gateways, World, here, logits, make_world, one_each
 
 from graphfed.data.graph import Graph
 from graphfed.data.links import EdgeSplit, make_edge_split, training_graph
@@ -51,7 +51,7 @@ class LinkWorld:
         n = self.graph.num_nodes
         if method.pooled:
             return self.dealt(np.zeros(n, dtype=np.int64), 1)
-        return self.dealt(np.arange(n), n) if method.partition == "ego" else self
+        return self.dealt(np.arange(n), n) if one_each(method) else self
 
 
 def link_world(seed: int = 0, **options: Any) -> LinkWorld:

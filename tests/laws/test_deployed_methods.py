@@ -16,6 +16,7 @@ from worlds import (
     last_round_stands,
     logits,
     make_world,
+    one_each,
     one_vertex_each,
     run_local,
 )
@@ -91,7 +92,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     torch.set_default_dtype(torch.float64)
     both = [
         deploy(
-            [name for name in NAMES if (get_method(name).partition == "ego") is apart],
+            [name for name in NAMES if one_each(get_method(name)) is apart],
             one_vertex_each(world()) if apart else world(),
             tmp_path_factory.mktemp("deployed"),
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from link_worlds import ROUNDS, by_pair, config_of, link_world, run_apart, run_local, scores
 from methods_under_law import SHIPPED
 from sklearn.metrics import log_loss, roc_auc_score
-from worlds import Gateways
+from worlds import Gateways, one_each
 
 import graphfed
 from graphfed.errors import GraphfedError
@@ -31,7 +31,7 @@ from graphfed.runtime.local import one_at_a_time, stacked
 registry.register("link_toy", "link_toy")
 METHODS = (*(name for name in SHIPPED if LINK_PREDICTION in get_method(name).tasks), "link_toy")
 #: Where a client is a vertex its number is the vertex's, by which it draws.
-NUMBERED = [name for name in METHODS if get_method(name).partition != "ego"]
+NUMBERED = [name for name in METHODS if not one_each(get_method(name))]
 APART = [name for name in METHODS if not get_method(name).pooled]
 
 

@@ -35,6 +35,7 @@ VARIANTS = {
     # comparison=secure sends what is simulated here (test_lumos.py).
     "lumos": [
         {"balancer": "local"},
+        {"balancer": "local", "aggregation": "simulated"},
         {"balancer": "local", "compare_again": "all"},
         {"balancer": "mcmc", "mcmc_steps": 4},
         {"balancer": "mcmc", "mcmc_steps": 4, "acceptance": "opened"},

@@ -27,7 +27,10 @@ from graphfed.runtime.processes import Sites
 
 #: Every shipped method that averages at the server, taken from its settings.
 AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]
-OTHERS = [name for name in METHODS if name not in AVERAGING and name not in ("skeleton", "exchange_toy")]
+#: lumos adds up gradients (test_lumos.py).
+OTHERS = [
+    name for name in METHODS if name not in (*AVERAGING, "lumos") and name not in ("skeleton", "exchange_toy")
+]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 #: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
 ROUNDS, SITES, WEIGHTS = 4, 3, 12 * 5 + 5 + 5 * 3 + 3

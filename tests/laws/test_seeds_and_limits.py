@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from methods_under_law import METHODS, SHIPPED
-from worlds import World, by_vertex, logits, make_world, pooled, run_local
+from worlds import World, by_vertex, logits, make_world, one_each, pooled, run_local
 
 from graphfed.data.graph import Split
 from graphfed.data.partition import from_assignment
@@ -174,7 +174,7 @@ def test_an_empty_client_is_a_client(name):
     )  # sites 0, (1), 2
     one, _ = run_local(name, world, **options(name))
     if not get_method(name).empty_clients:
-        if get_method(name).partition == "ego":  # every other client has its vertex
+        if one_each(get_method(name)):  # every other client has its vertex
             apart = np.arange(60) + (np.arange(60) > 0)
             with_empty = replace(with_empty, partition=from_assignment(world.graph, apart, num_sites=61))
         for placement in ("stacked", "one at a time"):

@@ -107,12 +107,17 @@ def one_vertex_each(world: World) -> World:
     return World(world.graph, world.split, partition(world.graph, "ego", n, 0))
 
 
+def one_each(method: Method) -> bool:
+    """Whether a method is for clients of one vertex, and no others."""
+    return "one vertex at every client" in method.needs
+
+
 def as_asked(method: Method, world: World) -> World:
     """The world as a method must have it dealt: whole, a vertex at every client, or as it is."""
     if method.pooled:
         return pooled(world)
-    apart = method.partition != "ego" or world.clients >= world.graph.num_nodes
-    return world if apart else one_vertex_each(world)
+    whole = one_each(method) and world.clients < world.graph.num_nodes
+    return one_vertex_each(world) if whole else world
 
 
 def in_thirds(count: int) -> list[range]:
