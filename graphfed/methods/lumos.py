@@ -63,7 +63,7 @@ from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.methods.trees import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import Block
-from graphfed.nn.constant import ConstantMatrix
+from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.privacy.noise import Noise
@@ -111,7 +111,7 @@ class Devices:
     cohort: Cohort
     forest: Forest
     blocks: tuple[Block, ...] | None
-    noised: ConstantMatrix
+    noised: BitMatrix
     unsent: float
     own_pool: SparseMatrix
     received_pool: SparseMatrix
@@ -203,7 +203,7 @@ def prepare(
         cohort,
         forest,
         blocks,
-        ConstantMatrix.of(noised),
+        noised,
         encoder.unsent(config),
         pool_matrix(own, leaves),
         pool_matrix(receivers, leaves),
@@ -246,7 +246,7 @@ def first_products(devices: Devices, weight: Tensor) -> tuple[Tensor, Tensor]:
     assert x is not None
     if weight.dim() == 3:  # every device's own copy
         dense = x.to_dense() if isinstance(x, SparseMatrix) else x
-        received = devices.noised.matrix.to_dense() + devices.unsent
+        received = devices.noised.to_dense() + devices.unsent
         return times(dense, weight, forest.devices), times(received, weight, forest.device)
     own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
     # x'' deviates from `unsent` at the coordinates of the bin only.
