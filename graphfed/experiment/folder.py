@@ -224,8 +224,8 @@ PARTITION = "partition.safetensors"
 ACCOUNTS = "clients.parquet"
 #: The files of a run and of a comparison.
 _OURS = (
-    "manifest.json", "overview.json", PARTITION, ACCOUNTS, "metrics.jsonl", "ledger.json", "model.safetensors",
-    "predictions.parquet", "result.json", "report.html", "model_card.md",
+    "manifest.json", "overview.json", PARTITION, "metrics.jsonl", "ledger.json", "model.safetensors",
+    "predictions.parquet", ACCOUNTS, "result.json", "report.html", "model_card.md",
 )  # fmt: skip
 #: The file that is written last: by a run, a comparison, a sweep, a reproduction.
 _LAST = ("result.json", "comparison.json", "sweep.json", "reproduce.json")

@@ -21,14 +21,15 @@ with U the unbiased value; and m for a coordinate that was not sent. What is don
 does not touch its privacy."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
-from graphfed.errors import InputError
+from graphfed.errors import InputError, shown
+from graphfed.methods.released import ReleasedConfig
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.privacy.bins import Accounting, budget_of, deal_bins, encode_bins
@@ -40,7 +41,6 @@ __all__ = [
     "EncoderConfig",
     "Sent",
     "bytes_of_bins",
-    "check",
     "encode",
     "received_features",
     "receiver_mechanism",
@@ -50,7 +50,7 @@ __all__ = [
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class EncoderConfig:
+class EncoderConfig(ReleasedConfig):
     """How features are sent."""
 
     epsilon: float = Field(
@@ -74,39 +74,25 @@ class EncoderConfig:
         ge=1,
         description="so many bins at every device, which hides how many receivers it has; none: one for each",
     )
-    feature_low: float = Field(
-        default=0.0, allow_inf_nan=False, description="what no feature is below, known to everyone"
-    )
-    feature_high: float = Field(
-        default=1.0, allow_inf_nan=False, description="what no feature is above, known to everyone"
-    )
     feature_mean: float = Field(
         default=0.0,
         allow_inf_nan=False,
         description="with decode=shrunk: what a feature is taken for where nothing is known, public",
     )
-    noise_seed: int | None = Field(
-        default=None,
-        ge=0,
-        description="seed of the privacy noise, for experiments: no protection then; none: the operating "
-        "system's entropy",
-    )
-    seed: int = Field(default=0, ge=0, description="seed of the dealing of coordinates, which is public")
 
-
-def check(config: EncoderConfig) -> None:
-    """InputError for settings that do not go together."""
-    if not config.feature_low < config.feature_high:
-        raise InputError(
-            f"feature_low={config.feature_low:g} must be below feature_high={config.feature_high:g}"
-        )
-    if config.rescale and config.decode != "unbiased":
-        raise InputError("rescale needs decode=unbiased: a shrunk estimate is biased by intent")
-    if config.decode == "shrunk" and not config.feature_low <= config.feature_mean <= config.feature_high:
-        raise InputError(
-            f"feature_mean={config.feature_mean:g} must be between feature_low={config.feature_low:g} and "
-            f"feature_high={config.feature_high:g}"
-        )
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        if self.rescale and self.decode != "unbiased":
+            raise InputError(
+                "rescale cannot be used with decode=shrunk, which is biased by intent; add decode=unbiased"
+            )
+        low, high = self.feature_low, self.feature_high
+        if self.decode == "shrunk" and not low <= self.feature_mean <= high:
+            raise InputError(
+                f"feature_mean={shown(self.feature_mean)} cannot be used: expected a number between "
+                f"feature_low={shown(low)} and feature_high={shown(high)}"
+            )
+        return self
 
 
 def receiver_mechanism(config: EncoderConfig) -> Mechanism:
