@@ -154,7 +154,8 @@ class Item:
         ]
         there = {row.label for row in rows}
         rows = [replace(row, relative=tuple(r for r in row.relative if r.to in there)) for row in rows]
-        short = replace(self, rows=tuple(rows)).with_seeds(self.quick_seeds)
+        panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
+        short = replace(self, rows=tuple(rows), panels=panels).with_seeds(self.quick_seeds)
         return short._on_other_data() if "data" in self.quick_options else short
 
     def _on_other_data(self) -> "Item":

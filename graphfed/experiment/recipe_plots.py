@@ -75,18 +75,22 @@ def _fill(table: "Table", columns: Sequence[str], lines: Sequence[Sequence[str]]
 
 
 def _runs_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    printed = [m for m in item["metrics"] if any(row["printed"][m] for row in item["rows"])]
     columns = ["row"]
     for metric in item["metrics"]:
         unit = " (%)" if metric in PERCENT else ""
         group = f"{_name(item, metric)}: " if len(item["metrics"]) > 1 else ""
-        columns += [f"{group}ours{unit}", f"{group}printed{unit}", f"{group}difference"]
+        columns.append(f"{group}ours{unit}")
+        if metric in printed:
+            columns += [f"{group}printed{unit}", f"{group}difference"]
     lines = []
     for row in item["rows"]:
         line = [row["label"]]
         for metric in item["metrics"]:
-            gap = row["difference"][metric]
-            line += [_figure(row["ours"][metric]), _figure(row["printed"][metric])]
-            line.append("-" if gap is None else f"{gap:+.2f}")
+            line.append(_figure(row["ours"][metric]))
+            if metric in printed:
+                gap = row["difference"][metric]
+                line += [_figure(row["printed"][metric]), "-" if gap is None else f"{gap:+.2f}"]
         lines.append([*line, str(len(row["seeds"])), human_seconds(row["seconds"])])
     return [*columns, "runs", "seconds"], lines
 

@@ -64,8 +64,8 @@ class Reproduction:
     holder, totals {all, split}, one for each holder, and printed, which is None or such totals; split: of the
     vertices in train, val or test.
 
-    "workloads": panels, and rows: label, panel, series, seed, folder, printed (the largest workload, or None),
-    difference, and what `workloads.balanced_or_read` gives."""
+    "workloads": panels, and rows: label, panel, series, seed, folder, printed (the largest workload, or
+    None), difference, and what `workloads.balanced_or_read` gives."""
 
     paper: str
     title: str
