@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 import graphfed
+from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.errors import InputError
 from graphfed.experiment import workloads
@@ -364,13 +365,18 @@ def test_workloads_that_cannot_be_asked_for_say_what_is_wrong(
     assert not (own_folder / "r").exists()
 
 
-def test_a_data_set_without_all_its_features_can_be_balanced(real_data: Path, own_folder: Path) -> None:
+def test_a_data_set_without_all_its_features_can_be_balanced_and_is_not_listed_as_missing(
+    real_data: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = WORKLOADS.replace("{data: social}", "{data: lastfm}").replace(", data.num_nodes: 80", "")
     (own_folder / "lastfm.yaml").write_text(text)
     (item,) = reproduce("lastfm.yaml", data_dir=real_data, out="r").items
     largest = {row["series"]: row["largest"] for row in item["rows"] if row["panel"] == "small"}
     # methods.md's anchors: the largest degree, and the exact optimum, which our balancer reaches.
     assert (largest["none"], largest["local"], largest["oracle"]) == (216, 15, 15)
+    assert main(["reproduce", "--list", "--data-dir", str(real_data)]) == 0
+    assert "lastfm" in (listed := capsys.readouterr().out)
+    assert "(missing)" not in listed
 
 
 # ---- Lumos -------------------------------------------------------------------------------------------------
