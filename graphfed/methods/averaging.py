@@ -15,7 +15,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation import payload as pay
 from graphfed.federation.secure_sum import secure_sum
-from graphfed.methods.base import TrainingConfig, clients_in_round
+from graphfed.methods.base import TrainingConfig
 from graphfed.secure.aggregation import FEWEST_CLIENTS, Terms
 
 __all__ = ["MESSAGES", "PROTECTION", "AveragingConfig", "average", "check_aggregation"]
@@ -32,13 +32,13 @@ class AveragingConfig(TrainingConfig):
     )
 
 
-def check_aggregation(fed: Federation, config: AveragingConfig) -> None:
+def check_aggregation(aggregation: str, clients: int) -> None:
     """InputError, before anything crosses, where too few clients take part in a round, or the library is
-    missing."""
-    if config.aggregation == "clear":
+    missing. clients: of a round."""
+    if aggregation == "clear":
         return
-    Terms.usual("a round", clients_in_round(config.fraction, fed.num_clients))
-    if config.aggregation == "secure":
+    Terms.usual("a round", clients)
+    if aggregation == "secure":
         import graphfed.secure.pairwise  # noqa: F401 - refuses where cryptography is missing
 
 

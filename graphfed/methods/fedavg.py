@@ -20,7 +20,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.methods import averaging
 from graphfed.methods.averaging import AveragingConfig
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, State, Task, clients_in_round
 from graphfed.methods.training import (
     Prepared,
     initial_weights,
@@ -74,7 +74,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: AveragingConfi
 
 
 def setup(fed: Federation, data: Located, task: Task, config: AveragingConfig) -> State:
-    averaging.check_aggregation(fed, config)
+    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
     return start(fed, fed.clients.run(prepare_own, data, config), task, config)
 
 

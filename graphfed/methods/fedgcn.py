@@ -49,7 +49,7 @@ from graphfed.federation.encrypted_sum import encrypted_sum
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.methods import averaging, fedavg
 from graphfed.methods.averaging import AveragingConfig
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, State, Task, clients_in_round
 from graphfed.methods.training import Prepared, own_view, prepare
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
@@ -293,7 +293,7 @@ def encrypted_exchange(
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
         return fedavg.setup(fed, data, task, config)
-    averaging.check_aggregation(fed, config)
+    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
     closure = fed.clients.run(find_closure, data)
     exchange = clear_exchange if config.exchange == "clear" else encrypted_exchange
     aggregated, degrees = exchange(fed, data, closure, task, config)

@@ -53,13 +53,14 @@ from graphfed.federation.core import as_leaves
 from graphfed.federation.ragged import send_bytes
 from graphfed.federation.route import PeerIds, PeerRoute
 from graphfed.federation.secure_compare import PairRows, open_pairs, pair_route, send
-from graphfed.methods import encoder, released
+from graphfed.federation.secure_sum import secure_sum
+from graphfed.methods import averaging, encoder, released
 from graphfed.methods.balancing import BalanceConfig, Kept, balance
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.encoder import EncoderConfig, bytes_of_bins, encode, received_features, sizes_told
 from graphfed.methods.split import fresh, step
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
-from graphfed.methods.trees import FUSED_LAYERS, Forest, fused, general, make_forest
+from graphfed.methods.trees import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import Block
 from graphfed.nn.constant import ConstantMatrix
@@ -71,6 +72,8 @@ from graphfed.random import entry_words, fold, glorot, uniform
 __all__ = ["METHOD", "LumosConfig"]
 
 Weights = dict[str, Tensor]
+#: Of every device's own gradient, in one process.
+MAX_BYTES = 4 * 2**30
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
@@ -83,6 +86,11 @@ class LumosConfig(EncoderConfig, BalanceConfig):
     trainer: Literal["fused", "general"] = Field(
         default="fused",
         description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
+    )
+    aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
+        default="clear",
+        description="how the gradients of the weights add up at the server: it reads each device's, or by "
+        "secure aggregation their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
     )
     negatives: int = Field(
         default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"
@@ -216,19 +224,27 @@ def leaf_embeddings(
     devices: Devices, weights: Weights, config: LumosConfig, key: int | None
 ) -> tuple[Tensor, Tensor]:
     """Embeddings of own leaves, and of the leaves [P, H] that stand for neighbours."""
-    weight, x = weights["layers.0.weight"], devices.cohort.x
-    assert x is not None
-    own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
-    # x'' W, where x'' deviates at the coordinates of the bin only.
-    noised = devices.noised @ weight
-    if devices.unsent:
-        noised = noised + devices.unsent * weight.sum(0)
+    own, noised = first_products(devices, weights["layers.0.weight"])
     dropout = None if key is None else Dropout(config.dropout, key)
     if devices.blocks is None:
         leaves = fused(devices.forest, weights, own, noised, config.backbone, config.layers, dropout)
     else:
         leaves = general(devices.forest, devices.blocks, weights, own, noised, config.backbone, dropout)
     return leaves.own, leaves.noised
+
+
+def first_products(devices: Devices, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """x_u W of every device [n, H], and x''_v W of every kept pair [P, H]."""
+    x, forest = devices.cohort.x, devices.forest
+    assert x is not None
+    if weight.dim() == 3:  # every device's own copy
+        dense = x.to_dense() if isinstance(x, SparseMatrix) else x
+        received = devices.noised.matrix.to_dense() + devices.unsent
+        return times(dense, weight, forest.devices), times(received, weight, forest.device)
+    own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
+    # x'' deviates from `unsent` at the coordinates of the bin only.
+    noised = devices.noised @ weight
+    return own, noised + devices.unsent * weight.sum(0) if devices.unsent else noised
 
 
 def pool(devices: Devices, own: Tensor, arrived: Tensor, config: LumosConfig, key: int | None) -> Tensor:
@@ -242,8 +258,28 @@ def pool(devices: Devices, own: Tensor, arrived: Tensor, config: LumosConfig, ke
 
 def logits_of(devices: Devices, h: Tensor, weights: Weights, target: str) -> Tensor:
     """Eq. (32) of a target's rows, [n, C]."""
-    rows = devices.cohort.rows(target)
-    return h.index_select(0, rows) @ weights["predictor.weight"] + weights["predictor.bias"]
+    rows, bias = devices.cohort.rows(target), weights["predictor.bias"]
+    return times(h.index_select(0, rows), weights["predictor.weight"], rows) + at(bias, rows)
+
+
+def copies(devices: Devices, weights: Weights) -> Weights:
+    """A copy of the weights for every device, [n, ...], to collect its own gradient. InputError where that
+    takes more than MAX_BYTES."""
+    n, rows = devices.forest.num_devices, devices.forest.num_devices + devices.forest.num_pairs
+    first = weights["layers.0.weight"]
+    need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
+    if need > MAX_BYTES:
+        raise InputError(
+            f"every device's own gradient takes about {need / 1e9:.3g} GB for {n} devices in one process, "
+            f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=clear, fewer devices or features, or more "
+            "processes"
+        )
+    leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
+    return leaves
+
+
+def one_each(devices: Devices) -> Tensor:
+    return torch.ones(devices.forest.num_devices)
 
 
 def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
@@ -350,8 +386,8 @@ def counts_of(rounds: int, comparisons: int, all_again: int) -> dict[str, Tensor
     }
 
 
-def mean_of(gradients: Weights, count: Tensor) -> Weights:
-    return {name: g / count for name, g in gradients.items()}
+def mean_of(gradients: Weights, weights: Weights, count: Tensor) -> Weights:
+    return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
 
 
 def number_of(count: int) -> Tensor:
@@ -368,6 +404,7 @@ def check_training(count: Tensor) -> Tensor:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
+    averaging.check_aggregation(config.aggregation, fed.num_clients)
     rows = fed.clients.run(neighbour_rows, data)
     balanced = balance(fed, rows, config)
     trees = fed.clients.run(as_values, balanced.kept)
@@ -472,15 +509,29 @@ def round(fed: Federation, state: State, config: LumosConfig, number: int) -> St
     prepared: Prepared = state.prepared
     key = fold(config.seed, "dropout", number) if config.dropout else None
     with fed.tape():
-        leaves = fed.server.run(as_leaves, state.weights)
-        weights = fed.broadcast(leaves, name="model")
+        if config.aggregation == "clear":
+            leaves = fed.server.run(as_leaves, state.weights)
+            weights = fed.broadcast(leaves, name="model")
+        else:
+            weights = fed.broadcast(state.weights, name="model", grad=False)
+            leaves = weights = fed.clients.run(copies, prepared.devices, weights)
         h = embeddings(fed, prepared, weights, config, key=key, grad=True)
         if prepared.links is None:
             loss = fed.clients.run(class_loss, prepared.devices, h, weights)
         else:
             loss = link_losses(fed, prepared, h, config, number)
         fed.backward(loss)
-    gradients = fed.server.run(mean_of, fed.gradients(leaves), prepared.train)
+    gradients = fed.gradients(leaves)
+    if config.aggregation != "clear":
+        gradients = secure_sum(
+            fed,
+            gradients,
+            fed.clients.run(one_each, prepared.devices),
+            state.weights,
+            name="lumos/gradient",
+            simulated=config.aggregation == "simulated",
+        )
+    gradients = fed.server.run(mean_of, gradients, state.weights, prepared.train)
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
         step, values["weights"], gradients, values["optimizer"], config, outputs=2

@@ -28,7 +28,7 @@ from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import entry_words
 
-__all__ = ["FUSED_LAYERS", "Forest", "Leaves", "fused", "general", "make_forest"]
+__all__ = ["FUSED_LAYERS", "Forest", "Leaves", "at", "fused", "general", "make_forest", "times"]
 
 Weights = dict[str, Tensor]
 
@@ -60,6 +60,18 @@ class Forest:
     @property
     def num_pairs(self) -> int:
         return len(self.device)
+
+    @cached_property
+    def devices(self) -> Tensor:
+        """0..n-1."""
+        return torch.arange(self.num_devices, device=self.device.device)
+
+    @cached_property
+    def row_devices(self) -> Tensor:
+        """The device of every row of `general`."""
+        pairs, devices = self.device, self.devices
+        parts = [pairs, pairs, pairs, devices, self.lone] if self.virtual else [devices, pairs]
+        return torch.cat(parts)
 
     @cached_property
     def keepers(self) -> SparseMatrix:
@@ -150,6 +162,19 @@ def make_forest(
     return Forest(device, workload, lone, (own, noised, parent, root), virtual)
 
 
+def times(x: Tensor, weight: Tensor, device: Tensor) -> Tensor:
+    """x W [N, H] for rows x [N, F] with the weights [F, H] that all devices share, or [n, F, H] each device's
+    own copy; device [N]: of each row."""
+    if weight.dim() == 2:
+        return x @ weight
+    return torch.bmm(x[:, None], weight.index_select(0, device))[:, 0]
+
+
+def at(bias: Tensor, device: Tensor) -> Tensor:
+    """A bias [H] that all rows share, or of each row [N, H] where every device has its own copy [n, H]."""
+    return bias if bias.dim() == 1 else bias.index_select(0, device)
+
+
 # ---- the general form --------------------------------------------------------------------------------------
 
 
@@ -173,21 +198,29 @@ def general(
         h = torch.cat([own, noised])
     for layer, block in enumerate(blocks):
         if layer:
-            h = h @ weights[f"layers.{layer}.weight"]
-        h = _propagate(h, weights, block, layer, backbone) + weights[f"layers.{layer}.bias"]
-        h = h.relu()
+            h = times(h, weights[f"layers.{layer}.weight"], forest.row_devices)
+        h = _propagate(h, weights, forest, block, layer, backbone)
+        h = (h + at(weights[f"layers.{layer}.bias"], forest.row_devices)).relu()
         if dropout is not None and layer < len(blocks) - 1:
             h = dropout.rows(h, forest.row_ids, layer)
     rows = torch.split(h, list(forest.parts))
     return Leaves(torch.cat([rows[0], rows[4]]) if forest.virtual else rows[0], rows[1])
 
 
-def _propagate(z: Tensor, weights: Weights, block: Block, layer: int, backbone: str) -> Tensor:
+def _propagate(
+    z: Tensor, weights: Weights, forest: Forest, block: Block, layer: int, backbone: str
+) -> Tensor:
     if backbone == "gcn":
         return spmm(block.adjacency, z)
+    source = weights[f"layers.{layer}.att_src"]
+    scores = times(z, _attention(weights, layer), forest.row_devices)
+    return attend(z, scores.t(), block, source.shape[-2])
+
+
+def _attention(weights: Weights, layer: int) -> Tensor:
+    """What makes scores of rows: as a source of every head, then as a target, [heads * H, 2 heads]."""
     source, target = weights[f"layers.{layer}.att_src"], weights[f"layers.{layer}.att_dst"]
-    scores = z @ torch.cat([per_head(source), per_head(target)], -1)
-    return attend(z, scores.t(), block, len(source))
+    return torch.cat([per_head(source), per_head(target)], -1)
 
 
 # ---- the fused form ----------------------------------------------------------------------------------------
@@ -221,7 +254,7 @@ def fused(
     for layer in range(1, layers):
         if dropout is not None:
             h = _dropped(h, forest, layer - 1, dropout)
-        z = _times(h, weights[f"layers.{layer}.weight"])
+        z = _times(h, weights[f"layers.{layer}.weight"], forest, layer)
         h = update(z, weights, forest, layer, layers - 1 - layer)
     lone = _lone(forest, weights, own, backbone, layers, dropout)
     copies = _at_pairs(h.own, forest) if layers == 1 else h.own
@@ -233,11 +266,14 @@ def _at_pairs(rows: Tensor, forest: Forest) -> Tensor:
     return spmm(forest.keepers, rows)
 
 
-def _times(h: _Rows, weight: Tensor) -> _Rows:
-    def times(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x @ weight
-
-    return _Rows(h.own @ weight, h.noised @ weight, times(h.parent), times(h.root))
+def _times(h: _Rows, weight: Tensor, forest: Forest, layer: int) -> _Rows:
+    pairs, devices = forest.device, forest.devices
+    return _Rows(
+        times(h.own, weight, devices if layer == 1 else pairs),
+        times(h.noised, weight, pairs),
+        None if h.parent is None else times(h.parent, weight, pairs),
+        None if h.root is None else times(h.root, weight, devices),
+    )
 
 
 def _dropped(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _Rows:
@@ -262,10 +298,11 @@ _ACROSS = 8**-0.5
 def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
     """Degrees are 1 of a leaf, 3 of a parent, w of a root. left: the layers that follow; a parent is needed
     while there is one, a root while there are two."""
-    bias = weights[f"layers.{layer}.bias"]
+    shared = weights[f"layers.{layer}.bias"]
+    bias, mine = at(shared, forest.device), at(shared, forest.devices)
     parent = root = None
     if z.parent is None:
-        own, noised = (torch.add(bias, x, alpha=0.5).relu() for x in (z.own, z.noised))
+        own, noised = (torch.add(b, x, alpha=0.5).relu() for b, x in ((mine, z.own), (bias, z.noised)))
         if left:
             parent = torch.add(bias, _at_pairs(z.own, forest).add(z.noised), alpha=_ACROSS).relu()
     else:
@@ -278,50 +315,52 @@ def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int
             top = 0.5 * (forest.workload + 1).to(bias.dtype).rsqrt()[:, None] * z.root
             parent = (up + _at_pairs(top, forest)).relu()
     if left > 1:
-        root = bias.relu().expand(forest.num_devices, -1)  # it has heard from zeros only
+        root = mine.relu().expand(forest.num_devices, -1)  # it has heard from zeros only
     return _Rows(own, noised, parent, root)
 
 
 def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int) -> _Rows:
     """A leaf attends to itself and its parent; a parent to itself, its leaves and the root."""
-    bias = weights[f"layers.{layer}.bias"]
-    att_source, att_target = weights[f"layers.{layer}.att_src"], weights[f"layers.{layer}.att_dst"]
-    heads, width = att_source.shape
-    both = torch.cat([per_head(att_source), per_head(att_target)], -1)
+    both, heads = _attention(weights, layer), weights[f"layers.{layer}.att_src"].shape[-2]
+    pairs, devices, bias = forest.device, forest.devices, weights[f"layers.{layer}.bias"]
 
-    def scored(x: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def scored(x: Tensor | None, device: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z [., heads, H], and its scores as source and as target [., heads]; zeros where it is None."""
         if x is None:
             nothing = z.own.new_zeros(heads)
             return nothing[:, None], nothing, nothing
-        source, target = (x @ both).chunk(2, -1)
-        return x.view(-1, heads, width), source, target
+        source, target = times(x, both, device).chunk(2, -1)
+        return x.view(len(x), heads, -1), source, target
 
-    def leaf(x: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    parent = scored(z.parent, pairs)
+
+    def leaf(x: tuple[Tensor, Tensor, Tensor], device: Tensor) -> Tensor:
         own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
         share = own.sigmoid()[..., None]
         mixed = share * x[0]
         if z.parent is not None:
             mixed = mixed + (1 - share) * parent[0]
-        return (mixed.flatten(-2) + bias).relu()
+        return (mixed.flatten(-2) + at(bias, device)).relu()
 
-    parent = scored(z.parent)
-    first = layer == 0
-    copies = _at_pairs(z.own, forest) if layer == 1 or (first and left) else z.own
-    noised, mine = scored(z.noised), scored(z.own if first else copies)
+    noised = scored(z.noised, pairs)
+    if layer == 0:
+        own = leaf(scored(z.own, devices), devices)
+        mine = scored(_at_pairs(z.own, forest), pairs) if left else noised
+    else:
+        mine = scored(_at_pairs(z.own, forest) if layer == 1 else z.own, pairs)
+        own = leaf(mine, pairs)
     middle = None
     if left:
-        top = scored(None if z.root is None else _at_pairs(z.root, forest))
-        here = scored(copies) if first else mine
-        members = (here, noised, parent, top)
+        top = scored(None if z.root is None else _at_pairs(z.root, forest), pairs)
+        members = (mine, noised, parent, top)
         scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(noised[1]) for m in members])
         shares = torch.softmax(scores, 0)[..., None]
-        middle = shares[0] * here[0] + shares[1] * noised[0]
+        middle = shares[0] * mine[0] + shares[1] * noised[0]
         if z.parent is not None:
             middle = middle + shares[2] * parent[0] + shares[3] * top[0]
-        middle = (middle.flatten(-2) + bias).relu()
-    root = bias.relu().expand(forest.num_devices, -1) if left > 1 else None
-    return _Rows(leaf(mine), leaf(noised), middle, root)
+        middle = (middle.flatten(-2) + at(bias, pairs)).relu()
+    root = at(bias, devices).relu().expand(len(devices), -1) if left > 1 else None
+    return _Rows(own, leaf(noised, pairs), middle, root)
 
 
 def _lone(
@@ -329,12 +368,10 @@ def _lone(
 ) -> Tensor:
     """The leaves [L, H] of devices that have no pair."""
     if not len(forest.lone):
-        return own[:0, : weights[f"layers.{layers - 1}.bias"].shape[0]]
+        return own[:0, : weights[f"layers.{layers - 1}.bias"].shape[-1]]
     few = forest.only_lone
-    blocks = few.blocks(backbone, _heads(weights, backbone), layers)
+    heads = weights["layers.0.att_src"].shape[-2] if backbone == "gat" else 1
+    if weights["layers.0.bias"].dim() == 2:  # every device's own
+        weights = {name: w.index_select(0, forest.lone) for name, w in weights.items()}
     mine = own.index_select(0, forest.lone)
-    return general(few, blocks, weights, mine, mine[:0], backbone, dropout).own
-
-
-def _heads(weights: Weights, backbone: str) -> int:
-    return len(weights["layers.0.att_src"]) if backbone == "gat" else 1
+    return general(few, few.blocks(backbone, heads, layers), weights, mine, mine[:0], backbone, dropout).own
