@@ -30,6 +30,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError, shown
 from graphfed.methods.released import ReleasedConfig
+from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.privacy.bins import Accounting, budget_of, deal_bins, encode_bins
@@ -219,7 +220,7 @@ def sizes_told(header: Tensor, width: int) -> Tensor:
 
 def received_features(
     header: Tensor, flat: Tensor, sender: Tensor, width: int, config: EncoderConfig
-) -> SparseMatrix:
+) -> BitMatrix:
     """The deviations of x''_v from `unsent`, [P, d]: an entry for each coordinate of a bin.
 
     header [P, 2], flat [B] and sender [P] (stable ids) of the pairs. What `encode` sent, decoded."""
@@ -231,23 +232,18 @@ def received_features(
     if not torch.equal(parts[first][place], parts) or not torch.equal(bins.size[number], size):
         raise InputError("a device told two of its receivers different numbers of bins")
     budget = budget_of(config.accounting, config.epsilon, width, size.clamp(min=1))
-    one, zero = (x.to(torch.get_default_dtype()) for x in _deviations(budget, size, width, config))
-    indices = torch.empty(int(size.sum()), dtype=torch.int32, device=flat.device)
-    values = torch.empty(len(indices), dtype=one.dtype, device=flat.device)
+    values = torch.stack(_deviations(budget, size, width, config), 1).to(torch.get_default_dtype())
+    columns = torch.empty(int(size.sum()), dtype=torch.int32, device=flat.device)
+    bits = torch.empty(len(columns), dtype=torch.bool, device=flat.device)
     ends, starts = size.cumsum(0), 8 * (bytes_of_bins(size).cumsum(0) - bytes_of_bins(size))
     widest = int(size.max()) if len(size) else 1
     for pairs in chunks(len(size), widest):
         some = slice(int((ends - size)[pairs.start]), int(ends[pairs.stop - 1]))
-        indices[some] = bins.order.flatten()[
-            ranges(place[pairs] * width + bins.start[number[pairs]], size[pairs])
-        ].int()
+        dealt = ranges(place[pairs] * width + bins.start[number[pairs]], size[pairs])
+        columns[some] = bins.order.flatten()[dealt].int()
         spots = ranges(starts[pairs], size[pairs])
-        bit = (flat[spots >> 3] >> (spots & 7).to(torch.uint8)) & 1
-        either = torch.stack([zero[pairs], one[pairs]], 1)
-        pair = torch.repeat_interleave(torch.arange(len(either), device=bit.device), size[pairs])
-        values[some] = either[pair, bit.long()]
-    pointers = torch.cat([ends.new_zeros(1), ends])
-    return SparseMatrix.from_csr(pointers, indices, values, (len(size), width))
+        bits[some] = ((flat[spots >> 3] >> (spots & 7).to(torch.uint8)) & 1).bool()
+    return BitMatrix.of(columns, bits, size, values, width)
 
 
 def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:

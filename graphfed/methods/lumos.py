@@ -54,7 +54,7 @@ from graphfed.federation.ragged import send_bytes
 from graphfed.federation.route import PeerIds, PeerRoute
 from graphfed.federation.secure_compare import PairRows, open_pairs, pair_route, send
 from graphfed.federation.secure_sum import secure_sum
-from graphfed.methods import averaging, encoder, released
+from graphfed.methods import averaging, balancing, encoder, released
 from graphfed.methods.balancing import BalanceConfig, Kept, balance
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.encoder import EncoderConfig, bytes_of_bins, encode, received_features, sizes_told
@@ -63,7 +63,7 @@ from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.methods.trees import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import Block
-from graphfed.nn.constant import ConstantMatrix
+from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.privacy.noise import Noise
@@ -111,7 +111,7 @@ class Devices:
     cohort: Cohort
     forest: Forest
     blocks: tuple[Block, ...] | None
-    noised: ConstantMatrix
+    noised: BitMatrix
     unsent: float
     own_pool: SparseMatrix
     received_pool: SparseMatrix
@@ -141,25 +141,32 @@ class LinkRoutes:
 
 
 def neighbour_rows(cohort: Cohort) -> PairRows:
-    """Every device's neighbours. InputError where a client holds anything but one vertex."""
-    if cohort.num_rows != cohort.num_clients or cohort.edge_index.shape[1]:
-        counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
-        worst = int((counts != 1).nonzero()[0]) if bool((counts != 1).any()) else 0
+    """Every device's neighbours. InputError where a client holds anything but one vertex, and for edge
+    weights."""
+    counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
+    wrong = (counts != 1).nonzero()[:, 0]
+    if len(wrong):
+        count = int(counts[wrong[0]])
         raise InputError(
-            f"lumos is for one vertex at every client, and client {cohort.clients[worst]} has "
-            f"{int(counts[worst])}; use partition 'ego'"
+            f"lumos is for one vertex at every client, and client {cohort.clients[int(wrong[0])]} holds "
+            f"{count or 'no'} {'vertices' if count else 'vertex'}; use partition 'ego'"
         )
+    if cohort.cut_weight is not None:
+        raise InputError(NO_WEIGHTS)
     order = torch.argsort(cohort.cut_row * (1 << 32) + cohort.cut_client)
     return PairRows(cohort.cut_row[order], cohort.cut_client[order])
+
+
+NO_WEIGHTS = (
+    "lumos learns on trees, whose edges have no weights; leave the edge weights out (in a description: "
+    "'weight:' with nothing after it)"
+)
 
 
 def check_graph(graph: Graph, config: LumosConfig) -> None:
     """InputError for a graph with edge weights, and one with a feature outside its bounds."""
     if graph.edge_weight is not None:
-        raise InputError(
-            f"{graph.name!r} has edge weights, and Lumos's trees have none; leave them out (in a "
-            "description: 'weight:' with nothing after it)"
-        )
+        raise InputError(f"{graph.name!r}: {NO_WEIGHTS}")
     released.check_graph(graph, config)
 
 
@@ -196,7 +203,7 @@ def prepare(
         cohort,
         forest,
         blocks,
-        ConstantMatrix.of(noised),
+        noised,
         encoder.unsent(config),
         pool_matrix(own, leaves),
         pool_matrix(receivers, leaves),
@@ -239,7 +246,7 @@ def first_products(devices: Devices, weight: Tensor) -> tuple[Tensor, Tensor]:
     assert x is not None
     if weight.dim() == 3:  # every device's own copy
         dense = x.to_dense() if isinstance(x, SparseMatrix) else x
-        received = devices.noised.matrix.to_dense() + devices.unsent
+        received = devices.noised.to_dense() + devices.unsent
         return times(dense, weight, forest.devices), times(received, weight, forest.device)
     own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
     # x'' deviates from `unsent` at the coordinates of the bin only.
@@ -587,6 +594,54 @@ def without_gradient(h: Tensor) -> Tensor:
     return h.detach()
 
 
+_LINKS = "Only to predict links"
+#: What a secure sum sends in the same words whatever is summed.
+_SUMMING = ("keys", "all_keys", "sealed_shares", "for_you", "survivors")
+
+#: For the report: every transfer, and what its receiver can read.
+MESSAGES = {
+    **balancing.MESSAGES,
+    "lumos/bins": "Once, from a device to each neighbour that keeps it: into how many bins its features are "
+    "dealt, and the number of the one that this neighbour gets. Without pad_bins the first is how many "
+    "neighbours keep the device, and with those that the receiver knows of, a bound on its degree.",
+    "lumos/feature_bits": "Once, from a device to each neighbour that keeps it: the noised bits of one bin "
+    "of its features. What the neighbour can tell from them alone has the bound epsilon; with "
+    "accounting=per_receiver all these neighbours together can tell so much each, with coalition no more "
+    "than epsilon in all.",
+    "lumos/training_count": "Whether a device's vertex is trained on, once: a number of each device, which "
+    "the server reads.",
+    "model": "The shared weights, from the server to every device, in every round and evaluation.",
+    "model/grad": "With aggregation=clear: each device's gradient of the weights, in every round. The server "
+    "reads it, and it depends on the device's own features and label, without noise.",
+    **{f"lumos/gradient/{step}": averaging.MESSAGES[f"update/{step}"] for step in _SUMMING},
+    "lumos/gradient/masked": "With aggregation=secure or simulated, in every round: a device's gradient of "
+    "the weights, under masks that cancel in the sum over the devices. The server learns the sum and no "
+    "device's own; with aggregation=simulated there are no masks, and it reads them.",
+    "lumos/gradient/unmask": "With aggregation=secure or simulated, in every round: the shares that open the "
+    "masks left over in the sum. The server can take them off the sum, and off no single device's gradient.",
+    "lumos/leaf_embeddings": "In every round and evaluation, from a device to each neighbour that it keeps: "
+    "the embedding of the leaf that stands for this neighbour. It is made from the sender's own features, "
+    "without noise, with weights that both know; the neighbour reads it, and no epsilon covers it.",
+    "lumos/leaf_embeddings/grad": "In every round, back to the device that sent a leaf's embedding: how the "
+    "receiver's loss changes with it. The device reads it; it depends on the label of the vertex (to predict "
+    "links: on its neighbours), and no epsilon covers it.",
+    "lumos/scored_pairs": f"{_LINKS}, once, for evaluation: from a device that scores a pair of vertices to "
+    "the other one: that it will ask. The other learns who asks, and not whether they are neighbours.",
+    "lumos/scored_embeddings": f"{_LINKS}, in every evaluation: the vertex's embedding, to each device that "
+    "scores a pair with it, which reads it. It is made from features without noise.",
+    "lumos/kept_embeddings": f"{_LINKS}, in every round: the vertex's embedding, to each device that keeps "
+    "it. It is made from its own features and from what those that keep it sent, without noise; the receiver "
+    "reads it.",
+    "lumos/kept_embeddings/grad": f"{_LINKS}, in every round: the gradients of kept_embeddings, back to the "
+    "vertex. It reads them, and they are multiples of the receiver's embedding.",
+    "lumos/negative_ids": f"{_LINKS}, in every round: from a device to each vertex that it has drawn from "
+    "all that are no neighbours: that it asks. The other learns that the two are no neighbours.",
+    "lumos/negative_embeddings": f"{_LINKS}, in every round: the embedding of a vertex that was drawn, to "
+    "the device that drew it, which reads it. It is made from features without noise.",
+    "lumos/negative_embeddings/grad": f"{_LINKS}, in every round: the gradients of negative_embeddings, back "
+    "to the vertex. It reads them, and they are multiples of the receiver's embedding.",
+}
+
 METHOD = Method(
     name="lumos",
     summary="one device for each vertex; noised features, balanced trees, embeddings between neighbours",
@@ -599,7 +654,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
-    messages={},
+    messages=MESSAGES,
     disjoint=True,
     empty_clients=False,
     restore=restore,

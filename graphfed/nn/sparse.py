@@ -22,7 +22,6 @@ __all__ = [
     "SparseWeights",
     "entry_sums",
     "multiply",
-    "multiply_csr",
     "pair_columns",
     "ranges",
     "row_softmax",
@@ -236,14 +235,6 @@ def _product(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -> 
     # With beta = 0 the empty result is never read; `csr @ dense` would first fill it with zeros.
     out = dense.new_empty(rows, *dense.shape[1:])
     return (torch.addmv if dense.dim() == 1 else torch.addmm)(out, csr, dense, beta=0, out=out)
-
-
-def multiply_csr(matrix: SparseMatrix, dense: Tensor, *, add_to: Tensor | None = None) -> Tensor:
-    """matrix @ dense, [N, M] by [M, H] -> [N, H], or added to `add_to` in place; not differentiable."""
-    if add_to is None:
-        return _product(matrix.indptr, matrix.indices, matrix.values, dense)
-    csr = torch.sparse_csr_tensor(matrix.indptr, matrix.indices, matrix.values, matrix.shape)
-    return torch.addmm(add_to, csr, dense, out=add_to)
 
 
 def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:

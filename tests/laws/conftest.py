@@ -1,12 +1,11 @@
-"""Fixtures of the laws: float64, and the processes of three sites, started once."""
+"""Fixtures of the laws: float64, and the processes of three sites, started when they are first needed."""
 
 from collections.abc import Iterator
 
 import methods_under_law  # noqa: F401 - registers the toys before the tests are collected
 import pytest
 import torch
-
-from graphfed.runtime.processes import Sites
+from worlds import Gateways
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +14,10 @@ def float64(float32_default: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def three_sites() -> Iterator[Sites]:
-    """A server and three clients, each in a process of its own, for the whole test run."""
-    with Sites([(0,), (1,), (2,)]) as sites:
-        yield sites
+def three_sites() -> Iterator[Gateways]:
+    """A server and three sites, each in a process of its own, for the whole test run."""
+    gateways = Gateways()
+    try:
+        yield gateways
+    finally:
+        gateways.close()

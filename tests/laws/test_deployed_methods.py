@@ -2,13 +2,24 @@
 method."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from methods_under_law import METHODS
 from test_placements import settings_of
-from worlds import config_of, last_round_stands, logits, make_world, run_local
+from worlds import (
+    World,
+    config_of,
+    in_thirds,
+    last_round_stands,
+    logits,
+    make_world,
+    one_each,
+    one_vertex_each,
+    run_local,
+)
 
 from graphfed.experiment.deploy import request
 from graphfed.experiment.train import Outcome
@@ -36,7 +47,7 @@ def world():
 
 @dataclass(frozen=True)
 class Deployed:
-    """What came out of one job that ran every method."""
+    """What came out of the jobs that ran every method."""
 
     ended: dict[str, tuple[Outcome, Ledger]]
     events: list[tuple[str, dict[str, Any]]]
@@ -49,37 +60,55 @@ def asked(name: str, project: Project) -> dict[str, Any]:
     return request(project, method, MODULES[name], config, run=name, checkpoint_every=3600.0, trial=True)
 
 
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
-    """One federation of kits and processes over mutual TLS, and one job in it that runs every method."""
-    torch.set_default_dtype(torch.float64)
-    folder = tmp_path_factory.mktemp("deployed")
-    small, project = world(), loopback_project([1, 1, 1])
+def deploy(names: list[str], small: World, folder: Path) -> Deployed:
+    """One federation of kits and processes over mutual TLS, three sites, and one job in it that runs several
+    methods on one world."""
+    hosts = in_thirds(small.clients)
+    project = loopback_project([len(clients) for clients in hosts])
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
-    foreign = [MODULES[name] for name in NAMES if not MODULES[name].startswith("graphfed.")]
+    for clients, path in zip(hosts, data.values(), strict=True):
+        save_cohort(make_cohort(small.graph, small.split, small.partition, clients), path)
+    foreign = [MODULES[name] for name in names if not MODULES[name].startswith("graphfed.")]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
         Loopback(project, folder / "kits", data, allow=foreign) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
-            [asked(name, project) for name in NAMES],
+            [asked(name, project) for name in names],
             on_event=lambda run, event: events.append((run, event)),
             on_news=lambda news: None,
             wish=Wish(),
             kept=folder / "kept",
         )
-        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in NAMES], outcomes
-        ended = {name: collect(federation, get_method(name), name) for name in NAMES}
+        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
+        ended = {name: collect(federation, get_method(name), name) for name in names}
     return Deployed(ended, events, sorted(path.name for path in (folder / "kept").iterdir()))
 
 
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
+    """Every method: those of a client a site, and those of a vertex a client, a third of them at a site."""
+    torch.set_default_dtype(torch.float64)
+    both = [
+        deploy(
+            [name for name in NAMES if one_each(get_method(name)) is apart],
+            one_vertex_each(world()) if apart else world(),
+            tmp_path_factory.mktemp("deployed"),
+        )
+        for apart in (False, True)
+    ]
+    return Deployed(
+        {**both[0].ended, **both[1].ended},
+        [*both[0].events, *both[1].events],
+        sorted([*both[0].kept, *both[1].kept]),
+    )
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_deployed_run_has_the_bits_of_one_client_at_a_time(name, deployed: Deployed):
+def test_a_deployed_run_has_the_bits_of_three_hosts_in_one_process(name, deployed: Deployed):
     apart, _ = deployed.ended[name]
-    together, _ = run_local(name, world(), "one at a time", **settings_of(name))
+    together, _ = run_local(name, world(), "in thirds", **settings_of(name))
     assert torch.equal(logits(apart), logits(together))
     for value in get_method(name).model:
         mine, theirs = apart.state.values[value], together.state.values[value]
@@ -93,7 +122,7 @@ def test_a_deployed_run_has_the_bits_of_one_client_at_a_time(name, deployed: Dep
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ledger_of_a_deployed_run_is_the_local_one_and_joining(name, deployed: Deployed):
     _, ledger = deployed.ended[name]
-    _, fed = run_local(name, world(), "one at a time", **settings_of(name))
+    _, fed = run_local(name, world(), "in thirds", **settings_of(name))
     entries = ledger.to_json()["entries"]
     assert [e for e in entries if e["name"] not in JOINING] == fed.ledger.to_json()["entries"]
     assert {*JOINING} <= {e["name"] for e in entries}

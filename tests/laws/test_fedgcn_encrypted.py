@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from worlds import (
+    Gateways,
     World,
     config_of,
     last_round_stands,
@@ -40,7 +41,6 @@ from graphfed.federation.route import RouteTable, RowIds, make_table
 from graphfed.methods import fedgcn
 from graphfed.methods.registry import get_method
 from graphfed.runtime.local import one_at_a_time, stacked
-from graphfed.runtime.processes import Sites
 from graphfed.secure.ckks import PARAMETERS, Evaluator, Grid, KeyHolder, read_in_clear
 from graphfed.secure.errors import ProtocolError
 
@@ -129,7 +129,7 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
 
 
 @HOPS
-def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_sites: Sites):
+def test_stacked_one_at_a_time_and_separate_processes_give_the_same(hops, three_sites: Gateways):
     world = last_round_stands(make_world(1))
     settings = {"hops": hops, "exchange": "encrypted", "dropout": 0.4}
     together, fed = run_local("fedgcn", world, **settings)

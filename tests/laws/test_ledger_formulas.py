@@ -3,6 +3,7 @@
 from operator import itemgetter
 from typing import Any
 
+import link_worlds
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,11 @@ from methods_under_law import METHODS
 from worlds import World, make_world, run_local
 
 from graphfed.data.partition import partition
+from graphfed.federation import Federation
+from graphfed.methods.orientation import Cover, by_passing_on, workloads
+from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
 from graphfed.secure.keyed_ids import keyed_names, simulated_key
+from graphfed.secure.ot import bytes_of_set_up
 
 ROUNDS = 4
 F, H, C = 12, 5, 3
@@ -168,6 +173,78 @@ def naive_fedgnn(world: World) -> dict[str, int]:
     }
 
 
+def passed_on(world: World) -> tuple[list[Cover], int]:
+    """What balancer=local keeps, at the start and after every round, by the plain loop (seed 0, two rounds of
+    shuffling); and how many of these rounds came before the shuffling."""
+    edges, n = world.graph.edges, world.graph.num_nodes
+
+    def after(rounds: int, more: int) -> tuple[Cover, int]:
+        cover, seen = by_passing_on(edges, n, rounds=rounds, shuffle_rounds=more, seed=0)
+        return cover, len(seen) - 1
+
+    _, before = after(1000, 0)
+    states = [after(k, 0)[0] for k in range(before + 1)] + [after(1000, more)[0] for more in (1, 2)]
+    return states, before
+
+
+def balanced(world: World) -> dict[str, int]:
+    """Pairs compare round(ln degree) in 4 bits, once; then whether the keeper keeps more than the other does,
+    and a margin, in 12: every pair when the margin is new, else those with an end whose workload has changed,
+    which tells all its neighbours so (4 bytes). A keeper that may give answers to all these neighbours, a
+    byte each, which one it offers; the one that is offered something answers, a byte each."""
+    edges, n, m = world.graph.edges, world.graph.num_nodes, world.graph.num_edges
+    degree = np.bincount(edges.ravel(), minlength=n)
+    states, before = passed_on(world)
+    compared = notes = offers = answers = 0
+    #: (state, margin, whether every pair compares): the last call before the shuffling finds nobody.
+    calls = [(k, 1, k == 0) for k in range(before + 1)] + [(before, 0, True), (before + 1, 0, False)]
+    for k, margin, anew in calls:
+        w = workloads(edges, states[k], n)
+        if anew:
+            compared += m
+        else:
+            changed = w != workloads(edges, states[k - 1], n)
+            notes += int(degree[changed].sum())
+            compared += int((changed[edges[0]] | changed[edges[1]]).sum())
+        keeper = np.where(states[k][0], edges[0], edges[1])
+        able = w[keeper] > w[edges.sum(0) - keeper] + margin
+        offers += int(able.sum())
+        answers += len(set(keeper[able].tolist()))
+    return {
+        "balance/session": m * sum(bytes_of_set_up()),
+        "balance/degrees/compare": m * (sum(bytes_of_comparison(1, 4)) + 2 * bytes_of_opening(1)),
+        "balance/workloads/compare": compared
+        * (sum(bytes_of_comparison(1, 12)) + 2 * bytes_of_opening_less(1)),
+        "balance/changed": 4 * notes,
+        "balance/can_give": n * (before + 1),
+        "balance/offers": offers,
+        "balance/answers": answers,
+    }
+
+
+def lumos(world: World, *, predictor: int = H * C + C) -> dict[str, int]:
+    """Set-up: the balancing; for every kept pair a header of 8 bytes and the bits of its bin; 8 bytes of how
+    many train. A round: the weights down and their gradient up at every device, and for every kept pair the
+    embedding of its leaf and its gradient, H floats each way."""
+    n, scalar = world.graph.num_nodes, 8
+    weights = F * H + H + H * H + H + predictor
+    states, _ = passed_on(world)
+    keeps, edges = states[-1], world.graph.edges
+    pairs = int(keeps.sum())
+    receivers = np.bincount(np.concatenate([edges[1][keeps[0]], edges[0][keeps[1]]]), minlength=n).tolist()
+    bits = sum(-(-(F // r + (k < F % r)) // 8) for r in receivers for k in range(r))
+    return {
+        **balanced(world),
+        "lumos/bins": pairs * 8,
+        "lumos/feature_bits": bits,
+        "lumos/training_count": n * 8,
+        "model": ROUNDS * n * weights * scalar,
+        "model/grad": ROUNDS * n * weights * scalar,
+        "lumos/leaf_embeddings": ROUNDS * pairs * H * scalar,
+        "lumos/leaf_embeddings/grad": ROUNDS * pairs * H * scalar,
+    }
+
+
 def nothing(world: World) -> dict[str, int]:
     return {}
 
@@ -186,11 +263,16 @@ FORMULAS = {
     "ppgnn": ppgnn,
     "lpgnn": lpgnn,
     "naive_fedgnn": naive_fedgnn,
+    "lumos": lumos,
 }
 
 
 def crossed(name: str, world: World, **settings) -> dict[str, int]:
-    _, fed = run_local(name, world, **settings)
+    return counted(run_local(name, world, **settings)[1])
+
+
+def counted(fed: Federation) -> dict[str, int]:
+    """The bytes of set-up and training by transfer."""
     by_name: dict[str, int] = {}
     for e in fed.ledger.entries:
         if e.phase in ("setup", "train"):
@@ -203,6 +285,56 @@ def crossed(name: str, world: World, **settings) -> dict[str, int]:
 def test_set_up_and_training_cost_what_the_formula_says(name):
     world = make_world()
     assert crossed(name, world) == FORMULAS[name](world)
+
+
+def test_lumos_that_predicts_links_pays_for_the_embeddings_that_it_asks_for() -> None:
+    """In a round h_v of every kept v, and of `negatives` for each that are no neighbours, whose ids are 8
+    bytes; and their gradients. Once, 8 bytes for every pair that is scored: validation, test, and both. There
+    is no predictor, and everybody trains."""
+    world = link_worlds.link_world()
+    _, fed = link_worlds.run_local("lumos", world, negatives=2)
+    alone = World(world.graph, make_world().split, world.partition)
+    expected = lumos(alone, predictor=0)
+    del expected["lumos/training_count"]
+    pairs, row, split = world.graph.num_edges, H * 8, world.split
+    scored = (
+        int(split.val.sum() + split.test.sum()) + split.val_negative.shape[1] + split.test_negative.shape[1]
+    )
+    assert counted(fed) == {
+        **expected,
+        "lumos/scored_pairs": 2 * scored * 8,
+        "lumos/kept_embeddings": ROUNDS * pairs * row,
+        "lumos/kept_embeddings/grad": ROUNDS * pairs * row,
+        "lumos/negative_ids": ROUNDS * 2 * pairs * 8,
+        "lumos/negative_embeddings": ROUNDS * 2 * pairs * row,
+        "lumos/negative_embeddings/grad": ROUNDS * 2 * pairs * row,
+    }
+
+
+def test_both_ends_of_every_edge_keep_it_without_a_balancer() -> None:
+    world = make_world()
+    by_name = crossed("lumos", world, balancer="none")
+    n, m = world.graph.num_nodes, world.graph.num_edges
+    assert not [name for name in by_name if name.startswith("balance/")]
+    assert by_name["lumos/bins"] == 2 * m * 8
+    assert by_name["lumos/leaf_embeddings"] == ROUNDS * 2 * m * H * 8
+    assert by_name["lumos/feature_bits"] == sum(
+        -(-(F // d + (k < F % d)) // 8)
+        for d in np.bincount(world.graph.edges.ravel(), minlength=n).tolist()
+        for k in range(d)
+    )
+
+
+def test_a_hidden_sum_of_gradients_costs_what_secure_aggregation_costs() -> None:
+    """secure_sum: 112 n + 8 w + 16 bytes from each of n devices, and 145 n - 56 to it."""
+    world = make_world()
+    by_name = crossed("lumos", world, aggregation="simulated")
+    n, weights = world.graph.num_nodes, F * H + H + H * H + H + H * C + C
+    hidden = sum(size for name, size in by_name.items() if name.startswith("lumos/gradient/"))
+    assert hidden == ROUNDS * n * ((112 * n + 8 * weights + 16) + (145 * n - 56))
+    in_clear = lumos(world)
+    del in_clear["model/grad"]
+    assert {k: v for k, v in by_name.items() if not k.startswith("lumos/gradient/")} == in_clear
 
 
 def shared_world() -> World:

@@ -21,7 +21,7 @@ from graphfed.methods.encoder import (
     sizes_told,
     unsent,
 )
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.privacy.noise import Noise
 
 EXACT = 1e6  # a budget with which no coin falls on its rarer side (but for one chance in 2^32)
@@ -39,7 +39,7 @@ def sent_by(x: Tensor, receivers: list[int], config: EncoderConfig) -> tuple[Sen
     return encode(x, ids, rows, first, config), rows
 
 
-def decoded(sent: Sent, rows: Tensor, width: int, config: EncoderConfig) -> SparseMatrix:
+def decoded(sent: Sent, rows: Tensor, width: int, config: EncoderConfig) -> BitMatrix:
     return received_features(sent.header, sent.flat, rows + 50, width, config)
 
 

@@ -1,12 +1,15 @@
 """Every transfer has words for those who must answer for it, and no words are left over."""
 
+import link_worlds
 import pytest
 from methods_under_law import METHODS
 from worlds import World, make_world, run_local, weighted
 
 from graphfed.data.partition import partition
+from graphfed.experiment.link_scores import MESSAGES as LINK_MESSAGES
 from graphfed.experiment.train import MESSAGES
 from graphfed.methods.registry import get_method
+from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
@@ -29,6 +32,17 @@ VARIANTS = {
         {"maps": "identity"},
     ],
     "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "clear"}],
+    # comparison=secure sends what is simulated here (test_lumos.py).
+    "lumos": [
+        {"balancer": "local"},
+        {"balancer": "local", "aggregation": "simulated"},
+        {"balancer": "local", "compare_again": "all"},
+        {"balancer": "mcmc", "mcmc_steps": 4},
+        {"balancer": "mcmc", "mcmc_steps": 4, "acceptance": "opened"},
+        {"balancer": "oracle"},
+        {"balancer": "greedy"},
+        {"balancer": "none"},
+    ],
 }
 
 
@@ -50,6 +64,11 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
     for settings in VARIANTS.get(name, [{}]):
         _, fed = run_local(name, world_of(name), **settings)
         names |= {entry.name for entry in fed.ledger.entries}
-    assert names == {*get_method(name).messages, *MESSAGES}
+    said = {*MESSAGES}
+    if LINK_PREDICTION in get_method(name).tasks:
+        _, fed = link_worlds.run_local(name, link_worlds.link_world())
+        names |= {entry.name for entry in fed.ledger.entries}
+        said |= {*LINK_MESSAGES}
+    assert names == {*get_method(name).messages, *said}
     for words in get_method(name).messages.values():
         assert words.endswith(".")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from worlds import World, by_vertex, config_of, logits, make_world, run_local, weighted
+from worlds import World, by_vertex, config_of, logits, make_world, one_vertex_each, run_local, weighted
 
 import graphfed as gf
 from graphfed.data.partition import from_assignment, partition
@@ -35,13 +35,7 @@ NO_NOISE = {
 PLAIN = {"dropout": 0.0, "weight_decay": 1e-2, "optimizer": "sgd"}
 
 
-def ego(world: World) -> World:
-    """One client per vertex: every edge is cut."""
-    n = world.graph.num_nodes
-    return World(world.graph, world.split, partition(world.graph, "ego", n, 0))
-
-
-@pytest.mark.parametrize("dealt", [lambda world: world, ego], ids=["three clients", "ego"])
+@pytest.mark.parametrize("dealt", [lambda world: world, one_vertex_each], ids=["three clients", "ego"])
 @pytest.mark.parametrize(
     ("name", "backbone"),
     [("lpgnn", "gcn"), ("lpgnn", "gat"), ("lpgnn", "sage"), ("naive_fedgnn", "gcn"), ("naive_fedgnn", "gat")],
@@ -70,7 +64,7 @@ def test_a_client_per_vertex_learns_what_three_clients_learn(name: str) -> None:
     """The noise goes by the vertex's id: who holds it makes no difference, nor what else it holds."""
     world = make_world(4)
     one, fed = run_local(name, world)
-    apart = ego(world)
+    apart = one_vertex_each(world)
     two, other = run_local(name, apart)
     assert torch.allclose(by_vertex(one, world), by_vertex(two, apart), rtol=0, atol=1e-9)
     assert fed.ledger.totals()["by_transfer"] == other.ledger.totals()["by_transfer"]

@@ -3,6 +3,7 @@ ends with the bits of one that did not break."""
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import World, config_of, logits, make_world, pooled, run_processes
+from worlds import Gateways, World, as_asked, config_of, logits, make_world, run_processes
 
 from graphfed.experiment import checkpoint
 from graphfed.experiment.checkpoint import Checkpoints, newest_round, process_names
@@ -21,9 +22,9 @@ from graphfed.experiment.train import Outcome, train
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.registry import get_method
+from graphfed.privacy.noise import Noise
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
-from graphfed.runtime.processes import Sites
 
 ROUNDS = 3
 
@@ -40,25 +41,33 @@ def settings_of(name: str) -> dict[str, Any]:
     return {**settings, "fraction": 0.5} if get_method(name).dropouts else settings
 
 
+def system_noise(name: str) -> dict[str, Any]:
+    """Noise that cannot be drawn again, for the methods that have noise."""
+    return {} if get_method(name).restore is None else {"noise_seed": None}
+
+
 def run(
-    name: str, world: World, checkpoints: Checkpoints | None, place: Callable[[int], Federation] = stacked
+    name: str,
+    world: World,
+    checkpoints: Checkpoints | None,
+    place: Callable[[int], Federation] = stacked,
+    **more: Any,
 ) -> tuple[Outcome, Federation]:
     method = get_method(name)
-    if method.pooled:
-        world = pooled(world)
+    world = as_asked(method, world)
     fed = place(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     data = fed.locate("clients", "data", cohorts)
-    config = config_of(method, **settings_of(name))
+    config = config_of(method, **settings_of(name), **more)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
 
 
 def resumed(
-    name: str, world: World, folder: Path, place: Callable[[int], Federation] = stacked
+    name: str, world: World, folder: Path, place: Callable[[int], Federation] = stacked, **more: Any
 ) -> tuple[Outcome, Federation]:
     """Go on as `graphfed resume` does."""
     start, _ = newest_round(folder, ["local"])
-    return run(name, world, Checkpoints(folder, every=0, start=start, wish=Wish()), place)
+    return run(name, world, Checkpoints(folder, every=0, start=start, wish=Wish()), place, **more)
 
 
 def assert_same_bits(one: tuple[Outcome, Federation], two: tuple[Outcome, Federation]) -> None:
@@ -133,19 +142,19 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
 @pytest.mark.parametrize("name", METHODS)
 def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """Here some hosts hold nobody that takes part."""
-    world = make_world()
-    expected = run(name, world, Checkpoints(tmp_path, every=0, wish=Wish()), one_at_a_time)
+    world, noise = make_world(), system_noise(name)
+    expected = run(name, world, Checkpoints(tmp_path, every=0, wish=Wish()), one_at_a_time, **noise)
     start, _ = newest_round(tmp_path, ["local"])
     assert start == ROUNDS
     # The checkpoint before the last round.
     checkpoint.shutil.rmtree(tmp_path / "checkpoint" / f"round-{ROUNDS:08d}")
     assert newest_round(tmp_path, ["local"])[0] == ROUNDS - 1
-    assert_same_bits(expected, resumed(name, world, tmp_path, one_at_a_time))
+    assert_same_bits(expected, resumed(name, world, tmp_path, one_at_a_time, **noise))
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).pooled])
-def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Sites) -> None:
-    world, settings = make_world(), settings_of(name)
+def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
+    world, settings = make_world(), settings_of(name) | system_noise(name)
     expected, ledger = run_processes(name, world, three_sites, (tmp_path, 0.0, None), **settings)
     names = process_names(3, separate=True)
     # One process could not write its part of the newest round.
@@ -168,6 +177,34 @@ def test_a_wish_to_stop_is_saved_before_the_next_round(name: str, tmp_path: Path
         run(name, world, Checkpoints(tmp_path, every=1e9, wish=wish))
     assert newest_round(tmp_path, ["local"]) == (0, [])
     assert_same_bits(expected, resumed(name, world, tmp_path))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if get_method(name).restore is not None])
+def test_what_was_released_before_a_break_is_never_drawn_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted right after set-up and resumed twice: the same bits, though the noise is the operating
+    system's; and set-up is on the ledger once."""
+    world, wish = make_world(), Wish()
+    wish.asked = True
+    for folder in (tmp_path / "one", tmp_path / "another"):
+        with pytest.raises(Interrupted):
+            run(name, world, Checkpoints(folder, every=1e9, wish=wish), noise_seed=None)
+    shutil.copytree(tmp_path / "one", tmp_path / "again")
+    monkeypatch.setattr(Noise, "words", None)
+    one, again, another = (
+        resumed(name, world, tmp_path / folder, noise_seed=None) for folder in ("one", "again", "another")
+    )
+    assert_same_bits(one, again)
+    assert not torch.allclose(logits(one[0]), logits(another[0])), "noise of its own"
+    monkeypatch.undo()
+    _, seeded = run(name, world, None)
+    assert set_up(one[1]) == set_up(seeded)
+
+
+def set_up(fed: Federation) -> dict[str, tuple[int, int]]:
+    """Messages and bytes of every transfer before training; who of several gets which part is drawn."""
+    return {e.name: (e.messages, e.bytes) for e in fed.ledger.entries if e.phase == "setup"}
 
 
 def test_two_checkpoints_are_kept_and_the_time_between_them_is_kept_too(

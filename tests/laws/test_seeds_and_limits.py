@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from methods_under_law import METHODS, SHIPPED
-from worlds import World, by_vertex, logits, make_world, pooled, run_local
+from worlds import World, by_vertex, logits, make_world, one_each, pooled, run_local
 
 from graphfed.data.graph import Split
 from graphfed.data.partition import from_assignment
@@ -60,9 +60,9 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
 
 
 #: Methods whose server does more than average, whose network is another (test_sapgnn.py and test_ppgnn.py
-#: have their limits), or that train on noise (test_released.py has theirs), so that one client does not make
-#: them central training.
-SERVER_OPTIMISES = {"fedadam", "skeleton", "sapgnn", "ppgnn", "lpgnn", "naive_fedgnn"}
+#: have their limits), or that train on noise (test_released.py has theirs) or on trees (test_lumos_trees.py),
+#: so that one client does not make them central training.
+SERVER_OPTIMISES = {"fedadam", "skeleton", "sapgnn", "ppgnn", "lpgnn", "naive_fedgnn", "lumos"}
 
 
 @pytest.mark.parametrize(
@@ -174,6 +174,9 @@ def test_an_empty_client_is_a_client(name):
     )  # sites 0, (1), 2
     one, _ = run_local(name, world, **options(name))
     if not get_method(name).empty_clients:
+        if one_each(get_method(name)):  # every other client has its vertex
+            apart = np.arange(60) + (np.arange(60) > 0)
+            with_empty = replace(with_empty, partition=from_assignment(world.graph, apart, num_sites=61))
         for placement in ("stacked", "one at a time"):
             with pytest.raises(InputError, match="client 1 holds no vertex"):
                 run_local(name, with_empty, placement, **options(name))

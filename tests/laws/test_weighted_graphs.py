@@ -5,6 +5,7 @@ import torch
 from methods_under_law import METHODS
 from test_placements import settings_of
 from worlds import (
+    Gateways,
     by_vertex,
     config_of,
     last_round_stands,
@@ -19,12 +20,13 @@ import graphfed as gf
 from graphfed.errors import InputError
 from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import BACKBONES
-from graphfed.runtime.processes import Sites
 
 WEIGHTED = [name for name in BACKBONES if BACKBONES[name].weighted]
-#: naive_fedgnn hides whether there is an edge, and refuses weights (test_released.py).
+#: naive_fedgnn hides whether there is an edge, and lumos has trees in its place: both refuse weights
+#: (test_released.py, and here).
+REFUSE = ("naive_fedgnn", "lumos")
 TAKE_WEIGHTS = [
-    name for name in METHODS if config_of(get_method(name)).backbone in WEIGHTED and name != "naive_fedgnn"
+    name for name in METHODS if config_of(get_method(name)).backbone in WEIGHTED and name not in REFUSE
 ]
 CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
 CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]
@@ -43,7 +45,7 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
 
 
 @pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if n != "central"])
-def test_separate_processes_train_on_the_weights_too(name, three_sites: Sites):
+def test_separate_processes_train_on_the_weights_too(name, three_sites: Gateways):
     world = weighted(last_round_stands(make_world(1)))
     apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
     together, fed = run_local(name, world, **settings_of(name))
@@ -80,9 +82,7 @@ def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():
         assert torch.allclose(logits(one), logits(two), rtol=0, atol=1e-9) is same
 
 
-@pytest.mark.parametrize(
-    "method", [n for n in METHODS if n not in (*TAKE_WEIGHTS, "naive_fedgnn")] + ["fedavg"]
-)
+@pytest.mark.parametrize("method", [n for n in METHODS if n not in (*TAKE_WEIGHTS, *REFUSE)] + ["fedavg"])
 def test_a_network_without_use_for_weights_refuses_them(method):
     world = weighted(make_world())
     backbone = {} if method == "sapgnn" else {"backbone": "gat"}
@@ -96,3 +96,13 @@ def test_a_network_without_use_for_weights_refuses_them(method):
             split="random:0.5,0.2,0.3",
             out=False,
         )
+
+
+def test_trees_without_weights_refuse_them_where_the_graph_is_whole_and_at_the_devices() -> None:
+    world = weighted(make_world())
+    told = "lumos learns on trees, whose edges have no weights"
+    with pytest.raises(InputError, match=told):
+        gf.run("lumos", data=world.graph, split="random:0.5,0.2,0.3", feature_high=2.0, out=False)
+    for placement in ("stacked", "one at a time"):
+        with pytest.raises(InputError, match=told):
+            run_local("lumos", world, placement)

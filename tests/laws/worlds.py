@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.partition import from_assignment
+from graphfed.data.partition import from_assignment, partition
 from graphfed.data.tables import Partition
 from graphfed.experiment.sites import train_in_processes
 from graphfed.experiment.train import Outcome, train
@@ -77,14 +77,20 @@ def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
     return World(graph, world.split, dealt)
 
 
-#: What methods that noise need here: noise that repeats, and bounds that the dense world keeps.
-REPEATABLE = {"noise_seed": 0, "feature_low": -1.0, "feature_high": 2.0}
+#: What methods that noise need here: noise that repeats, and bounds that the dense world keeps; and of those
+#: that balance first, so few rounds that one client at a time takes seconds.
+HERE = {"noise_seed": 0, "feature_low": -1.0, "feature_high": 2.0, "shuffle_rounds": 2}
+
+
+def here(method: Method) -> dict[str, Any]:
+    """Of `HERE` what a method has."""
+    known = {field.name for field in fields(method.config)}
+    return {name: value for name, value in HERE.items() if name in known}
 
 
 def config_of(method: Method, **settings: Any) -> TrainingConfig:
-    known = {field.name for field in fields(method.config)}
-    noise = {name: value for name, value in REPEATABLE.items() if name in known}
-    return method.config(**{**method.defaults, "rounds": 4, "hidden": 5, "lr": 0.1, **noise, **settings})
+    first = {**method.defaults, "rounds": 4, "hidden": 5, "lr": 0.1, "eval_every": 1, **here(method)}
+    return method.config(**{**first, **settings})
 
 
 def pooled(world: World) -> World:
@@ -95,14 +101,61 @@ def pooled(world: World) -> World:
     )
 
 
+def one_vertex_each(world: World) -> World:
+    """The same world with a client for every vertex: every edge is cut."""
+    n = world.graph.num_nodes
+    return World(world.graph, world.split, partition(world.graph, "ego", n, 0))
+
+
+def one_each(method: Method) -> bool:
+    """Whether a method is for clients of one vertex, and no others."""
+    return "one vertex at every client" in method.needs
+
+
+def as_asked(method: Method, world: World) -> World:
+    """The world as a method must have it dealt: whole, a vertex at every client, or as it is."""
+    if method.pooled:
+        return pooled(world)
+    whole = one_each(method) and world.clients < world.graph.num_nodes
+    return one_vertex_each(world) if whole else world
+
+
+def in_thirds(count: int) -> list[range]:
+    """0..count - 1, for three gateways that hold about as many clients each."""
+    return [range(k * count // 3, (k + 1) * count // 3) for k in range(3)]
+
+
+class Gateways:
+    """Processes of a server and three sites, by how many clients the sites hold together; started when they
+    are first asked for, and kept."""
+
+    def __init__(self) -> None:
+        self._sites: dict[int, Sites] = {}
+
+    def of(self, clients: int) -> Sites:
+        if clients not in self._sites:
+            self._sites[clients] = Sites(in_thirds(clients))
+        return self._sites[clients]
+
+    def close(self) -> None:
+        for sites in self._sites.values():
+            sites.close()
+
+
+PLACEMENTS = {
+    "stacked": stacked,
+    "one at a time": one_at_a_time,
+    "in thirds": lambda clients: Federation(in_thirds(clients)),
+}
+
+
 def run_local(
     name: str, world: World, placement: str = "stacked", **settings: Any
 ) -> tuple[Outcome, Federation]:
     """Train in this process."""
     method = get_method(name)
-    if method.pooled:
-        world = pooled(world)
-    fed = (stacked if placement == "stacked" else one_at_a_time)(world.clients)
+    world = as_asked(method, world)
+    fed = PLACEMENTS[placement](world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config_of(method, **settings)), fed
@@ -111,13 +164,15 @@ def run_local(
 def run_processes(
     name: str,
     world: World,
-    sites: Sites,
+    gateways: Gateways,
     checkpoints: tuple[Path, float, int | None] | None = None,
     **settings: Any,
 ) -> tuple[Outcome, Ledger]:
-    """Train with every client in a process of its own."""
+    """Train in a process for each of three sites: a client each, or a third of the world's vertices."""
     method = get_method(name)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, [k]) for k in range(world.clients)]
+    world = as_asked(method, world)
+    sites = gateways.of(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in sites.hosts]
     return train_in_processes(
         method, METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites,
         checkpoints=checkpoints,

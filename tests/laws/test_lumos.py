@@ -1,0 +1,210 @@
+"""Lumos as a whole: what does not change its results, what its comparisons and its sums hide at no cost to
+them, and what each device can say of itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import link_worlds
+import numpy as np
+import pytest
+import torch
+from balanced_graphs import Balanced, run_apart, run_here
+from worlds import Gateways, World, in_thirds, last_round_stands, logits, make_world, run_local, run_processes
+
+from graphfed.data.graph import Split
+from graphfed.data.social import make_social
+from graphfed.errors import InputError
+from graphfed.experiment.train import Outcome
+from graphfed.federation import Federation, Ledger
+
+ROUNDS, H = 4, 5
+#: A run of each task, by the same settings.
+Run = Callable[..., tuple[Outcome, Federation]]
+
+
+def classified(**settings: Any) -> tuple[Outcome, Federation]:
+    return run_local("lumos", make_world(1), **settings)
+
+
+def linked(**settings: Any) -> tuple[Outcome, Federation]:
+    return link_worlds.run_local("lumos", link_worlds.link_world(1), **settings)
+
+
+TASKS = pytest.mark.parametrize("run", [classified, linked], ids=["classification", "link prediction"])
+
+
+def sizes(ledger: Ledger) -> list[dict[str, Any]]:
+    """The ledger but for the protections, in one order."""
+    told = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
+    return sorted(told, key=lambda entry: (entry["phase"], entry["name"]))
+
+
+# ---- trainers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("backbone", ["gcn", "gat"])
+@TASKS
+def test_both_trainers_give_the_same_results_and_the_same_ledger(
+    run: Run, backbone: str, layers: int
+) -> None:
+    options = {"backbone": backbone, "layers": layers, "heads": 2, "dropout": 0.3, "weight_decay": 1e-2}
+    fast, fed = run(trainer="fused", **options)
+    slow, oracle = run(trainer="general", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    for line, again in zip(fast.history, slow.history, strict=True):
+        assert line["val"] == pytest.approx(again["val"], abs=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@TASKS
+def test_without_virtual_nodes_it_is_another_network_on_the_same_trees(run: Run) -> None:
+    trees, fed = run()
+    plain, other = run(virtual_nodes=False)
+    assert not torch.allclose(logits(trees), logits(plain), atol=1e-3)
+    assert fed.ledger.totals()["by_transfer"] == other.ledger.totals()["by_transfer"]
+
+
+# ---- balancers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("balancer", ["none", "greedy", "mcmc", "oracle"])
+def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: str) -> None:
+    options = {"balancer": balancer, "mcmc_steps": 3, "rounds": 2, "dropout": 0.3}
+    fast, fed = classified(**options)
+    slow, oracle = run_local("lumos", make_world(1), "in thirds", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
+    three_sites: Gateways,
+) -> None:
+    world = last_round_stands(make_world(1))
+    ideal, fed = run_local("lumos", world)
+    real, ledger = run_processes("lumos", world, three_sites, comparison="secure")
+    assert torch.allclose(logits(ideal), logits(real), rtol=0, atol=1e-9)
+    assert sizes(ledger) == sizes(fed.ledger)
+    assert ideal.details == real.details
+    hidden = {e.name: e.protection for e in ledger.entries if e.name.endswith(("/compare", "/session"))}
+    assert hidden == {
+        "balance/session": "public",
+        "balance/degrees/compare": "encrypted",
+        "balance/workloads/compare": "encrypted",
+    }
+
+
+@pytest.mark.slow
+def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
+    three_sites: Gateways,
+) -> None:
+    """In one process and in three: real sessions between all neighbours."""
+    edges = make_social(num_nodes=200, average_degree=4.0).edges
+    told = {"balancer": "local", "degree_bits": 6, "shuffle_rounds": 3}
+    ideal = run_here(edges, [tuple(range(200))], **told)
+    for real in (
+        run_here(edges, [tuple(range(200))], comparison="secure", **told),
+        run_apart(edges, three_sites.of(200), comparison="secure", **told),
+    ):
+        assert (real.keeps, real.kept_by, real.outcomes) == (ideal.keeps, ideal.kept_by, ideal.outcomes)
+        assert (real.counts, real.maxima) == (ideal.counts, ideal.maxima)
+        assert bytes_of(real) == bytes_of(ideal)
+
+
+def bytes_of(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
+    return {entry["name"]: (entry["sent"], entry["received"]) for entry in found.ledger["entries"]}
+
+
+# ---- gradients that add up unseen --------------------------------------------------------------------------
+
+
+@TASKS
+def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run) -> None:
+    """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
+    clear, _ = run(rounds=2, optimizer="sgd")
+    hidden, fed = run(rounds=2, optimizer="sgd", aggregation="simulated")
+    assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
+    assert not [e for e in fed.ledger.entries if e.name == "model/grad"]
+    by_name = {e.name: e for e in fed.ledger.entries if e.phase == "train"}
+    assert by_name["lumos/gradient/masked"].protection == "simulated"
+
+
+def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
+    options = {"rounds": 2, "aggregation": "simulated", "dropout": 0.3}
+    fast, fed = classified(**options)
+    slow, oracle = run_local("lumos", make_world(1), "one at a time", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+# ---- what a device says of itself --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"balancer": "greedy"}, {"pad_bins": 3}], ids=str)
+@TASKS
+def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, settings: Any) -> None:
+    outcome, fed = run(**settings)
+    assert outcome.accounts is not None
+    (told,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.accounts.parts)
+    entries = {e.name: e for e in fed.ledger.entries if e.phase in ("setup", "train")}
+    assert (entries["lumos/bins"].sent == 8 * told["receivers"]).all()
+    assert (entries["lumos/bins"].received == 8 * told["kept"]).all()
+    leaves = entries["lumos/leaf_embeddings"]
+    assert (leaves.sent == ROUNDS * 8 * H * told["kept"]).all()
+    assert (leaves.received == ROUNDS * 8 * H * told["receivers"]).all()
+    moved = [e for name, e in entries.items() if name.endswith("_embeddings")]
+    # Of others it gets those that it asked for.
+    asked_for = sum(e.received for e in moved if e.name != "lumos/leaf_embeddings")
+    answered = sum(e.sent for e in moved if e.name == "lumos/kept_embeddings")
+    counted = leaves.sent + leaves.received + asked_for + answered
+    assert (counted == ROUNDS * 8 * H * told["embeddings"]).all()
+    assert (told["kept"] <= told["neighbours"]).all()
+    assert outcome.details["comparisons"] == told["comparisons"].sum() / 2
+    assert told["epsilon"].max() == pytest.approx(2.0)
+    assert (told["epsilon_colluding"] >= told["epsilon"] - 1e-9).all()
+    silent = told["receivers"] == 0
+    assert (told["feature_bits"][silent] == 0).all()
+    assert (told["epsilon_colluding"][silent] == 0).all()
+
+
+def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_sites: Gateways) -> None:
+    world = last_round_stands(make_world(1))
+    together, _ = run_local("lumos", world)
+    apart, _ = run_processes("lumos", world, three_sites)
+    assert together.accounts is not None
+    assert apart.accounts is not None
+    for name, column in together.accounts.parts[0].items():
+        assert torch.equal(column, torch.cat([part[name] for part in apart.accounts.parts])), name
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_a_client_with_more_than_a_vertex_is_refused() -> None:
+    world = make_world()
+    fed = Federation(in_thirds(3))
+    from graphfed.experiment.train import train
+    from graphfed.federation.cohort import make_cohort
+    from graphfed.methods.lumos import METHOD
+
+    data = fed.locate(
+        "clients", "data", [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    )
+    with pytest.raises(InputError, match=r"client 0 holds \d+ vertices; use partition 'ego'"):
+        train(fed, METHOD, data, world.task, METHOD.config())
+
+
+def test_no_training_vertex_is_refused() -> None:
+    world = make_world()
+    none = np.zeros_like(world.split.train)
+    world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
+    with pytest.raises(InputError, match="no device has a training vertex"):
+        run_local("lumos", world)
+
+
+def test_a_feature_outside_its_bounds_is_refused() -> None:
+    world = make_world()
+    graph = replace(world.graph, x=world.graph.x * 3)
+    with pytest.raises(InputError, match=r"outside feature_low"):
+        run_local("lumos", World(graph, world.split, world.partition))
