@@ -6,17 +6,18 @@ they are, on the leaf beside it. The weights are broadcast; dropout follows from
 gives u `hidden` numbers that are a known function of x_v, another one in each round. Epsilon covers the bits
 of features that v sent; it does not cover these.
 
-The attacker here is u, alone: it solves for x_v. Where it has guessed right which ReLUs are open, the function
-is linear in x_v. So it solves a linear least-squares problem within the public bounds, with few deviations
-from the public `feature_mean` preferred (ADMM: Boyd, Parikh, Chu, Peleato and Eckstein, Foundations and Trends
-in Machine Learning 2011, section 6.4), guesses the ReLUs again, and goes on. What decides is how many of the
-numbers are independent, against how many features there are, and how many of these are not the mean.
+The attacker here is u, alone: it solves for x_v. Where it has guessed right which ReLUs are open, the
+function is linear in x_v. So it solves a linear least-squares problem within the public bounds, with few
+deviations from the public `feature_mean` preferred (ADMM: Boyd, Parikh, Chu, Peleato and Eckstein,
+Foundations and Trends in Machine Learning 2011, section 6.4), guesses the ReLUs again, and goes on. What
+decides is how many of the numbers are independent, against how many features there are and how many
+are not the mean.
 
-Training is run again in this process, up to the last round that is used: nothing is sent to anyone. Without a
-noise_seed the noise on the features cannot be drawn again; it is drawn anew, by the same law. Secure
-comparisons are replaced by simulated ones, whose outcomes are the same. At most EQUATIONS numbers are used,
-from rounds evenly spread over the run; a failure on more features than that proves nothing. With three layers
-u is taken to know how many neighbours v keeps."""
+Training is run again in this process, up to the last round that is used: nothing is sent to anyone. Without
+a noise_seed the noise on the features cannot be drawn again; it is drawn anew, by the same law. Secure
+comparisons are replaced by simulated ones and secure aggregation by a sum in clear, which come to the same.
+At most EQUATIONS numbers are used, from rounds evenly spread over the run; where there are more features, a
+failure proves nothing. With three layers u is taken to know how many neighbours v keeps."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,10 +40,13 @@ from graphfed.random import fold
 
 __all__ = ["CHECK", "Seen", "overhear", "solve"]
 
-#: Pairs of devices that are looked at, and the numbers that one attacker uses.
-PAIRS, EQUATIONS = 10, 1600
+#: Pairs of devices that are looked at, fewer where there are more than so many features; and the numbers that
+#: one attacker uses.
+PAIRS, FEW_PAIRS, MANY_FEATURES, EQUATIONS = 10, 4, 512, 1600
 #: A device counts as read where every feature is as close to the truth as this, relative to the bounds.
 CLOSE = 0.05
+#: How often the ReLUs are guessed again, with a preference among what fits and then without; steps of ADMM.
+STEPS, POLISHING, ITERATIONS = 25, 6, 200
 TRANSFER = "lumos/leaf_embeddings"
 Weights = dict[str, Tensor]
 
@@ -78,7 +82,8 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and keep what the attackers get; also what they do not have: their neighbours' features
     [S, F], and the mean over all devices [F]."""
     config, inputs = audited.config, audited.inputs
-    training = replace(config.training, comparison="simulated")  # type: ignore[call-arg]
+    in_clear: dict[str, Any] = {"comparison": "simulated", "aggregation": "clear"}
+    training = replace(config.training, **in_clear)
     assert isinstance(training, LumosConfig)
     count = inputs.partition.num_sites
     fed = _Listening(count, config.device)
@@ -88,7 +93,8 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     with fed.phase("setup", round=0):
         state = config.method.setup(fed, data, task, training)
     devices = state.prepared.devices.parts[0]
-    pairs = np.random.default_rng(0).permutation(devices.forest.num_pairs)[:PAIRS]
+    pairs = np.random.default_rng(0).permutation(devices.forest.num_pairs)
+    pairs = pairs[: PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS]
     used = rounds_used(audited.result.rounds, training.hidden)
     weights, keys, embeddings = [], [], []
     for number in range(1, used[-1] + 1):
@@ -149,29 +155,31 @@ def linearised(seen: Seen, x: Tensor, config: LumosConfig) -> tuple[Tensor, Tens
     return torch.stack(slopes, 1).double(), torch.stack(short, 1).double()
 
 
-def solve(seen: Seen, config: LumosConfig, steps: int = 30) -> tuple[Tensor, list[int]]:
-    """The features [S, F] that the attackers find, and the rank of each one's last equations."""
-    first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H']
+def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
+    """The features [S, F] that the attackers find, and how many of each one's numbers are independent [S]."""
+    first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H]
     # A round's numbers grow with its weights, and so does their rounding: each counts alike.
     scale = torch.tensor([_size(weights) for weights in seen.weights], dtype=torch.float64)
     x = torch.full((len(seen.sent), first.shape[1]), config.feature_mean, dtype=torch.float64)
     best, least = x.clone(), torch.full((len(x),), torch.inf, dtype=torch.float64)
-    ranks = [0] * len(x)
-    for step in range(steps + 1):
+    ranks = torch.zeros(len(x), dtype=torch.int64)
+    for step in range(STEPS + POLISHING + 1):
         slopes, short = linearised(seen, x, config)
         short = short / scale[:, None]
         left = short.flatten(1).norm(dim=1)
         best, least = torch.where((left < least)[:, None], x, best), torch.minimum(left, least)
-        if step == steps:
-            break
-        # Trust in the guessed ReLUs grows, and the wish for few deviations falls.
-        stay, few = max(1e-8, 10 ** (-1 - step / 4)), 10 ** (-3 - step / steps)
         for i in range(len(x)):
+            # Numbers that determine the features need no preference among those that fit.
+            determined = step >= STEPS and int(ranks[i]) == x.shape[1]
+            if step == STEPS + POLISHING or (step >= STEPS and not determined):
+                continue
             matrix = torch.einsum("thk,tfk->thf", slopes[i] / scale[:, None, None], first).flatten(0, 1)
-            target = short[i].flatten() + matrix @ x[i]
-            if step == steps - 1:
+            if step == STEPS - 1:
                 ranks[i] = _rank(matrix)
-            x[i] = _bounded(matrix, target, x[i], stay, few, config)
+            # Trust in the guessed ReLUs grows, and the wish for few deviations falls.
+            stay, few = max(1e-8, 10 ** (-1 - 7 * step / STEPS)), 10 ** (-3 - step / STEPS)
+            target = short[i].flatten() + matrix @ x[i]
+            x[i] = _bounded(matrix, target, x[i], stay, 0.0 if determined else few, config)
     return best, ranks
 
 
@@ -192,7 +200,7 @@ def _bounded(a: Tensor, b: Tensor, start: Tensor, stay: float, few: float, confi
     inverse = _Inverse(a, rho + stay)
     constant = a.T @ b + stay * start
     z, u = start, torch.zeros_like(start)
-    for _ in range(300):
+    for _ in range(ITERATIONS):
         x = inverse(constant + rho * (z - u))
         z = x + u - config.feature_mean
         z = z.sign() * (z.abs() - few / rho).clamp(min=0) + config.feature_mean
@@ -259,7 +267,7 @@ def run(audited: AuditedRun) -> Finding:
     guessed = int(((truth - training.feature_mean).abs().amax(1) <= close).sum())
     devices, features = truth.shape
     equations = seen.embeddings.shape[0] * seen.embeddings.shape[2]
-    rank = float(np.mean(ranks))
+    rank = float(ranks.double().mean())
     drawn = "" if training.noise_seed is not None else "; noise drawn anew by the same law"
     return Finding(
         result=f"one neighbour reads all {features} features of {read} of {devices} devices, and "
@@ -291,8 +299,8 @@ def run(audited: AuditedRun) -> Finding:
 CHECK = Check(
     name="lumos_features",
     tests="features of a device, from the embeddings that a neighbour gets",
-    attacker="one neighbour that a device keeps: in every round its leaf's embedding and the weights; the seed "
-    "of dropout, and what it sent itself",
+    attacker="one neighbour that a device keeps: its leaf's embedding and the weights of every round; the "
+    "seed of dropout; what it sent itself",
     run=run,
     methods=("lumos",),
     transfers=(TRANSFER,),
