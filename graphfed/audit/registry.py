@@ -16,6 +16,7 @@ CHECKS: dict[str, str] = {
     "fedgcn_features": "graphfed.audit.fedgcn_features",
     "split_features": "graphfed.audit.split_features",
     "split_labels": "graphfed.audit.split_labels",
+    "lumos_features": "graphfed.audit.lumos_features",
 }
 
 

@@ -1,7 +1,9 @@
 """A transcript: what the server receives and sends, message by message, in a run made again in this process.
 
-The run is the same program with the same seeds on the same data, so what crosses here is what crossed there.
-The ledger counts bytes and keeps no values; an audit needs the values."""
+The run is the same program with the same seeds on the same data, so what crosses here is what crossed there;
+but privacy noise from the operating system's entropy is drawn anew, by the same law. Nothing is sent to
+anyone: this is a simulation, and spends no privacy budget. The ledger counts bytes and keeps no values; an
+audit needs the values."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -106,13 +106,14 @@ def _print_list(data_dir: Path | None) -> None:
     from graphfed.data.datasets import available
     from graphfed.experiment.recipe import read_recipe, recipe_names
 
-    ready = {row.name: row.ready for row in available(data_dir)}
+    known = {row.name: row for row in available(data_dir)}
     table = Table()
     for column in ("paper", "item", "what it is", "data", "runs", "quick"):
         table.add_column(column, overflow="fold")
     for name in recipe_names():
         for item in read_recipe(name).items.values():
-            data = ", ".join(d if ready.get(d, True) else f"{d} (missing)" for d in item.data)
+            missing = [d for d in item.data if d in known and not item.usable(known[d])]
+            data = ", ".join(f"{d} (missing)" if d in missing else d for d in item.data)
             runs = (str(version.runs) for version in (item, item.quick()))
             table.add_row(name, item.name, item.title, data, *runs)
     show(table)

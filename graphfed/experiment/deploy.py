@@ -18,6 +18,7 @@ import torch
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import EVERY, checked_training
+from graphfed.experiment.deployed import check_sets_up_again
 from graphfed.experiment.progress import show_news, show_progress
 from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.run import Result, now, peak_rss_mb, versions, write_manifest
@@ -119,11 +120,12 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     """Predict with the model of the deployed run in `folder`, all places together, on what the sites' data is
     now. Each site keeps its predictions: the path of the file in its kit.
 
-    Raises what `deploy` raises."""
+    Raises what `deploy` raises; InputError also for a method that would release noised values again."""
     manifest = read_manifest(folder)
     if not (folder / "result.json").exists():
         raise InputError(f"{folder} holds no finished run; go on with it: graphfed resume {folder}")
     asked, method, config, kit = _asked(folder, manifest)
+    check_sets_up_again(method, str(asked["run"]))
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
     wanted = request(kit.project, method, METHODS[method.name], config, **options)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())

@@ -52,7 +52,7 @@ from graphfed.runtime.interrupts import Wish
 if TYPE_CHECKING:
     from graphfed.runtime.nvflare.place import Place
 
-__all__ = ["MESSAGES", "TRIAL", "predict_place", "run_place"]
+__all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
 
 #: The transfers of joining, in words (see `Method.messages`).
 MESSAGES = {
@@ -125,7 +125,9 @@ def predict_place(
     present data, set up as for training, and a file of predictions at each site. arguments: as for training,
     and `stamp`, which the files' names end with.
 
-    InputError also where this place has no finished run of that name."""
+    InputError also where this place has no finished run of that name, and for a method that would release
+    noised values a second time."""
+    check_sets_up_again(_accepted(arguments, place)[0], str(arguments["run"]))
     with _taking_part(fed, arguments, place) as part:
         if not (part.folder / "result.json").exists():
             raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train it first")
@@ -143,6 +145,15 @@ def predict_place(
             path = part.folder / f"predictions-{stamp}.parquet"
             _write_predictions(path, part.data.parts[0], fed.local_parts(predictions)[0], part.site)
         write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
+
+
+def check_sets_up_again(method: Method, run: str) -> None:
+    """InputError where setting a method up once more would spend its privacy budget once more."""
+    if method.restore is not None:
+        raise InputError(
+            f"{method.name} released noised values when {run!r} was trained, and predicting anew would "
+            f"release more; each site has its predictions in runs/{run}/predictions.parquet of its kit"
+        )
 
 
 @contextmanager

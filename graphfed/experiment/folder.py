@@ -55,6 +55,7 @@ __all__ = [
     "open_folder",
     "plain",
     "read_json",
+    "read_predictions",
     "weight_arrays",
     "write_run",
 ]
@@ -344,6 +345,18 @@ def write_predictions(path: Path, table: Any) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def read_predictions(folder: Path) -> Any:
+    """The table that `write_predictions` wrote into a run's folder; InputError when it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "predictions.parquet"
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
 
 
 def predicted_table(

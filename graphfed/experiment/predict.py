@@ -13,11 +13,12 @@ import numpy as np
 from graphfed.data.graph import Graph, Split
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
-from graphfed.experiment.folder import Predictions, check_new_file, predicted_table
+from graphfed.experiment.folder import Predictions, check_new_file, predicted_table, read_predictions
 from graphfed.experiment.pair_table import PairPredictions
 from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
 from graphfed.experiment.run import Inputs, load_graph, pooled_partition, predictions_of
 from graphfed.files import read_tensors, write_bytes
+from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import LINK_PREDICTION
 
 if TYPE_CHECKING:
@@ -44,8 +45,11 @@ def predict(
     None: the run's own. nodes: ids of the vertices to predict (their numbers where the graph has no ids), in
     the order they are wanted; None: every vertex. data_dir: where data files are now.
 
+    A method whose set-up releases noised values must not release them twice (`Method.restore`): of its runs
+    the predictions are those that the run wrote, of its own graph.
+
     Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
-    the graph, and another graph where every client has a model of its own."""
+    the graph, and another graph where every client has a model of its own or noised values were released."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     if manifest.get("config", {}).get("task") == LINK_PREDICTION and not (data is None and nodes is None):
@@ -58,6 +62,9 @@ def predict(
             f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
             f"{folder}"
         )
+    name = str(manifest.get("config", {}).get("method", ""))
+    if name in METHODS and get_method(name).restore is not None and "deployment" not in manifest:
+        return _written(folder, manifest, name, data, nodes)
     if data is None:
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
@@ -69,7 +76,18 @@ def predict(
     if data is not None:
         # Another graph is one site's, has no split, and numbers its classes in its own way.
         table = table.drop_columns(["split", "site", "label"])
-    return table if nodes is None else _chosen(table, inputs.graph, nodes)
+    return table if nodes is None else _chosen(table, inputs.graph.name, nodes)
+
+
+def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, nodes: Any) -> Any:
+    """The rows of predictions.parquet: nothing is set up, and so nothing is released."""
+    if data is not None:
+        raise InputError(
+            f"{method} would release noised values of another graph's clients, and its model is of use with "
+            "theirs only; leave data out (the run's own predictions), or train on that graph"
+        )
+    table = read_predictions(folder)
+    return table if nodes is None else _chosen(table, str(manifest["data"]["name"]), nodes)
 
 
 def _other_inputs(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> Inputs:
@@ -209,18 +227,18 @@ def _stored_rows(like: Any, full: Any) -> Any:
     return like.with_values(torch.cat([rows, full[0]]))
 
 
-def _chosen(table: Any, graph: Graph, nodes: Any) -> Any:
-    """The rows of some vertices, in the order they are asked for."""
+def _chosen(table: Any, graph: str, nodes: Any) -> Any:
+    """The rows of some vertices of the graph of that name, in the order they are asked for."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     wanted = pa.array([str(node) for node in nodes], pa.string())
-    names = table["vertex"].cast(pa.string()) if graph.ids is None else table["id"]
+    names = table["id" if "id" in table.column_names else "vertex"].cast(pa.string())
     known = pc.index_in(wanted, value_set=names.combine_chunks())
     missing = np.flatnonzero(pc.is_null(known).to_numpy(zero_copy_only=False))
     if missing.size:
         raise InputError(
-            f"vertex {shown(wanted[int(missing[0])].as_py())} is not in {graph.name!r} ({missing.size} of "
+            f"vertex {shown(wanted[int(missing[0])].as_py())} is not in {graph!r} ({missing.size} of "
             f"{len(wanted)} are not); give ids of its vertices"
         )
     return table.take(known)

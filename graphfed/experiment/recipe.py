@@ -7,25 +7,35 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
       <item>:                    a table or figure
         title, source            what it is, and where the printed figures are from
         notes: [...]             how the protocols differ
-        metric: accuracy         of the test vertices; several as in [accuracy, macro_f1]
+        metric: accuracy         of the test part; several as in [accuracy, macro_f1]; score: what decides in
+                                 the run's task; or a path into result.json, as seconds.per_round
+        called: {metric: words}  what a metric is called in tables and drawings
         seeds: [...]             or a range, 0-39; a row may have its own
         options: {...}, set: {...}         common to the rows, as in a config file
-        quick: {seeds: [...], rounds: ...} what replaces them with --quick
+        quick: {seeds: [...], rounds: ..., set: {...}}     what replaces them with --quick
         x: data holders          for lines: what the axis shows
         panels: [...]            for lines: the order of the drawings (default: that of the rows)
         rows:
           - {label, method, options: {...}, set: {...}, seeds: [...], printed: {mean, std}}
           - {panel, series, x: 2, method, ..., printed: {accuracy: {mean, std}, macro_f1: {mean, std}}}
           - {panel, series, over: {clients: [2, 3]}, method, ..., printed: {mean: [..], std: [..]}}
+          - {..., relative: {to: <label of a row>, printed: -16.29}}        a list for several rows
+          - {..., quick: false}  left out with --quick
       <item>:                    other metrics of the same runs
         title, source, metric, runs_of: <item>
       <item>:                    no runs: how many vertices of each class each holder has
         title, source, kind: class_counts, options: {...}, set: {...}
         rows:
           - {label, options: {...}, set: {...}, printed: [...]}      each holder's total
+      <item>:                    no runs: who keeps which edge in Lumos, by balancer
+        title, source, kind: workloads, seeds, quick
+        rows:
+          - {panel, series, options: {data: ...}, set: {...}, printed: 39}      the largest workload
 
-printed is in percent where the metric is a share, null where nothing was printed. `over` has one key, an
-option or a setting, and stands for one row for each of its values, which is the row's x.
+printed is in percent where the metric is a share, null where nothing was printed; that of `relative` is how
+many percent the row is above the other (or below: negative). `over` has one key, an option or a setting, and
+stands for one row for each of its values, which is the row's x. What --quick runs on other data has no
+printed figures.
 """
 
 import math
@@ -34,16 +44,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from graphfed.data.datasets import Availability
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.config import OPTIONS
 from graphfed.experiment.plan import chosen_seeds, parse_seeds
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["PERCENT", "Item", "Printed", "Recipe", "RecipeRow", "read_recipe", "recipe_names"]
+__all__ = [
+    "PERCENT",
+    "SCORE",
+    "Item",
+    "Printed",
+    "Recipe",
+    "RecipeRow",
+    "Relative",
+    "read_recipe",
+    "recipe_names",
+]
 
 FOLDER = Path(__file__).parent / "recipes"
+#: The metric that decides in a run's task: accuracy, or the AUC.
+SCORE = "score"
 #: Metrics that are shares, printed in percent.
-PERCENT = ("accuracy", "macro_f1", "auc")
+PERCENT = ("accuracy", "macro_f1", "auc", SCORE)
+#: What the rows of the kind workloads may have printed.
+_LARGEST = "largest"
 #: What the rows of an item may set; the seeds are the item's, the folder the reproduction's.
 _OPTIONS = tuple(key for key in OPTIONS if key not in ("method", "seed", "out", "set", "data_dir"))
 
@@ -57,10 +82,19 @@ class Printed:
 
 
 @dataclass(frozen=True)
+class Relative:
+    """How a row compares with another of its item. to: the other's label; printed: by metric, in percent of
+    the other's, what is absent was not printed."""
+
+    to: str
+    printed: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class RecipeRow:
     """One line: a method with options and settings. printed: by metric, what is absent was not printed.
     panel, series, x: which point of which line, where the item has an x. totals: printed ones of the holders,
-    of class_counts."""
+    of class_counts. relative: to which rows it is compared. quick: whether --quick has it."""
 
     label: str
     method: str
@@ -72,26 +106,30 @@ class RecipeRow:
     series: str = ""
     x: float | None = None
     totals: tuple[int, ...] | None = None
+    relative: tuple[Relative, ...] = ()
+    quick: bool = True
 
 
 @dataclass(frozen=True)
 class Item:
-    """One table or figure; options, settings and seeds are those of its rows. metrics: () of class_counts, of
-    which only the first seed is dealt. runs_in: the item that has the runs, itself or its runs_of. x: what
-    the axis shows, None where the rows are no points of lines."""
+    """One table or figure; options, settings and seeds are those of its rows. metrics: () of the kinds
+    without runs, which have only the first seed. runs_in: the item that has the runs, itself or its runs_of.
+    x: what the axis shows, None where the rows are no points of lines. called: words for a metric."""
 
     name: str
     title: str
     source: str
     notes: tuple[str, ...]
-    kind: Literal["runs", "class_counts"]
+    kind: Literal["runs", "class_counts", "workloads"]
     metrics: tuple[str, ...]
     rows: tuple[RecipeRow, ...]
     quick_seeds: tuple[int, ...]
     quick_options: Mapping[str, Any]
+    quick_settings: Mapping[str, Any]
     runs_in: str
     x: str | None = None
     panels: tuple[str, ...] = ()
+    called: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def data(self) -> list[str]:
@@ -105,8 +143,38 @@ class Item:
 
     def quick(self) -> "Item":
         """The short version."""
-        rows = (replace(row, options={**row.options, **self.quick_options}) for row in self.rows)
-        return replace(self, rows=tuple(rows)).with_seeds(self.quick_seeds)
+        rows = [
+            replace(
+                row,
+                options={**row.options, **self.quick_options},
+                settings={**row.settings, **self.quick_settings},
+            )
+            for row in self.rows
+            if row.quick
+        ]
+        there = {row.label for row in rows}
+        rows = [replace(row, relative=tuple(r for r in row.relative if r.to in there)) for row in rows]
+        panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
+        short = replace(self, rows=tuple(rows), panels=panels).with_seeds(self.quick_seeds)
+        return short._on_other_data() if "data" in self.quick_options else short
+
+    def _on_other_data(self) -> "Item":
+        """Without the printed figures, which are of other data."""
+        rows = [
+            replace(
+                row,
+                printed={},
+                totals=None,
+                relative=tuple(replace(relative, printed={}) for relative in row.relative),
+            )
+            for row in self.rows
+        ]
+        title = f"{self.title} (quick: on {', '.join(self.data)})"
+        return replace(self, title=title, rows=tuple(rows))
+
+    def usable(self, data: Availability) -> bool:
+        """Whether what is there of a data set is enough: features have no part in who keeps an edge."""
+        return data.ready or (self.kind == "workloads" and data.place is not None)
 
     def with_seeds(self, seeds: tuple[int, ...]) -> "Item":
         """The same with other seeds in every row."""
@@ -153,14 +221,21 @@ def read_recipe(paper: str) -> Recipe:
 
 _ABOUT = ("title", "source")
 _DEALT = ("options", "set")
-#: The keys of the three kinds of items: those needed, and those allowed beside them.
-_RUNS = (*_ABOUT, "metric", "seeds", "quick", "rows"), (*_DEALT, "notes", "kind", "x", "panels")
-_RUNS_OF = (*_ABOUT, "metric", "runs_of"), ("notes",)
+#: The keys of the kinds of items: those needed, and those allowed beside them.
+_RUNS = (*_ABOUT, "metric", "seeds", "quick", "rows"), (*_DEALT, "notes", "kind", "x", "panels", "called")
+_RUNS_OF = (*_ABOUT, "metric", "runs_of"), ("notes", "called")
 _COUNTS = (*_ABOUT, "kind", "rows"), (*_DEALT, "notes", "seeds")
-#: The keys of a row, beside its method.
-_RUNS_ROW = (*_DEALT, "label", "seeds", "printed", "over")
+_WORKLOADS = (*_ABOUT, "kind", "rows", "quick"), (*_DEALT, "notes", "seeds", "panels")
+#: The keys of a row, those needed and those allowed, by what the item draws.
+_EVERY_ROW = (*_DEALT, "label", "printed")
+_RUNS_ROW = (*_EVERY_ROW, "seeds", "over", "relative", "quick")
 _POINT = ("panel", "series", "x")
-_COUNTS_ROW = (*_DEALT, "label", "printed", "over")
+_ROW_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "dots": (("method",), (*_RUNS_ROW, *_POINT)),
+    "points": (("method",), (*_RUNS_ROW, *_POINT)),
+    "counts": ((), (*_EVERY_ROW, "over")),
+    "workloads": (("series",), (*_EVERY_ROW, "panel", "quick")),
+}
 
 
 def _items(where: str, told: Any) -> dict[str, Item]:
@@ -201,7 +276,7 @@ def _check_kind(where: str, content: Mapping[str, Any], with_runs: Sequence[str]
             hint = did_you_mean(str(base), with_runs) if with_runs else "no item has runs"
             raise InputError(f"{where}: runs_of {shown(base)} names no item with runs of its own; {hint}")
         return
-    kinds = {"runs": _RUNS, "class_counts": _COUNTS}
+    kinds = {"runs": _RUNS, "class_counts": _COUNTS, "workloads": _WORKLOADS}
     kind = content.get("kind", "runs")
     if not isinstance(kind, str) or kind not in kinds:
         raise InputError(f"{where}: unknown kind {shown(kind)}; {did_you_mean(str(kind), kinds)}")
@@ -210,18 +285,21 @@ def _check_kind(where: str, content: Mapping[str, Any], with_runs: Sequence[str]
 
 def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, ...]) -> Item:
     """An item with rows of its own; known: the metrics that these may have printed."""
-    counts = content.get("kind") == "class_counts"
+    kind = content.get("kind", "runs")
     seeds = _seeds(where, content.get("seeds", [0]))
-    quick = {"seeds": [*seeds]} if counts else content["quick"]
-    _mapping(f"{where}, quick", quick, ("seeds",), _OPTIONS)
+    quick = content.get("quick", {})
+    _mapping(f"{where}, quick", quick, ("seeds",) if kind == "runs" else (), (*_OPTIONS, "seeds", "set"))
+    quick_options = {key: value for key, value in quick.items() if key not in ("seeds", "set")}
+    quick_settings = _mapping(f"{where}, quick, set", quick.get("set", {}))
+    metrics = _metrics(where, content["metric"]) if kind == "runs" else ()
     shared = _Shared(
         options=_mapping(f"{where}, options", content.get("options", {}), (), _OPTIONS),
         settings=_mapping(f"{where}, set", content.get("set", {})),
         seeds=seeds,
-        metrics=() if counts else _metrics(where, content["metric"]),
-        known=known,
-        drawn="counts" if counts else "points" if "x" in content else "dots",
-        fixed=tuple(key for key in quick if key != "seeds"),
+        metrics=(_LARGEST,) if kind == "workloads" else metrics,
+        known=(_LARGEST,) if kind == "workloads" else known,
+        drawn=_drawn(content),
+        fixed=(*quick_options, *quick_settings),
     )
     if not isinstance(content["rows"], list) or not content["rows"]:
         raise InputError(f"{where} needs a list of rows")
@@ -232,20 +310,46 @@ def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, .
     if "x" in content:
         points = [f"{row.series!r} at {row.x}" + (row.panel and f" in {row.panel!r}") for row in rows]
         _require_different(where, "points of", points)
+    _check_relative(where, rows)
+    if not any(row.quick for row in rows):
+        raise InputError(f"{where}: no row is left with --quick; leave 'quick: false' out of one")
     return Item(
         name=name,
         title=str(content["title"]),
         source=str(content["source"]),
         notes=_notes(content),
-        kind="class_counts" if counts else "runs",
-        metrics=shared.metrics,
+        kind=kind,
+        metrics=metrics,
         rows=tuple(rows),
-        quick_seeds=_seeds(f"{where}, quick", quick["seeds"]),
-        quick_options={key: value for key, value in quick.items() if key != "seeds"},
+        quick_seeds=_seeds(f"{where}, quick", quick["seeds"]) if "seeds" in quick else seeds,
+        quick_options=quick_options,
+        quick_settings=quick_settings,
         runs_in=name,
         x=_text(where, "x", content["x"]) if "x" in content else None,
         panels=_panels(where, content, rows),
+        called=_called(where, content, metrics),
     )
+
+
+def _drawn(content: Mapping[str, Any]) -> Literal["dots", "points", "counts", "workloads"]:
+    if content.get("kind", "runs") == "runs":
+        return "points" if "x" in content else "dots"
+    return "counts" if content["kind"] == "class_counts" else "workloads"
+
+
+def _check_relative(where: str, rows: Sequence[RecipeRow]) -> None:
+    """InputError where a row is compared with one that is not there, or that shares no seed with it."""
+    seeds = {row.label: {*row.seeds} for row in rows}
+    for row in rows:
+        named = f"{where}, {row.label}: relative"
+        for relative in row.relative:
+            if relative.to not in seeds:
+                raise InputError(f"{named} to {shown(relative.to)}; {did_you_mean(relative.to, seeds)}")
+            if relative.to == row.label:
+                raise InputError(f"{named} to itself; name another row")
+            if not seeds[relative.to] & {*row.seeds}:
+                raise InputError(f"{named} to {shown(relative.to)}, which has none of its seeds")
+        _require_different(named, "comparisons with", [shown(relative.to) for relative in row.relative])
 
 
 def _same_runs(name: str, content: Mapping[str, Any], base: Item) -> Item:
@@ -256,7 +360,8 @@ def _same_runs(name: str, content: Mapping[str, Any], base: Item) -> Item:
         title=str(content["title"]),
         source=str(content["source"]),
         notes=_notes(content) if "notes" in content else base.notes,
-        metrics=_metrics("", content["metric"]),
+        metrics=(metrics := _metrics("", content["metric"])),
+        called=_called(name, content, metrics) if "called" in content else base.called,
     )
 
 
@@ -271,6 +376,16 @@ def _metrics(where: str, told: Any) -> tuple[str, ...]:
     return tuple(metrics)
 
 
+def _called(where: str, content: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, str]:
+    told = _mapping(f"{where}, called", content.get("called", {}))
+    for metric in told:
+        if metric not in metrics:
+            raise InputError(
+                f"{where}: called {shown(metric)} is no metric of the item; {did_you_mean(metric, metrics)}"
+            )
+    return {metric: _text(where, f"called {metric}", words) for metric, words in told.items()}
+
+
 def _notes(content: Mapping[str, Any]) -> tuple[str, ...]:
     notes = content.get("notes", [])
     return tuple(str(note) for note in (notes if isinstance(notes, list) else [notes]))
@@ -279,9 +394,10 @@ def _notes(content: Mapping[str, Any]) -> tuple[str, ...]:
 def _panels(where: str, content: Mapping[str, Any], rows: Sequence[RecipeRow]) -> tuple[str, ...]:
     """The panels in their order; () where the rows are no points."""
     there = dict.fromkeys(row.panel for row in rows)
+    with_panels = _drawn(content) in ("points", "workloads")
     if "panels" not in content:
-        return tuple(there) if "x" in content else ()
-    if "x" not in content:
+        return tuple(there) if with_panels else ()
+    if not with_panels:
         raise InputError(f"{where}: panels are of lines, and there is no x; say what the axis shows")
     if not isinstance(content["panels"], list) or not content["panels"]:
         raise InputError(f"{where}: panels must be a list of names (found {shown(content['panels'])})")
@@ -309,16 +425,14 @@ class _Shared:
     seeds: tuple[int, ...]
     metrics: tuple[str, ...]
     known: tuple[str, ...]
-    drawn: Literal["dots", "points", "counts"]
+    drawn: Literal["dots", "points", "counts", "workloads"]
     fixed: tuple[str, ...]
 
 
 def _rows(where: str, number: int, told: Any, shared: _Shared) -> list[RecipeRow]:
     """The row, or those that its `over` stands for."""
-    counts = shared.drawn == "counts"
     named = f"{where}, row {number}"
-    keys = ((), _COUNTS_ROW) if counts else (("method",), (*_RUNS_ROW, *_POINT))
-    content = _mapping(named, told, *keys)
+    content = _mapping(named, told, *_ROW_KEYS[shared.drawn])
     named = f"{where}, {_text(named, 'label', content['label'])}" if "label" in content else named
     for key in _POINT if shared.drawn == "dots" else ():
         if key in content:
@@ -355,6 +469,10 @@ def _points(
         _number(where, f"over {key}", value)
     _require_different(where, f"values of {key}", [shown(value) for value in values])
     printed = _each(f"{where}, printed", content.get("printed"), len(values))
+    relative = [
+        {"to": to["to"], "printed": _each(f"{where}, relative to {to['to']}", to.get("printed"), len(values))}
+        for to in _relative_told(where, content)
+    ]
     label = content.get("label", "")
     return [
         {
@@ -362,9 +480,10 @@ def _points(
             kind: {**own[kind], key: value},
             "x": value,
             "printed": there,
+            "relative": [{**to, "printed": to["printed"][place]} for to in relative],
             **({"label": f"{label} {value}"} if label or shared.drawn != "points" else {}),
         }
-        for value, there in zip(values, printed, strict=True)
+        for place, (value, there) in enumerate(zip(values, printed, strict=True))
     ]
 
 
@@ -394,9 +513,14 @@ def _row(where: str, content: Mapping[str, Any], shared: _Shared) -> RecipeRow:
         raise InputError(f"{where} has no 'label'")
     counts = shared.drawn == "counts"
     printed = content.get("printed")
+    if shared.drawn == "workloads":
+        _mapping(f"{where}, options", content["options"], (), ("data",))
+        printed = {"mean": printed}
+    if not isinstance(content.get("quick", True), bool):
+        raise InputError(f"{where}: quick must be true or false (found {shown(content['quick'])})")
     return RecipeRow(
         label=_folder_name(where, "the label", label),
-        method="isolated" if counts else str(content["method"]),
+        method=_METHODS.get(shared.drawn) or str(content["method"]),
         options={**shared.options, **content["options"]},
         settings={**shared.settings, **content["set"]},
         seeds=_seeds(where, content["seeds"]) if "seeds" in content else shared.seeds,
@@ -405,7 +529,51 @@ def _row(where: str, content: Mapping[str, Any], shared: _Shared) -> RecipeRow:
         series=series,
         x=x,
         totals=_totals(where, printed) if counts else None,
+        relative=_relative(where, label, content, shared),
+        quick=content.get("quick", True),
     )
+
+
+#: Whose config the rows of kinds without runs have.
+_METHODS = {"counts": "isolated", "workloads": "lumos"}
+
+
+def _relative_told(where: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The comparisons of a row, of which a single one needs no list."""
+    told = content.get("relative", [])
+    entries = told if isinstance(told, list) else [told]
+    return [
+        {
+            **_mapping(f"{where}, relative", entry, ("to",), ("printed",)),
+            "to": _text(where, "to", entry["to"]),
+        }
+        for entry in entries
+    ]
+
+
+def _relative(where: str, label: str, content: Mapping[str, Any], shared: _Shared) -> tuple[Relative, ...]:
+    """printed: a number of the item's single metric, or numbers by metric. One of the rows of an `over` may
+    be what the others are compared with."""
+    found = []
+    for told in _relative_told(where, content):
+        if "over" in content and told["to"] == label:
+            continue
+        printed, named = told.get("printed"), f"{where}, relative to {told['to']}"
+        if not isinstance(printed, dict):
+            if printed is not None and len(shared.metrics) > 1:
+                raise InputError(
+                    f"{named}: the item has {len(shared.metrics)} metrics; say which are printed, as in "
+                    f"{{{shared.metrics[0]}: -16.29}}"
+                )
+            printed = {shared.metrics[0]: printed}
+        _mapping(f"{named}, printed", printed, (), shared.known)
+        figures = {
+            metric: _number(named, f"printed {metric}", figure)
+            for metric, figure in printed.items()
+            if figure is not None
+        }
+        found.append(Relative(told["to"], figures))
+    return tuple(found)
 
 
 def _printed(where: str, told: Any, shared: _Shared) -> dict[str, Printed]:

@@ -1,7 +1,8 @@
 """An item of a reproduction, as a table for a screen and drawn as SVG. Both read what reproduce.json has."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from graphfed.experiment.progress import human_seconds
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["draw", "table_of"]
+__all__ = ["draw", "draw_relative", "relative_table_of", "table_of"]
 
 #: Told apart by colour-blind readers too (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -31,28 +32,65 @@ def table_of(paper: str, item: Mapping[str, Any], hints: Sequence[str]) -> "Tabl
         caption=escape("\n".join([*hints, f"printed: {item['source']}", *item["notes"]])),
         caption_justify="left",
     )
-    columns, lines = _runs_cells(item) if item["kind"] == "runs" else _counts_cells(item)
+    cells = {"runs": _runs_cells, "class_counts": _counts_cells, "workloads": _workloads_cells}
+    columns, lines = cells[item["kind"]](item)
+    _fill(table, columns, lines)
+    return table
+
+
+def relative_table_of(paper: str, item: Mapping[str, Any]) -> "Table":
+    """A rich table of how rows compare with each other."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title=escape(f"{paper}/{item['item']}, relative: {item['title']}"),
+        caption="by how many percent of the other row's figure: over the seeds that both rows have",
+        caption_justify="left",
+    )
+    columns = ["row", "compared with"]
+    for metric in item["metrics"]:
+        group = f"{_name(item, metric)}: " if len(item["metrics"]) > 1 else ""
+        columns += [f"{group}ours", f"{group}paper"]
+    lines = []
+    for row in item["rows"]:
+        for there in row["relative"]:
+            line = [row["label"], there["to"]]
+            for metric in item["metrics"]:
+                printed = there["printed"][metric]
+                line += [_percent(there["ours"][metric]), "-" if printed is None else f"{printed:+.2f} %"]
+            lines.append(line)
+    _fill(table, columns, lines)
+    return table
+
+
+def _fill(table: "Table", columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from rich.markup import escape
+
     table.add_column(columns[0], overflow="fold")
     for name in columns[1:]:
         table.add_column(escape(name), justify="right")
     for line in lines:
         table.add_row(*(escape(cell) for cell in line))
-    return table
 
 
 def _runs_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    printed = [m for m in item["metrics"] if any(row["printed"][m] for row in item["rows"])]
     columns = ["row"]
     for metric in item["metrics"]:
         unit = " (%)" if metric in PERCENT else ""
-        group = f"{_name(metric)}: " if len(item["metrics"]) > 1 else ""
-        columns += [f"{group}ours{unit}", f"{group}printed{unit}", f"{group}difference"]
+        group = f"{_name(item, metric)}: " if len(item["metrics"]) > 1 else ""
+        columns.append(f"{group}ours{unit}")
+        if metric in printed:
+            columns += [f"{group}printed{unit}", f"{group}difference"]
     lines = []
     for row in item["rows"]:
         line = [row["label"]]
         for metric in item["metrics"]:
-            gap = row["difference"][metric]
-            line += [_figure(row["ours"][metric]), _figure(row["printed"][metric])]
-            line.append("-" if gap is None else f"{gap:+.2f}")
+            line.append(_figure(row["ours"][metric]))
+            if metric in printed:
+                gap = row["difference"][metric]
+                line += [_figure(row["printed"][metric]), "-" if gap is None else f"{gap:+.2f}"]
         lines.append([*line, str(len(row["seeds"])), human_seconds(row["seconds"])])
     return [*columns, "runs", "seconds"], lines
 
@@ -72,6 +110,25 @@ def _counts_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["row", "holder", *names, "train, val, test", "printed", "all vertices"], lines
 
 
+def _workloads_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    columns = ["row", "largest workload", "printed", "mean", "kept in all", "rounds"]
+    columns += ["comparisons", "comparing all again", "seconds"]
+    lines = []
+    for row in item["rows"]:
+        printed = "-" if row["printed"] is None else f"{row['printed']:g}"
+        line = [row["label"], str(row["largest"]), printed, f"{row['mean']:.2f}", str(row["pairs_kept"])]
+        counts = (row[key] for key in ("rounds", "comparisons", "comparisons_all_again"))
+        lines.append([*line, *(f"{n:,}".replace(",", " ") for n in counts), human_seconds(row["seconds"])])
+    return columns, lines
+
+
+def _percent(told: Mapping[str, Any]) -> str:
+    """``-12.30 ± 0.51 %``."""
+    if told["mean"] is None:
+        return "-"
+    return f"{told['mean']:+.2f}" + ("" if told["std"] is None else f" ± {told['std']:.2f}") + " %"
+
+
 def _figure(told: Mapping[str, Any] | None) -> str:
     """``80.69 ± 0.65``."""
     if told is None or told["mean"] is None:
@@ -79,12 +136,15 @@ def _figure(told: Mapping[str, Any] | None) -> str:
     return f"{told['mean']:.2f}" + ("" if told["std"] is None else f" ± {told['std']:.2f}")
 
 
-def _name(metric: str) -> str:
-    return metric.replace("_", " ")
+def _name(item: Mapping[str, Any], metric: str) -> str:
+    name: str = item["called"].get(metric, metric.replace("_", " "))
+    return name
 
 
-def _axis(metric: str) -> str:
-    return f"test {_name(metric)}{' (%)' if metric in PERCENT else ''}"
+def _axis(item: Mapping[str, Any], metric: str) -> str:
+    if "." in metric:  # a path into the result
+        return _name(item, metric)
+    return f"test {_name(item, metric)}{' (%)' if metric in PERCENT else ''}"
 
 
 # ---- drawn -------------------------------------------------------------------------------------------------
@@ -92,14 +152,25 @@ def _axis(metric: str) -> str:
 
 def draw(item: Mapping[str, Any]) -> bytes:
     """SVG: of runs a panel for each metric with both figures of every row, or, where the rows are points, a
-    panel for each (panel, metric) with a line for each series; of class counts a panel for each row."""
+    panel for each (panel, metric) with a line for each series; of class counts a panel for each row; of
+    workloads two for each panel: how many devices have which, and the largest against comparisons."""
+    if item["kind"] == "class_counts":
+        return _svg(item, _draw_counts)
+    if item["kind"] == "workloads":
+        return _svg(item, _draw_workloads)
+    return _svg(item, _draw_dots if item["x"] is None else _draw_lines)
+
+
+def draw_relative(item: Mapping[str, Any]) -> bytes:
+    """SVG: a panel for each metric with both figures of every comparison between rows."""
+    return _svg(item, _draw_relative)
+
+
+def _svg(item: Mapping[str, Any], drawn: "Callable[[Mapping[str, Any]], Figure]") -> bytes:
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.hashsalt": "graphfed", "svg.fonttype": "none"}):
-        if item["kind"] == "class_counts":
-            figure = _draw_counts(item)
-        else:
-            figure = _draw_dots(item) if item["x"] is None else _draw_lines(item)
+        figure = drawn(item)
         figure.suptitle(item["title"], fontsize="medium")
         image = io.BytesIO()
         figure.savefig(image, format="svg", metadata={"Date": None})
@@ -115,26 +186,77 @@ def _figure_of(rows: int, columns: int, width: float, height: float) -> "tuple[F
 
 
 def _draw_dots(item: Mapping[str, Any]) -> "Figure":
-    rows, metrics = item["rows"], item["metrics"]
-    figure, panels = _figure_of(1, len(metrics), 7 if len(metrics) == 1 else 5, 0.3 + 0.45 * len(rows))
-    for axes, metric in zip(panels[0], metrics, strict=True):
-        for name, marker, colour, shift in (
-            ("ours", "o", COLOURS[0], -0.14),
-            ("printed", "s", COLOURS[1], 0.14),
+    rows = [
+        (row["label"], {metric: (row["ours"][metric], row["printed"][metric]) for metric in item["metrics"]})
+        for row in item["rows"]
+    ]
+    axis = {metric: f"{_axis(item, metric)}: mean and deviation over runs" for metric in item["metrics"]}
+    return _dots(rows, axis)
+
+
+def _draw_relative(item: Mapping[str, Any]) -> "Figure":
+    rows = []
+    for row in item["rows"]:
+        for there in row["relative"]:
+            printed = {
+                m: None if p is None else {"mean": p, "std": None} for m, p in there["printed"].items()
+            }
+            told = {metric: (there["ours"][metric], printed[metric]) for metric in item["metrics"]}
+            rows.append((f"{row['label']}\nagainst {there['to']}", told))
+    axis = {metric: f"{_name(item, metric)}, relative difference (%)" for metric in item["metrics"]}
+    return _dots(rows, axis)
+
+
+def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]) -> "Figure":
+    """rows: a label, and by metric our figures and the printed ones; axis: a panel for each metric, and what
+    it shows."""
+    figure, panels = _figure_of(1, len(axis), 7 if len(axis) == 1 else 5, 0.3 + 0.45 * len(rows))
+    for axes, (metric, shows) in zip(panels[0], axis.items(), strict=True):
+        for which, (name, marker, colour, shift) in enumerate(
+            (("ours", "o", COLOURS[0], -0.14), ("printed", "s", COLOURS[1], 0.14))
         ):
-            told = _known([(n + shift, row[name][metric]) for n, row in enumerate(rows)])
+            told = _known([(n + shift, figures[metric][which]) for n, (_, figures) in enumerate(rows)])
             axes.errorbar(
                 [figures["mean"] for _, figures in told],
                 [n for n, _ in told],
                 xerr=[figures["std"] or 0.0 for _, figures in told],
                 fmt=marker, color=colour, capsize=3, label=name,
             )  # fmt: skip
-        labels = [row["label"] for row in rows] if axes is panels[0][0] else [""] * len(rows)
+        labels = [label for label, _ in rows] if axes is panels[0][0] else [""] * len(rows)
         axes.set_yticks(range(len(rows)), labels)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlabel(f"{_axis(metric)}: mean and deviation over runs")
+        axes.set_xlabel(shows)
         axes.grid(axis="x", alpha=0.3)
     panels[0][0].legend(loc="best")
+    return figure
+
+
+def _draw_workloads(item: Mapping[str, Any]) -> "Figure":
+    figure, grid = _figure_of(len(item["panels"]), 2, 5.2, 3.2)
+    series = list(dict.fromkeys(row["series"] for row in item["rows"]))
+    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(series)}
+    for (shares, costs), panel in zip(grid, item["panels"], strict=True):
+        for row in (row for row in item["rows"] if row["panel"] == panel):
+            style = {"color": colours[row["series"]], "label": row["series"]}
+            told, below = row["workloads"], list(accumulate(row["workloads"]["devices"]))
+            shares.step(told["values"], [n / row["devices"] for n in below], where="post", **style)
+            curve = row["curve"]
+            # Without any comparison a balancer is a point at the edge.
+            marker = {"marker": "o", "clip_on": False} if len(curve["largest"]) == 1 else {}
+            costs.step(
+                [max(1, n) for n in curve["comparisons"]], curve["largest"], where="post", **style, **marker
+            )
+        shares.set_xscale("symlog", linthresh=1)
+        shares.set_xlabel("workload (neighbours kept)")
+        shares.set_ylabel("share of the devices with at most this")
+        shares.legend(loc="lower right", fontsize="small")
+        costs.set_xscale("log")
+        costs.set_yscale("log")
+        costs.set_xlabel("comparisons so far")
+        costs.set_ylabel("largest workload")
+        for axes in (shares, costs):
+            axes.set_title(panel, fontsize="medium")
+            axes.grid(alpha=0.3)
     return figure
 
 
@@ -155,7 +277,7 @@ def _draw_lines(item: Mapping[str, Any]) -> "Figure":
                 _line(axes, there, color=colour, linestyle="--", marker="s", markerfacecolor="white")
                 printed = printed or bool(_known(there))
             axes.set_xlabel(item["x"])
-            axes.set_ylabel(_axis(metric))
+            axes.set_ylabel(_axis(item, metric))
             axes.set_title(panel, fontsize="medium")
             ticks = sorted({row["x"] for row in here})
             if len(ticks) <= 8:

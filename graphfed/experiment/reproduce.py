@@ -2,7 +2,9 @@
 
     manifest.json                     which recipe, whole or quick, with which seeds
     <item>/<row>-seed0/               the folder of every run, as `graphfed run` writes it
+    <item>/<row>-seed0/workloads.json of the kind workloads: what balancing gave
     <item>.svg                        both figures of every row, drawn
+    <item>-relative.svg               how rows compare with each other, where the recipe says so
     reproduce.json                    both figures, their difference, how the protocols differ
 
 A run that has ended is read and not run again, so a reproduction goes on where it stopped, and takes more
@@ -11,6 +13,7 @@ machine's cores nor on how many runs there are at a time."""
 
 import dataclasses
 import glob
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.data.datasets import DATASETS, available, search_folders
+from graphfed.data.graph import Graph
 from graphfed.data.overview import site_names
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
@@ -28,9 +32,12 @@ from graphfed.experiment.jobs import Run, check_jobs, run_all
 from graphfed.experiment.plan import InputCache, chosen_seeds, run_name, statistic
 from graphfed.experiment.progress import human_seconds
 from graphfed.experiment.recipe import PERCENT, Item, Recipe, RecipeRow, read_recipe
-from graphfed.experiment.recipe_plots import draw, table_of
+from graphfed.experiment.recipe_figures import compared, metric_of
+from graphfed.experiment.recipe_plots import draw, draw_relative, relative_table_of, table_of
 from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.run import Inputs, Result, execute, has_checkpoint, now, write_manifest
+from graphfed.experiment.workloads import FILE as WORKLOADS
+from graphfed.experiment.workloads import balanced_or_read, require_same, structure
 from graphfed.files import write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -46,14 +53,19 @@ TRIAL_ROUNDS = 2
 class Reproduction:
     """What was found. items: item, kind, title, source, notes, plot, and by kind
 
-    "runs": metrics, x (what the axis shows, None where the rows are no points of lines), panels, and rows:
-    label, panel, series, x, method, recipe (what differs from the default), seeds, rounds, seconds (of all
-    runs), folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means,
-    in the paper's unit; the last two are None where nothing was printed.
+    "runs": metrics, called (words for some of these), x (what the axis shows, None where the rows are no
+    points of lines), panels, relative_plot (None where no row is compared with another), and rows: label,
+    panel, series, x, method, recipe (what differs from the default), seeds, rounds, seconds (of all runs),
+    folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in the
+    paper's unit; the last two are None where nothing was printed; relative: for each row that it is compared
+    with to (its label) and by metric ours {mean, std, values} and printed, in percent of that row's figure.
 
     "class_counts": rows: label, seed, holders, classes, counts {all, split}, in a list [class] for each
     holder, totals {all, split}, one for each holder, and printed, which is None or such totals; split: of the
-    vertices in train, val or test."""
+    vertices in train, val or test.
+
+    "workloads": panels, and rows: label, panel, series, seed, folder, printed (the largest workload, or
+    None), difference, and what `workloads.balanced_or_read` gives."""
 
     paper: str
     title: str
@@ -73,7 +85,13 @@ class Reproduction:
     def tables(self) -> "list[Table]":
         """One table for each item, for a screen (rich tables)."""
         hint = "quick version: shows that everything runs; its figures are of fewer seeds and rounds"
-        return [table_of(self.paper, item, [hint] if self.quick else []) for item in self.items]
+        hints = [hint] if self.quick else []
+        tables = []
+        for item in self.items:
+            tables.append(table_of(self.paper, item, hints))
+            if item.get("relative_plot"):
+                tables.append(relative_table_of(self.paper, item))
+        return tables
 
 
 def reproduce(
@@ -116,12 +134,21 @@ def reproduce(
         _require_same(folder, manifest.get("reproduce"), asked)
     for row in rows:
         _require_same_runs(row)
+    balances = [balance for entry in items for balance in _balances(entry, folder, data_dir)]
+    for balance in balances:
+        require_same(balance.config, balance.folder)
     with files.open_folder(folder, resume=there, keep=_has_runs):
         cache = InputCache()
-        counted = {entry.name: _counted(entry, cache, data_dir) for entry in items if entry.kind != "runs"}
+        counted = {
+            entry.name: _counted(entry, cache, data_dir) for entry in items if entry.kind == "class_counts"
+        }
         runs = _missing_runs(rows, cache)
-        tell(_cost(runs, jobs))
+        tell(_cost(runs, sum(not balance.ended for balance in balances), jobs))
         write_manifest(folder, {**manifest, "reproduce": asked})
+        graphs: dict[Any, Graph] = {}
+        for balance in balances:
+            found_of = counted.setdefault(balance.item, [])
+            found_of.append(balance.row(folder, graphs, progress))
         run_all(runs, jobs=jobs, cache=cache, command=command, progress=progress)
         found = tuple(_found(entry, counted.get(entry.name), folder) for entry in items)
         finished = Reproduction(
@@ -130,6 +157,8 @@ def reproduce(
         try:
             for entry in found:
                 write_bytes(folder / entry["plot"], draw(entry))
+                if entry.get("relative_plot"):
+                    write_bytes(folder / entry["relative_plot"], draw_relative(entry))
             content = finished.to_json()
             # Items that the folder has from before stay, in the recipe's order.
             every = {entry["item"]: entry for entry in [*_items_before(folder), *content["items"]]}
@@ -187,7 +216,7 @@ def _require_data(recipe: Recipe, items: Sequence[Item], data_dir: str | Path | 
     known = {row.name: row for row in available(data_dir)}
     for item in items:
         for name in item.data:
-            if name in known and not known[name].ready:
+            if name in known and not item.usable(known[name]):
                 looked = ", ".join(str(folder) for folder in search_folders(data_dir))
                 lacking = ", ".join(known[name].missing) or "its files"
                 raise InputError(
@@ -286,15 +315,19 @@ def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
 
 def _check_metrics(item: str, metrics: Sequence[str], result: Result) -> None:
     for metric in metrics:
-        if metric not in result.test:
-            hint = did_you_mean(metric, result.test)
-            raise InputError(f"{item}: {result.method} has no metric {shown(metric)}; {hint}")
+        try:
+            metric_of(result, metric)
+        except InputError as error:
+            raise InputError(f"{item}: {error}") from None
 
 
-def _cost(runs: Sequence[Run], jobs: int) -> str:
-    """What all runs will take, in words."""
-    if not runs:
-        return "every run has ended; reading the results"
+def _cost(runs: Sequence[Run], balances: int, jobs: int) -> str:
+    """What all runs will take, in words. balances: how many rows of workloads have not ended."""
+    told = f"{balances} rows to balance, not timed; " if balances else ""
+    return told + (_cost_of_runs(runs, jobs) if runs else "every run has ended; reading the results")
+
+
+def _cost_of_runs(runs: Sequence[Run], jobs: int) -> str:
     at_once = min(jobs, len(runs))
     seconds = human_seconds(sum(run.seconds for run in runs) / at_once)
     more = f", {at_once} at a time" if at_once > 1 else ""
@@ -302,7 +335,52 @@ def _cost(runs: Sequence[Run], jobs: int) -> str:
 
 
 def _has_runs(folder: Path) -> bool:
-    return any(folder.glob("*/*/result.json")) or any(map(has_checkpoint, folder.glob("*/*")))
+    ended = (path for name in ("result.json", WORKLOADS) for path in folder.glob(f"*/*/{name}"))
+    return any(ended) or any(map(has_checkpoint, folder.glob("*/*")))
+
+
+@dataclass(frozen=True)
+class _Balance:
+    """A row of the kind workloads."""
+
+    item: str
+    asked: RecipeRow
+    config: RunConfig
+    folder: Path
+
+    @property
+    def ended(self) -> bool:
+        return (self.folder / WORKLOADS).exists()
+
+    def row(self, whole: Path, graphs: dict[Any, Graph], progress: bool) -> dict[str, Any]:
+        """What was found; whole: the folder of the reproduction, graphs: those that are loaded."""
+        if progress and not self.ended:
+            print(f"{self.item}: {self.asked.label}", file=sys.stderr, flush=True)
+        found = balanced_or_read(self.config, lambda: structure(self.config, graphs), self.folder)
+        printed = self.asked.printed.get("largest")
+        return {
+            "label": self.asked.label,
+            "panel": self.asked.panel,
+            "series": self.asked.series,
+            "seed": self.config.seed,
+            **found,
+            "printed": None if printed is None else printed.mean,
+            "difference": None if printed is None else found["largest"] - printed.mean,
+            "folder": str(self.folder.relative_to(whole)),
+        }
+
+
+def _balances(item: Item, folder: Path, data_dir: str | Path | None) -> list[_Balance]:
+    """Of its first seed."""
+    return [
+        _Balance(
+            item.name,
+            row,
+            _config(row, row.seeds[0], data_dir),
+            folder / item.name / run_name(row.label, row.seeds[0]),
+        )
+        for row in (item.rows if item.kind == "workloads" else ())
+    ]
 
 
 # ---- what was found ----------------------------------------------------------------------------------------
@@ -319,9 +397,19 @@ def _found(item: Item, counted: list[dict[str, Any]] | None, folder: Path) -> di
         "plot": f"{item.name}.svg",
     }
     if counted is not None:
-        return {**about, "rows": counted}
-    rows = [_found_row(row, item, folder) for row in item.rows]
-    return {**about, "metrics": item.metrics, "x": item.x, "panels": item.panels, "rows": rows}
+        return {**about, **({"panels": item.panels} if item.panels else {}), "rows": counted}
+    rows = {row.label: _found_row(row, item, folder) for row in item.rows}
+    for row in item.rows:
+        rows[row.label]["relative"] = compared(row, rows, item.metrics)
+    return {
+        **about,
+        "metrics": item.metrics,
+        "called": item.called,
+        "x": item.x,
+        "panels": item.panels,
+        "relative_plot": f"{item.name}-relative.svg" if any(row.relative for row in item.rows) else None,
+        "rows": [*rows.values()],
+    }
 
 
 def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
@@ -331,7 +419,7 @@ def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
     ours, printed, difference = {}, {}, {}
     for metric in item.metrics:
         scale = 100 if metric in PERCENT else 1
-        values = [result.test[metric] for result in results]
+        values = [metric_of(result, metric) for result in results]
         ours[metric] = statistic([None if value is None else scale * value for value in values])
         there, mean = asked.printed.get(metric), ours[metric]["mean"]
         printed[metric] = None if there is None else dataclasses.asdict(there)

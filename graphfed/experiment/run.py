@@ -39,6 +39,7 @@ __all__ = [
     "Result",
     "check_inputs",
     "cohort_predictions",
+    "computing_with",
     "execute",
     "finish",
     "has_checkpoint",
@@ -352,7 +353,7 @@ def finish(
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Result:
     """Train to the end, from the beginning or from the checkpoint after round `start`; write the result."""
-    with _threads(_threads_of(config, inputs)):
+    with computing_with(_threads_of(config, inputs)):
         trained = _train(config, inputs, folder, start, on_event)
         pooled = _pooled_score(config, inputs, trained.outcome)
     outcome = trained.outcome
@@ -648,7 +649,7 @@ def cohort_predictions(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def computing_with(count: int) -> Iterator[None]:
     """Compute with `count` threads: set, never inherited, because a wrong setting is many times slower."""
     import torch
 

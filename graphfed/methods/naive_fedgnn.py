@@ -15,6 +15,9 @@ guarantee of the Gaussian mechanism is for real numbers (`graphfed.privacy.gauss
 The false edges are many (3.0e7 on Facebook at epsilon 2), so every network here is `nn.symmetric`, and before
 it starts the method tells what that takes.
 
+To predict links, the network's output is an embedding, the edges of the noised graph, most of them false, are
+what it learns from, and each client gets the embeddings of the vertices whose pairs it scores.
+
 Differs from the paper: it states no delta (here a setting, 1e-5), no split of the budget and no calibration.
 Attention has no dropout."""
 
@@ -32,9 +35,10 @@ from graphfed.data.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import Route, RouteTable
+from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods import released
 from graphfed.methods.base import Method, State, Task
+from graphfed.methods.links import link_loss, pair_products
 from graphfed.methods.released import (
     DEFAULTS,
     Prepared,
@@ -50,6 +54,7 @@ from graphfed.methods.released import (
     send_back,
     vertex_route,
 )
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn import symmetric
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState
@@ -57,6 +62,7 @@ from graphfed.nn.symmetric import SymmetricGraph, make_symmetric_graph
 from graphfed.privacy.edges import edge_mechanism, expected_edges, flip_edges, pairs_of_bits
 from graphfed.privacy.gaussian import gaussian, gaussian_mechanism, gaussian_sigma
 from graphfed.privacy.local import label_mechanism
+from graphfed.random import fold, uniform
 
 __all__ = ["METHOD", "NaiveFedgnnConfig", "restore"]
 
@@ -80,6 +86,9 @@ class NaiveFedgnnConfig(ReleasedConfig):
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the Gaussian mechanism on features")
 
+
+#: Edges, and pairs beside them, that an epoch of link prediction learns from.
+PAIRS = 1 << 18
 
 NO_WEIGHTS = (
     "naive_fedgnn hides whether there is an edge, and has no way to hide its weight; leave the edge weights "
@@ -136,30 +145,54 @@ def count_vertices(table: RouteTable) -> dict[str, int]:
     return {"vertices": n}
 
 
-def gathered(features: Tensor, edges: Tensor, labels: Tensor, table: RouteTable) -> dict[str, Tensor]:
+def gathered(features: Tensor, edges: Tensor, table: RouteTable) -> dict[str, Tensor]:
     """What was released, in the order of the vertices' ids [U]."""
-    arrived = {"features": features, "edges": edges, "labels": labels}
-    found = {name: by_vertex(x, table) for name, x in arrived.items()} | {"ids": table.ids}
-    check_training(found["labels"] >= 0)
-    return found
+    arrived = {"features": features, "edges": edges}
+    return {name: by_vertex(x, table) for name, x in arrived.items()} | {"ids": table.ids}
+
+
+def with_labels(found: dict[str, Tensor], labels: Tensor, table: RouteTable) -> dict[str, Tensor]:
+    in_order = by_vertex(labels, table)
+    check_training(in_order >= 0)
+    return found | {"labels": in_order}
 
 
 @dataclass(frozen=True, eq=False)
 class AtServer:
-    """What the server works out once: features [U, F], the graph, the training vertices [n] and their
-    classes."""
+    """What the server works out once: features [U, F], the graph, and to classify the training vertices [n]
+    and their classes, else None."""
 
     x: Tensor
     graph: SymmetricGraph
-    training: Tensor
-    target: Tensor
+    training: Tensor | None
+    target: Tensor | None
 
 
 def at_server(found: dict[str, Tensor]) -> AtServer:
-    ids, labels, x = found["ids"], found["labels"].long(), found["features"]
+    ids, x = found["ids"], found["features"]
     graph = make_symmetric_graph(*pairs_of_bits(found["edges"], ids, len(ids)), ids, x.dtype)
+    if "labels" not in found:
+        return AtServer(x, graph, None, None)
+    labels = found["labels"].long()
     training = (labels >= 0).nonzero()[:, 0]
     return AtServer(x, graph, training, labels[training])
+
+
+def draw_pairs(graph: SymmetricGraph, key: int) -> tuple[Tensor, Tensor]:
+    """PAIRS edges of the noised graph, or as many as there are, and as many pairs of different vertices,
+    uniformly with repetition: [2, p] and [2, q]. A pair of the second kind may be an edge too."""
+    n, entries = len(graph.ids), len(graph.indices)
+    draws = uniform(key, torch.arange(min(PAIRS, entries), device=graph.ids.device), 3)
+    entry = (draws[:, 0] * entries).long().clamp(max=entries - 1)
+    row = torch.searchsorted(graph.indptr, entry, right=True) - 1
+    edges = torch.stack([row, graph.indices[entry].long()])
+    others = (draws[:, 1:] * n).long().clamp(max=n - 1).t()
+    return edges[:, edges[0] != edges[1]], others[:, others[0] != others[1]]
+
+
+def rows_asked(h: Tensor, found: dict[str, Tensor], table: RouteTable) -> Tensor:
+    """The rows of h [U, H] that a route names, in its table's order."""
+    return h.index_select(0, torch.searchsorted(found["ids"], table.ids))
 
 
 def embed(here: AtServer, weights: Weights, config: NaiveFedgnnConfig, dropout: Dropout | None) -> Tensor:
@@ -171,7 +204,11 @@ def train(
     here: AtServer, weights: Weights, optimizer: AdamState, config: NaiveFedgnnConfig, number: int
 ) -> tuple[Weights, AdamState]:
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
-        return cross_entropy(embed(here, leaves, config, dropout)[here.training], here.target)
+        h = embed(here, leaves, config, dropout)
+        if here.training is None or here.target is None:
+            edges, others = draw_pairs(here.graph, fold(config.seed, "pairs", number))
+            return link_loss(pair_products(h, edges), pair_products(h, others))
+        return cross_entropy(h[here.training], here.target)
 
     return descend(weights, optimizer, config, number, loss)
 
@@ -204,6 +241,9 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(edge_mechanism(epsilon)),
         grad=False,
     )
+    found: Located = fed.server.run(gathered, features, edges, fed.table(route))
+    if task.name != CLASSIFICATION:
+        return found
     labels = fed.upload(
         fed.clients.run(noised_labels, data, ("train",), epsilon, config),
         route,
@@ -211,8 +251,8 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(label_mechanism(epsilon, task.num_classes)),
         grad=False,
     )
-    found: Located = fed.server.run(gathered, features, edges, labels, fed.table(route))
-    return found
+    labelled: Located = fed.server.run(with_labels, found, labels, fed.table(route))
+    return labelled
 
 
 def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
@@ -237,15 +277,50 @@ def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig)
         "optimizer": fed.server.run(fresh, weights, config),
         "released": found,
     }
-    return State(values, Prepared(data, route, fed.server.run(at_server, found)))
+    return prepared(fed, data, task, route, values)
 
 
 def restore(
     fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig, values: Mapping[str, Located]
 ) -> State:
     """The state of a run that goes on: nothing is released again, only the vertices' ids cross."""
-    route = vertex_route(fed, data, task)
-    return State(values, Prepared(data, route, fed.server.run(at_server, values["released"])))
+    return prepared(fed, data, task, vertex_route(fed, data, task), values)
+
+
+def prepared(
+    fed: Federation, data: Located, task: Task, route: Route, values: Mapping[str, Located]
+) -> State:
+    """The state of what was released: with what the server works out of it, and the routes of scored
+    pairs."""
+    here = fed.server.run(at_server, values["released"])
+    if task.name == CLASSIFICATION:
+        return State(values, Prepared(data, route, here))
+    pairs = {}
+    for target in ("val", "test", "all"):
+        ends = fed.clients.run(ends_of_pairs, data, target)
+        pairs[target] = fed.route(ends, name="naive_fedgnn/scored_pairs")
+    return State(values, Linked(data, route, here, pairs))
+
+
+@dataclass(frozen=True)
+class Linked(Prepared):
+    """pairs: the routes of both ends of the pairs that clients score, by target."""
+
+    pairs: Mapping[str, Route]
+
+
+def ends_of_pairs(cohort: Cohort, target: str) -> RowIds:
+    """Both ends of each pair, one after the other."""
+    assert cohort.links is not None
+    which = cohort.pairs(target)
+    row = cohort.links.row[which]
+    ids = torch.stack([cohort.id[row], cohort.links.id[which]], 1).flatten()
+    return RowIds(ids, cohort.client[row].repeat_interleave(2))
+
+
+def products(ends: Tensor) -> Tensor:
+    """h_u . h_v [n] of rows [2 n, H], the two ends of each pair one after the other."""
+    return (ends[::2] * ends[1::2]).sum(1)
 
 
 def round(fed: Federation, state: State, config: NaiveFedgnnConfig, number: int) -> State:
@@ -257,8 +332,15 @@ def round(fed: Federation, state: State, config: NaiveFedgnnConfig, number: int)
 
 
 def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: str) -> Located:
-    """The server predicts every vertex, and tells each client its own."""
+    """The server predicts every vertex, and tells each client its own; or each the embeddings of the pairs
+    that it scores."""
     logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
+    if isinstance(state.prepared, Linked):
+        route = state.prepared.pairs[target]
+        rows = fed.server.run(rows_asked, logits, state.values["released"], fed.table(route))
+        ends = fed.download(rows, route, name="naive_fedgnn/embeddings", grad=False)
+        scores: Located = fed.clients.run(products, ends)
+        return scores
     return send_back(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
 
 
@@ -270,6 +352,9 @@ MESSAGES = {
     "answer flipped with probability 1 / (1 + e^epsilon); with a noise_seed simulated.",
     "naive_fedgnn/labels": "The class of every training vertex, once, after randomised response; with a "
     "noise_seed simulated. The server learns which vertices are trained on.",
+    "naive_fedgnn/scored_pairs": "Only to predict links, once for each part: the ids of both vertices of "
+    "every pair that a site scores. The server learns which pairs those are, and not which are edges.",
+    "naive_fedgnn/embeddings": "Only to predict links, from the server: the embeddings of those vertices.",
     "naive_fedgnn/predictions": "From the server: a score of every class for each of a site's vertices.",
 }
 
@@ -284,6 +369,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    tasks=(CLASSIFICATION, LINK_PREDICTION),
     disjoint=True,
     check=check_graph,
     restore=restore,

@@ -186,6 +186,12 @@ def test_outcomes_of_secure_protocols_are_those_of_plain_arithmetic_before_they_
     assert [row["holders"] for row in found["maxima"]] == [2, 3]
 
 
+def test_both_trainers_of_lumos_agree_before_an_epoch_is_timed(tmp_path: Path) -> None:
+    found = run("lumos", tmp_path / "lumos.json")
+    assert found["trainers_differ_by"] < 1e-9
+    assert [row["devices"] for row in found["rows"]] == [60, 120]
+
+
 def test_every_balancer_keeps_every_edge_and_none_is_below_the_optimum_before_it_is_counted(
     tmp_path: Path,
 ) -> None:

@@ -14,16 +14,19 @@ import graphfed
 from graphfed.cli import main
 from graphfed.data.graph import make_graph
 from graphfed.errors import InputError
-from graphfed.methods.registry import METHODS
+from graphfed.methods.registry import METHODS, get_method
 
 ROOT = Path(graphfed.__file__).parents[1]
 SMALL = {"clients": 3, "rounds": 3}
+#: One vertex for each client, so few that naive_fedgnn's false edges are few.
+DEVICES = {"data": "social", "split": "random:0.5,0.25,0.25", "rounds": 2, "settings": {"data.num_nodes": 60}}
 
 
 @pytest.mark.parametrize("placement", ["stacked", "one-at-a-time"])
 @pytest.mark.parametrize("method", METHODS)
 def test_predicting_again_gives_what_the_run_wrote(method: str, placement: str, tmp_path: Path) -> None:
-    graphfed.run(method, placement=placement, out=tmp_path / "run", **SMALL)
+    options = DEVICES if get_method(method).partition == "ego" else SMALL
+    graphfed.run(method, placement=placement, out=tmp_path / "run", **options)
     written = pq.read_table(tmp_path / "run/predictions.parquet")
     again = graphfed.predict(tmp_path / "run")
     assert again.column_names == written.column_names
@@ -216,3 +219,64 @@ def test_the_readmes_banks_are_compared_with_what_they_could_do_alone(bank: Path
     assert means["fedgcn"] > means["isolated"] + 0.02
     assert table.partition == "column"
     assert table.clients == 3
+
+
+# ---- methods that released noised values ----
+
+RELEASING = [name for name in METHODS if get_method(name).restore is not None]
+
+
+@pytest.fixture(params=RELEASING)
+def released(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, Path]:
+    """A finished run; from then on no method's set-up and no graph can be had."""
+    graphfed.run(request.param, partition="ego", out=tmp_path / "run", **DEVICES)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("was called")
+
+    monkeypatch.setattr("graphfed.experiment.predict.reopen", refuse)
+    monkeypatch.setattr("graphfed.experiment.predict._predict", refuse)
+    return request.param, tmp_path / "run"
+
+
+def test_predicting_with_a_run_that_released_noised_values_releases_nothing(
+    released: tuple[str, Path],
+) -> None:
+    _, folder = released
+    written = pq.read_table(folder / "predictions.parquet")
+    assert graphfed.predict(folder).equals(written)
+    some = graphfed.predict(folder, nodes=["7", 3])
+    assert some["vertex"].to_pylist() == [7, 3]
+    assert some.equals(written.take([7, 3]))
+
+
+def test_another_graph_is_not_predicted_where_that_would_release_noised_values(
+    released: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    method, folder = released
+    assert main(["predict", str(folder), "--data", "social", "--out", str(folder.parent / "new.csv")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {method} would release noised values of another graph's clients")
+    assert "leave data out" in told
+    assert len(told.splitlines()) == 1
+    assert not (folder.parent / "new.csv").exists()
+    with pytest.raises(InputError, match="vertex '60' is not in 'social'"):
+        graphfed.predict(folder, nodes=[60])
+    (folder / "predictions.parquet").write_bytes(b"x" * 100)
+    with pytest.raises(InputError, match=r"predictions\.parquet cannot be read"):
+        graphfed.predict(folder)
+
+
+@pytest.mark.parametrize("method", RELEASING)
+def test_the_places_of_a_deployment_do_not_release_noised_values_again(method: str, tmp_path: Path) -> None:
+    """Refused before anything is read or sent, whatever a coordinator asks for."""
+    from graphfed.experiment.deployed import predict_place
+    from graphfed.runtime.nvflare.place import Place
+
+    arguments = {"run": "one", "method": method, "module": METHODS[method], "config": {}}
+    place = Place("bank_a", tmp_path)
+    with pytest.raises(InputError, match=r"has its predictions in runs/one/predictions\.parquet of its kit"):
+        predict_place(None, arguments, print, place)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,204 @@
+"""What an epoch of Lumos costs: Facebook page-page with its 22 470 devices and 4 714 binary features, and the
+generated network `social` with 10^3, 10^4 and 10^5 devices.
+
+Every case runs in a process of its own, so that its peak memory is its own: the graph, an ego partition,
+set-up (who keeps which edge, noised features, comparisons simulated) and some epochs, dropout and all.
+First both trainers, pair by pair and tree by tree, are shown to compute the same. Facebook needs its file
+(--data-dir or GRAPHFED_DATA).
+"""
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import add_common_options, finish, load_average, summary
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods import lumos
+from graphfed.methods.base import Task
+from graphfed.methods.lumos import METHOD, LumosConfig
+from graphfed.runtime.local import stacked
+
+#: Epochs that are left out, and how many are timed.
+WARM_UP, EPOCHS = 2, 8
+SIZES = (1_000, 10_000, 100_000)
+
+
+def peak_mb() -> float:
+    """The largest resident memory this process has had, in MB of 10^6 bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)
+
+
+def graph_of(data: str, vertices: int | None, folder: str | None) -> Graph:
+    options = {} if vertices is None else {"num_nodes": vertices}
+    graph = load(data, folder, **options)
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def config_of(**settings: Any) -> LumosConfig:
+    return LumosConfig(**{**METHOD.defaults, "noise_seed": 0, **settings})
+
+
+def devices_of(graph: Graph) -> tuple[Federation, Located, Task]:
+    """Every vertex a client, stacked."""
+    split = make_split(graph, "random:0.5,0.25,0.25", 0)
+    fed = stacked(graph.num_nodes)
+    cohort = make_cohort(graph, split, partition(graph, "ego", None, 0), fed.hosts[0])
+    data = fed.locate(CLIENTS, "data", [cohort])
+    return fed, data, Task(graph.num_features, graph.num_classes)
+
+
+def check_equal() -> float:
+    """The largest difference between both trainers' predictions, in float64, after some epochs."""
+    torch.set_default_dtype(torch.float64)
+    found = []
+    for trainer in ("fused", "general"):
+        fed, data, task = devices_of(graph_of("social", 200, None))
+        config = config_of(trainer=trainer)
+        state = METHOD.setup(fed, data, task, config)
+        for number in range(1, 4):
+            state = METHOD.round(fed, state, config, number)
+        found.append(METHOD.predict(fed, state, config, "all").parts[0])
+    torch.set_default_dtype(torch.float32)
+    difference = float((found[0] - found[1]).abs().max())
+    assert difference < 1e-9, difference
+    return difference
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - began
+
+
+def measure(data: str, vertices: int | None, settings: dict[str, Any], folder: str | None) -> dict[str, Any]:
+    """One case, in this process."""
+    graph = graph_of(data, vertices, folder)
+    config = config_of(**settings)
+    (fed, located, task), deal = timed(lambda: devices_of(graph))
+    rows = fed.clients.run(lumos.neighbour_rows, located)
+    balanced, balance = timed(lambda: lumos.balance(fed, rows, config))
+    trees = fed.clients.run(lumos.as_values, balanced.kept)
+    (features, sent), encode = timed(lambda: lumos.send_features(fed, located, rows, trees, task, config))
+    weights = fed.server.run(lumos.initial_weights, task, config, "cpu")
+    values = {
+        "weights": weights,
+        "optimizer": fed.server.run(lumos.fresh, weights, config),
+        "trees": trees,
+        "features": features,
+        "sent": sent,
+    }
+    state, prepare = timed(lambda: lumos.restore(fed, located, task, config, values))
+    seconds = []
+    for number in range(1, WARM_UP + EPOCHS + 1):
+        state, spent = timed(lambda state=state, number=number: METHOD.round(fed, state, config, number))
+        seconds.append(spent)
+    _, predict = timed(lambda: METHOD.predict(fed, state, config, "val"))
+    setup = {"balance": balance, "encode": encode, "decode and prepare": prepare}
+    return {
+        "data": data,
+        "devices": graph.num_nodes,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "settings": settings,
+        "noised_bits": int(sent.parts[0]["coordinates"].sum()),
+        "epoch_s": summary(seconds[WARM_UP:]),
+        "predict_s": round(predict, 3),
+        "deal_s": round(deal, 2),
+        "setup_s": {name: round(spent, 2) for name, spent in setup.items()},
+        "setup_total_s": round(sum(setup.values()), 2),
+        "peak_mb": peak_mb(),
+        "load": load_average(),
+    }
+
+
+def in_own_process(case: Sequence[Any], threads: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", json.dumps(case), "--threads", str(threads)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How epoch, set-up and memory grow with devices + edges: 1 is linear."""
+
+    def power(low: dict[str, Any], high: dict[str, Any], of: Callable[[dict[str, Any]], float]) -> float:
+        size = (high["devices"] + high["edges"]) / (low["devices"] + low["edges"])
+        return round(math.log(of(high) / of(low)) / math.log(size), 2)
+
+    return [
+        {
+            "from": low["devices"],
+            "to": high["devices"],
+            "epoch": power(low, high, lambda row: row["epoch_s"]["median"]),
+            "setup": power(low, high, lambda row: row["setup_total_s"]),
+            "memory": power(low, high, lambda row: row["peak_mb"]),
+        }
+        for low, high in pairwise(rows)
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_options(parser, "lumos")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--data-dir", help="where facebook/facebook.npz is")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    if options.one:
+        print(json.dumps(measure(*json.loads(options.one))))
+        return
+    began, load_before = time.perf_counter(), load_average()
+    cases: list[tuple[str, int | None, dict[str, Any]]]
+    cases = [("social", size, {}) for size in ((60, 120) if options.tiny else SIZES)]
+    try:
+        graph_of("facebook", None, options.data_dir)
+    except InputError as error:
+        print(f"without Facebook: {error}", file=sys.stderr)
+    else:
+        if not options.tiny:
+            facebook = [{}, {"trainer": "general"}, {"backbone": "gat"}, {"decode": "unbiased"}]
+            cases += [("facebook", None, settings) for settings in facebook]
+    difference = check_equal()
+    rows = []
+    print(f"{'data':10s} {'devices':>8s} {'s an epoch':>11s} {'set-up s':>9s} {'peak MB':>8s}  settings")
+    for case in cases:
+        row = in_own_process([*case, options.data_dir], options.threads)
+        rows.append(row)
+        print(
+            f"{row['data']:10s} {row['devices']:8d} {row['epoch_s']['median']:11.3f} "
+            f"{row['setup_total_s']:9.1f} {row['peak_mb']:8.0f}  {row['settings']}",
+            flush=True,
+        )
+    growth = exponents([row for row in rows if row["data"] == "social"])
+    content = {
+        "warm_up": WARM_UP,
+        "epochs": EPOCHS,
+        "trainers_differ_by": difference,
+        "rows": rows,
+        "growth": growth,
+    }
+    finish(Path(options.out), began, load_before, content)
+
+
+if __name__ == "__main__":
+    main()

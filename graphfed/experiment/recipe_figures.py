@@ -1,0 +1,66 @@
+"""The figures of a recipe's rows: a metric of a run, and how a row compares with another.
+
+A metric is a name among those of the test part (accuracy), `score` (what decides in the run's task), or a
+path to a number in result.json: details.clients.embeddings.mean, seconds.per_round, bytes.total."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.experiment.plan import statistic
+from graphfed.experiment.recipe import SCORE, RecipeRow
+from graphfed.experiment.run import Result
+from graphfed.methods.tasks import TASKS
+
+__all__ = ["compared", "metric_of", "relative_to"]
+
+#: Where a path may begin: the parts of a result with numbers in them.
+PARTS = ("test", "val", "seconds", "bytes", "details")
+
+
+def metric_of(result: Result, metric: str) -> float | None:
+    """The figure; None where the run found none. InputError for a metric that the run does not have."""
+    if metric == SCORE:
+        return result.test[TASKS[result.task].metric]
+    if metric in result.test:
+        return result.test[metric]
+    steps = metric.split(".")
+    if len(steps) == 1:
+        known = [*result.test, SCORE]
+        raise InputError(f"{result.method} has no metric {shown(metric)}; {did_you_mean(metric, known)}")
+    found: Any = {part: getattr(result, part) for part in PARTS}
+    for step in steps:
+        if not isinstance(found, Mapping) or step not in found:
+            known = [key for key in found if isinstance(key, str)] if isinstance(found, Mapping) else []
+            hint = did_you_mean(step, known) if known else f"there is nothing below {shown(found)}"
+            raise InputError(
+                f"{result.method} has no metric {shown(metric)}: no {shown(step)} in its result; {hint}"
+            )
+        found = found[step]
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
+        hint = f"; name one of {', '.join(map(str, found))}" if isinstance(found, Mapping) else ""
+        raise InputError(f"the metric {shown(metric)} of {result.method} is no number{hint}")
+    return found
+
+
+def compared(
+    asked: RecipeRow, rows: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
+    """For each row that `asked` is compared with: to, and by metric ours (a `statistic`) and printed, in
+    percent of the other row's figure. rows: by label, with seeds and ours."""
+    return [
+        {
+            "to": relative.to,
+            "ours": {m: relative_to(rows[asked.label], rows[relative.to], m) for m in metrics},
+            "printed": {m: relative.printed.get(m) for m in metrics},
+        }
+        for relative in asked.relative
+    ]
+
+
+def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """By how many percent of the other row's figure this one's is above it: a `statistic` over the seeds that
+    both have, each compared with itself. None where the other's is 0."""
+    mine, theirs = (dict(zip(r["seeds"], r["ours"][metric]["values"], strict=True)) for r in (row, other))
+    pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+    return statistic([None if a is None or not b else 100 * (a / b - 1) for a, b in pairs])
