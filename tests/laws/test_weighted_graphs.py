@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from methods_under_law import METHODS
+from methods_under_law import METHODS, REFUSE_WEIGHTS
 from test_placements import settings_of
 from worlds import (
     Gateways,
@@ -22,11 +22,10 @@ from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import BACKBONES
 
 WEIGHTED = [name for name in BACKBONES if BACKBONES[name].weighted]
-#: naive_fedgnn hides whether there is an edge, and lumos has trees in its place: both refuse weights
-#: (test_released.py, and here).
-REFUSE = ("naive_fedgnn", "lumos")
 TAKE_WEIGHTS = [
-    name for name in METHODS if config_of(get_method(name)).backbone in WEIGHTED and name not in REFUSE
+    name
+    for name in METHODS
+    if config_of(get_method(name)).backbone in WEIGHTED and name not in REFUSE_WEIGHTS
 ]
 CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
 CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]
@@ -82,7 +81,9 @@ def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():
         assert torch.allclose(logits(one), logits(two), rtol=0, atol=1e-9) is same
 
 
-@pytest.mark.parametrize("method", [n for n in METHODS if n not in (*TAKE_WEIGHTS, *REFUSE)] + ["fedavg"])
+@pytest.mark.parametrize(
+    "method", [n for n in METHODS if n not in (*TAKE_WEIGHTS, *REFUSE_WEIGHTS)] + ["fedavg"]
+)
 def test_a_network_without_use_for_weights_refuses_them(method):
     world = weighted(make_world())
     backbone = {} if method == "sapgnn" else {"backbone": "gat"}
