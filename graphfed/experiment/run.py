@@ -297,6 +297,12 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
             "'label_dirichlet'"
         )
     here = np.bincount(inputs.partition.held_site, minlength=inputs.partition.num_sites)
+    if config.method.one_vertex and (here != 1).any():
+        client = int((here != 1).argmax())
+        raise InputError(
+            f"{config.method.name} needs one vertex at every client, but partition {config.partition!r} "
+            f"gives {int(here[client])} to client {client}; use 'ego'"
+        )
     if not config.method.empty_clients and not here.all():
         raise InputError(
             f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} gives "

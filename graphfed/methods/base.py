@@ -122,6 +122,8 @@ class Method:
     dropouts: bool = False
     #: Every vertex must be held by one client only.
     disjoint: bool = False
+    #: Every client must hold one vertex, and no more.
+    one_vertex: bool = False
     #: Goes on with clients that hold no vertex.
     empty_clients: bool = True
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
@@ -157,6 +159,7 @@ class Method:
         asked = ["features", "classes"] if CLASSIFICATION in self.tasks else ["features"]
         asked += ["all data at one party"] if self.pooled else []
         asked += ["each vertex at one client"] if self.disjoint else []
-        asked += [] if self.empty_clients else ["a vertex at every client"]
+        asked += ["one vertex at every client"] if self.one_vertex else []
+        asked += [] if self.empty_clients or self.one_vertex else ["a vertex at every client"]
         asked += [] if self.dropouts or self.pooled else ["every client in every round"]
         return [*asked, *self.needs]

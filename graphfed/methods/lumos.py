@@ -657,6 +657,7 @@ METHOD = Method(
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     messages=MESSAGES,
     disjoint=True,
+    one_vertex=True,
     empty_clients=False,
     restore=restore,
     account=account,
@@ -664,7 +665,7 @@ METHOD = Method(
     facts="balance",
     partition="ego",
     model=("weights",),
-    needs=("one vertex at every client",),
+    needs=("features within feature_low .. feature_high", "edges without weights"),
     defaults={
         "rounds": 300,
         "optimizer": "adam",

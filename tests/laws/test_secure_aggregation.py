@@ -1,6 +1,7 @@
 """Averaging methods under secure aggregation: the numbers of the plain average within its fixed point, the
 same bits and bytes as the ideal form, in every placement and runtime; and no site's weights at the server."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,6 @@ from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.averaging import AveragingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runtime.interrupts import Wish
-from graphfed.runtime.processes import Sites
 
 #: Every shipped method that averages at the server, taken from its settings.
 AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]
@@ -207,7 +207,7 @@ def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     dealt = World(world.graph, split, world.partition)
     # An error stops the processes: these are its own.
     with (
-        Sites([(0,), (1,), (2,)]) as sites,
+        contextlib.closing(Gateways()) as sites,
         pytest.raises(InputError, match=r"in this one only 2 of 3 have any"),
     ):
         run_processes("fedavg", dealt, sites, aggregation="secure")
