@@ -1,4 +1,4 @@
-"""What a neighbour reads in a leaf's embeddings: its model is what crosses, and it finds what they determine."""
+"""What a neighbour reads in embeddings: its model is what crosses, and it finds what they determine."""
 
 import dataclasses
 from pathlib import Path
