@@ -144,8 +144,8 @@ Runtime = Annotated[
         metavar="NAME",
         autocompletion=choices(RUNTIMES),
         rich_help_panel=MACHINE_PANEL,
-        help="local: all in this process; processes: one process per client; nvflare: a federation over "
-        "NVIDIA FLARE, on this machine or, with --kit, on several (default: local).",
+        help="local: all in this process; processes: one process per client, or --sites of them; nvflare: a "
+        "federation over NVIDIA FLARE, on this machine or, with --kit, on several (default: local).",
     ),
 ]
 Sites = Annotated[
@@ -154,7 +154,8 @@ Sites = Annotated[
         parser=whole_number,
         metavar="S",
         rich_help_panel=MACHINE_PANEL,
-        help="With --runtime nvflare: processes that the clients are dealt over (default: one each).",
+        help="With --runtime processes or nvflare: processes that the clients are dealt over (default: one "
+        "each).",
     ),
 ]
 Kit = Annotated[

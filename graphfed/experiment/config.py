@@ -77,7 +77,8 @@ class RunConfig:
 
     clients: None only where the partition fixes it and the data must be read to know it (one per vertex).
     partition_file: where the partition is saved, None where it is made; partition, its options and seed are
-    then those it was made with. sites: processes of clients in the runtime "nvflare", None elsewhere."""
+    then those it was made with. sites: processes of clients in the runtimes "processes" and "nvflare", None
+    in "local"."""
 
     method: Method
     task: str
@@ -555,11 +556,11 @@ def _check_kind(data: str | Graph | Description, method: Method) -> None:
 
 
 def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:
-    """How many processes hold the clients, in the runtime "nvflare"; InputError where separate processes
+    """How many processes hold the clients, None in the runtime "local"; InputError where separate processes
     cannot hold them."""
-    if runtime != "nvflare" and sites is not None:
-        raise InputError(f"sites={shown(sites)} has no use with runtime {runtime!r}; leave it out")
     if runtime == "local":
+        if sites is not None:
+            raise InputError(f"sites={shown(sites)} has no use with runtime {runtime!r}; leave it out")
         return None
     if device != "cpu":
         raise InputError(
@@ -569,12 +570,11 @@ def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -
     if count is not None and clients is not None and count > clients:
         raise InputError(f"{count} sites cannot hold {clients} clients; use at most as many sites as clients")
     if count is None or not 1 <= count <= MAX_PROCESSES:
-        fix = "use fewer clients" if runtime == "processes" else "give the number of sites (--sites)"
         raise InputError(
-            f"runtime {runtime!r} starts one process per client, at most {MAX_PROCESSES}; {fix}, or runtime "
-            "'local'"
+            f"runtime {runtime!r} starts one process per client, at most {MAX_PROCESSES}; give the number of "
+            "sites (--sites), or use runtime 'local'"
         )
-    return count if runtime == "nvflare" else None
+    return count
 
 
 def checked_threads(threads: Any) -> int:

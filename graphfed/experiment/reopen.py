@@ -132,8 +132,7 @@ def go_on(
 
     with files.open_folder(folder, resume=True):
         manifest = read_manifest(folder)
-        hosts = 1 if config.method.pooled else inputs.partition.num_sites
-        start, faults = newest_round(folder, process_names(hosts, config.runtime == "processes"))
+        start, faults = newest_round(folder, process_names(config.sites or 1, config.runtime == "processes"))
         back = "the beginning" if start is None else f"round {start}"
         for fault in faults:
             print(f"warning: {fault}; going back to {back}", file=sys.stderr)

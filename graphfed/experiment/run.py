@@ -154,9 +154,9 @@ def run(
     "column", the sites of the data, where it names them, else "label_dirichlet".
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; in link prediction
     "edges:0.8,0.05,0.15", which is its default.
-    runtime: "local", "processes" (one process per client), or "nvflare": a federation over NVIDIA FLARE on
-    this machine, whose clients are dealt over `sites` processes (default: one each). A federation on several
-    machines: `graphfed.deploy`.
+    runtime: "local", "processes", or "nvflare": a federation over NVIDIA FLARE on this machine; in these two
+    the clients are dealt over `sites` processes (default: one each). A federation on several machines:
+    `graphfed.deploy`.
     placement, of the local runtime: "stacked", or "one-at-a-time", the slow and plain one to debug with.
     threads: default one for a small graph, every core for a large one; of each process in "processes", one.
     out: the folder; None for ``runs/<method>-<data>-<time>``, False to write nothing.
@@ -215,6 +215,12 @@ def load_inputs(config: RunConfig, graphs: dict[Any, Graph] | None = None) -> In
     inputs = Inputs(graph, split, deal(config, graph))
     check_inputs(config, inputs)
     return inputs
+
+
+def process_blocks(config: RunConfig, partition: Partition) -> list[list[int]]:
+    """The clients of every process, in the runtimes that have some."""
+    assert config.sites is not None
+    return [block.tolist() for block in np.array_split(np.arange(partition.num_sites), config.sites)]
 
 
 def check_graph(config: RunConfig, graph: Graph) -> None:
@@ -295,6 +301,11 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
         raise InputError(
             f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} gives "
             f"none to client {int(here.argmin())}; use fewer clients or another partition"
+        )
+    clients = 1 if config.method.pooled else inputs.partition.num_sites
+    if config.sites is not None and config.sites > clients:  # known before, but for the partition 'ego'
+        raise InputError(
+            f"{config.sites} sites cannot hold {clients} clients; use at most as many sites as clients"
         )
     if isinstance(inputs.split, EdgeSplit):
         scored_pairs(inputs.split, inputs.partition)
@@ -518,7 +529,7 @@ def _train(
         from graphfed.experiment.sites import train_in_processes
         from graphfed.methods.registry import METHODS
 
-        cohorts = [cohort([k]) for k in range(partition.num_sites)]
+        cohorts = [cohort(block) for block in process_blocks(config, partition)]
         module = METHODS[method.name]
         outcome, ledger = train_in_processes(
             method,
@@ -534,10 +545,8 @@ def _train(
         from graphfed.experiment.trial import train_for_trial
         from graphfed.federation.cohort import Names
 
-        assert config.sites is not None
         names = Names(tuple(inputs.graph.feature_names), tuple(inputs.graph.class_names))
-        blocks = np.array_split(np.arange(partition.num_sites), config.sites)
-        cohorts = [cohort(block.tolist()) for block in blocks]
+        cohorts = [cohort(block) for block in process_blocks(config, partition)]
         outcome, ledger = train_for_trial(config, cohorts, names, folder, on_event)
     else:
         from graphfed.experiment.train import train

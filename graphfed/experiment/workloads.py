@@ -97,7 +97,7 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, Any]:
     began = time.perf_counter()
     found = balance(fed, fed.locate(CLIENTS, "neighbours", [rows]), config.training)
     seconds = time.perf_counter() - began
-    (kept,) = found.kept.parts
+    (kept,), (made, all_again) = found.kept.parts, found.comparisons()
     assert bool((kept.keeps | kept.kept_by).all()), "an edge is kept by nobody"
     load_of = torch.bincount(rows.client[kept.keeps], minlength=graph.num_nodes).numpy()
     values, devices = np.unique(load_of, return_counts=True)
@@ -108,8 +108,8 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, Any]:
         "mean": float(load_of.mean()),
         "workloads": {"values": values.tolist(), "devices": devices.tolist()},
         "pairs_kept": int(load_of.sum()),
-        "comparisons": found.comparisons,
-        "comparisons_all_again": found.all_again,
+        "comparisons": made,
+        "comparisons_all_again": all_again,
         "rounds": found.rounds,
         "bytes": sum(entry.bytes for entry in fed.ledger.entries if entry.phase == "setup"),
         "curve": best_so_far(kept.history.numpy()),

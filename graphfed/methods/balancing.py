@@ -119,13 +119,22 @@ class Kept:
 
 @dataclass(frozen=True)
 class Balance:
-    """kept: a `Kept` at the clients. rounds: of balancing; comparisons: made between two devices; all_again:
-    how many it would have been, had every pair compared anew each time."""
+    """kept: a `Kept` at the clients. rounds: of balancing; calls: how often every edge would have been
+    compared, had every pair compared anew each time; beside: at the server, how many comparisons of other
+    pairs there would have been."""
 
     kept: Located
     rounds: int
-    comparisons: int
-    all_again: int
+    calls: int
+    beside: Located
+
+    def comparisons(self) -> tuple[int, int]:
+        """How many were made, and how many it would have been, had every pair compared anew each time. For
+        whoever holds all places: nobody else knows, and nothing crosses for it, as the number of a device's
+        neighbours is in both."""
+        outcomes = sum(int(part.outcomes.sum()) for part in self.kept.parts)
+        edges = sum(len(part.keeps) for part in self.kept.parts) // 2
+        return outcomes // 2, self.calls * edges + int(self.beside.parts[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,11 +226,6 @@ def keep_greedily(around: Around, order: Tensor) -> Kept:
 def moment(workload: Tensor, outcomes: Tensor) -> Tensor:
     """A row of `Kept.history`."""
     return torch.stack([workload.max(), outcomes.sum()])
-
-
-def tally(around: Around, kept: Kept) -> Tensor:
-    """Outcomes learned, and ends of edges, [2] int64."""
-    return torch.stack([kept.outcomes.sum(), around.degree.sum()])
 
 
 # ---- the local rule, at the clients ------------------------------------------------------------------------
@@ -353,13 +357,13 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
         )
     around = fed.clients.run(look_around, rows, fed.client_ids(), fed.num_clients)
     if config.balancer == "none":
-        return Balance(fed.clients.run(keep_all, around), 0, 0, 0)
+        return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(no_others))
     if config.balancer == "oracle":
         told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
         answers = fed.hand_back(
             fed.server.run(solve, fed.table(told)), told, name="balance/keepers", grad=False
         )
-        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, 0)
+        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(no_others))
     level = fed.clients.run(levels, around, config.degree_bits)
     pairs = open_pairs(fed, rows, name="balance", simulated=config.simulated)
     order = compare_pairs(
@@ -373,7 +377,7 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
     )
     if config.balancer == "greedy":
         kept = fed.clients.run(keep_greedily, around, order)
-        return counted(fed, around, kept, 0, 1)
+        return Balance(kept, 0, 1, fed.server.run(no_others))
     if config.balancer == "mcmc":
         from graphfed.methods import metropolis  # which builds on this module
 
@@ -400,7 +404,7 @@ def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config
         trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))
         history.append(fed.clients.run(moment_of, trade))
     kept = fed.clients.run(end_of_trade, around, trade, *history)
-    return counted(fed, around, kept, len(history) - 1, calls)
+    return Balance(kept, len(history) - 1, calls, fed.server.run(no_others))
 
 
 def offer_and_take(
@@ -454,25 +458,8 @@ def anybody(able: Tensor) -> dict[str, Any]:
     return {"goes_on": bool(able.any())}
 
 
-def counted(
-    fed: Federation, around: Located, kept: Located, rounds: int, calls: int, beside: Located | None = None
-) -> Balance:
-    """The result with its counts: of comparisons made, and of those that there would have been with every
-    edge compared in each of `calls`; beside: at the server, of other pairs."""
-    if beside is None:
-        beside = fed.server.run(no_others)
-    with fed.phase("eval"):
-        total = fed.sum(fed.clients.run(tally, around, kept), name="balance/comparisons", grad=False)
-        told = fed.control(total_of, total, beside)
-    return Balance(kept, rounds, told["outcomes"] // 2, calls * (told["ends"] // 2) + told["beside"])
-
-
 def no_others() -> Tensor:
     return torch.zeros((), dtype=torch.int64)
-
-
-def total_of(total: Tensor, beside: Tensor) -> dict[str, Any]:
-    return {"outcomes": int(total[0]), "ends": int(total[1]), "beside": int(beside)}
 
 
 #: For the report: every transfer, and what its receiver can read.
@@ -519,6 +506,4 @@ MESSAGES: dict[str, str] = {
     "balance/neighbours": "Only with balancer=oracle, for evaluation: every device's neighbours, in clear, "
     "which the server reads: the whole graph.",
     "balance/keepers": "Only with balancer=oracle, from the server: who keeps which edge.",
-    "balance/comparisons": "Not part of the method: how many comparisons a device took part in, and its "
-    "number of neighbours, added up over a host's devices. The server reads it, for the result.",
 }

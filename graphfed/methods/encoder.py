@@ -85,7 +85,7 @@ class EncoderConfig(ReleasedConfig):
     def _go_together(self) -> Self:
         if self.rescale and self.decode != "unbiased":
             raise InputError(
-                "rescale cannot be used with decode=shrunk, which is biased by intent; add decode=unbiased"
+                "rescale=True cannot be used: expected decode=unbiased beside it (shrunk is biased by intent)"
             )
         low, high = self.feature_low, self.feature_high
         if self.decode == "shrunk" and not low <= self.feature_mean <= high:

@@ -385,11 +385,12 @@ def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
     return {name: w.to(device) for name, w in weights.items()}
 
 
-def counts_of(rounds: int, comparisons: int, all_again: int) -> dict[str, Tensor]:
+def counts_of(beside: Tensor, rounds: int, calls: int) -> dict[str, Tensor]:
+    """What everyone knows of balancing (`Balance`)."""
     return {
         "balance_rounds": torch.tensor(rounds),
-        "comparisons": torch.tensor(comparisons),
-        "comparisons_all_again": torch.tensor(all_again),
+        "balance_calls": torch.tensor(calls),
+        "candidate_pairs": beside,
     }
 
 
@@ -423,7 +424,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
         "trees": trees,
         "features": features,
         "sent": sent,
-        "balance": fed.server.run(counts_of, balanced.rounds, balanced.comparisons, balanced.all_again),
+        "balance": fed.server.run(counts_of, balanced.beside, balanced.rounds, balanced.calls),
     }
     return restore(fed, data, task, config, values)
 
@@ -577,7 +578,7 @@ def own_figures(
     receivers = torch.bincount(devices.receivers, minlength=len(kept))
     moved = kept + receivers
     if cohort.links is not None:
-        moved = moved + moved + kept * config.negatives
+        moved = moved + kept * (1 + config.negatives)
     return {
         "neighbours": torch.bincount(cohort.cut_row, minlength=len(kept)),
         "kept": kept,

@@ -43,7 +43,6 @@ from graphfed.methods.balancing import (
     BalanceConfig,
     Kept,
     all_rows,
-    counted,
     either,
     ended,
     kept_at_first,
@@ -437,7 +436,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
     best, calls = found, 1
     if not fed.control(any_edge, found.candidates)["goes_on"]:
         kept = fed.clients.run(end, around, best.chain, outcomes, *history)
-        return counted(fed, around, kept, 0, 1, among)
+        return Balance(kept, 0, 1, among)
     holder = fed.server.run(take_one, fed.table(found.route), seed, 0)
     for step in range(config.mcmc_steps):
         if anew and step:
@@ -470,7 +469,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
         calls += 2
     kept = fed.clients.run(end, around, best.chain, outcomes, *history)
     beside = fed.server.run(torch.add, among, beside)
-    return counted(fed, around, kept, config.mcmc_steps, calls, beside)
+    return Balance(kept, config.mcmc_steps, calls, beside)
 
 
 def find_largest(

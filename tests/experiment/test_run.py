@@ -289,6 +289,11 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ({"lrr": 0.1}, "did you mean 'lr'"),
         ({"lr": 0.1, "settings": {"lr": 0.2}}, "lr is given twice"),
         ({"partition": "ego", "runtime": "processes"}, "one process per client"),
+        (
+            {"data": "social", "split": "random:0.5,0.25,0.25", "settings": {"data.num_nodes": 40}}
+            | {"partition": "ego", "runtime": "processes", "sites": 50},
+            "50 sites cannot hold 40 clients",
+        ),
         ({"method": "fedgcn", "backbone": "gat"}, "fedgcn cannot use backbone='gat'"),
         ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every vertex at one client only"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),

@@ -15,7 +15,7 @@ import pytest
 import graphfed
 from graphfed.cli import main
 from graphfed.experiment import folder as files
-from graphfed.experiment.checkpoint import newest_round
+from graphfed.experiment.checkpoint import VERSION, newest_round
 from graphfed.files import read_tensors
 
 #: Of a run: long enough to be killed in the middle of it.
@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
         case "not json":
             told.write_text("{")
         case "another layout":
-            told.write_text(told.read_text().replace('"version": 1', '"version": 99'))
+            told.write_text(told.read_text().replace(f'"version": {VERSION}', '"version": 99'))
         case "missing":
             tensors.unlink()
     capsys.readouterr()

@@ -29,7 +29,8 @@ def pair_rows(fed: Federation, edges: np.ndarray, n: int) -> Located:
 @dataclass(frozen=True)
 class Balanced:
     """What all hosts hold, one after the other: keeps and kept_by of (client, neighbour) sorted, [2m] bool;
-    outcomes [n]; the history of every host; the counts; and the ledger."""
+    outcomes [n]; the history of every host; counts: of rounds, comparisons made, and all of them made anew;
+    and the ledger."""
 
     keeps: list[bool]
     kept_by: list[bool]
@@ -63,7 +64,9 @@ def run_apart(edges: np.ndarray, sites: Sites, **settings: Any) -> Balanced:
     ledger = Ledger.from_json(json.loads(results[-1]["ledger"]))
     for h in ends[1:]:
         ledger.add_peers(Ledger.from_json(json.loads(results[h]["ledger"])))
-    return _joined([results[h] for h in ends[1:]], ledger.to_json())
+    hosts = [results[h] for h in ends[1:]]
+    hosts[0]["beside"] = results[-1]["beside"]
+    return _joined(hosts, ledger.to_json())
 
 
 def program(fed: Federation, arguments: dict[str, Any], tell: Any) -> dict[str, Any]:
@@ -76,7 +79,8 @@ def _run(fed: Federation, edges: np.ndarray, settings: dict[str, Any]) -> dict[s
     result = balance(fed, rows, BalanceConfig(**settings))
     fields = ("keeps", "kept_by", "outcomes", "history")
     return {
-        "counts": [result.rounds, result.comparisons, result.all_again],
+        "counts": [result.rounds, result.calls],
+        "beside": [int(part) for part in result.beside.parts],
         "parts": [[getattr(k, f).tolist() for f in fields] for k in fed.local_parts(result.kept)],
     }
 
@@ -84,6 +88,7 @@ def _run(fed: Federation, edges: np.ndarray, settings: dict[str, Any]) -> dict[s
 def _joined(results: list[dict[str, Any]], ledger: dict[str, Any]) -> Balanced:
     parts = [part for result in results for part in result["parts"]]
     keeps, kept_by, outcomes = ([x for part in parts for x in part[i]] for i in range(3))
-    counts = {tuple(result["counts"]) for result in results}
-    assert len(counts) == 1
-    return Balanced(keeps, kept_by, outcomes, [part[3] for part in parts], counts.pop(), ledger)
+    ((rounds, calls),) = {tuple(result["counts"]) for result in results}
+    (beside,) = (told for result in results for told in result["beside"])
+    counts = (rounds, sum(outcomes) // 2, calls * (len(keeps) // 2) + beside)
+    return Balanced(keeps, kept_by, outcomes, [part[3] for part in parts], counts, ledger)

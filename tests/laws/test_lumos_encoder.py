@@ -191,7 +191,7 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
             {"feature_low": 1.0, "feature_high": 0.0},
             "feature_low=1.0 cannot be used: expected a number less than feature_high=0.0",
         ),
-        ({"rescale": True, "decode": "shrunk"}, "rescale cannot be used with decode=shrunk"),
+        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used: expected decode=unbiased"),
         (
             {"decode": "shrunk", "feature_mean": 2.0},
             "feature_mean=2.0 cannot be used: expected a number between feature_low=0.0",
