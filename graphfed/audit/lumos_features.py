@@ -35,6 +35,7 @@ from graphfed.methods.base import Task
 from graphfed.methods.lumos import LumosConfig
 from graphfed.methods.tasks import TASKS
 from graphfed.methods.trees import FUSED_LAYERS, Forest, fused
+from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
 
@@ -107,13 +108,23 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
             embeddings.append(fed.leaves[torch.from_numpy(pairs).to(fed.leaves.device)].cpu())
     assert cohort.x is not None
     keepers = devices.kept_rows.cpu()[torch.from_numpy(pairs)]
-    sent = dense_rows(devices.noised.matrix, pairs).float() + devices.unsent
+    sent = _bits_of(devices.noised, pairs.tolist()) + devices.unsent
     forest = _of_pairs(devices.forest, torch.from_numpy(pairs), keepers)
     seen = Seen(forest, sent, tuple(weights), tuple(keys), torch.stack(embeddings))
     x = inputs.graph.x
     assert x is not None
     mean = torch.from_numpy(np.asarray(x.mean(0), dtype=np.float64)).flatten()
     return seen, dense_rows(cohort.x, keepers.numpy()), mean
+
+
+def _bits_of(noised: BitMatrix, pairs: list[int]) -> Tensor:
+    """Some rows [S, F]; the whole matrix may not fit into memory."""
+    rows = torch.zeros(len(pairs), noised.width)
+    for row, pair in zip(rows, pairs, strict=True):
+        start, zeros, stop = noised.offsets[2 * pair : 2 * pair + 3].tolist()
+        for bits, value in zip((slice(start, zeros), slice(zeros, stop)), noised.values[pair], strict=True):
+            row[noised.columns[bits].long().cpu()] = value.cpu()
+    return rows
 
 
 def rounds_used(rounds: int, width: int) -> list[int]:

@@ -26,17 +26,30 @@ def report(
             metavar="FILE", help="The file to write, ending in .html (default: report.html in the folder)."
         ),
     ] = None,
+    device: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="The client shown by itself, where there is one for each vertex (default: the one whose "
+            "features are protected least).",
+        ),
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page: results, curves, costs, the sites, and what left each of them.
 
-    The page needs no network to be viewed. Several runs must share data, split and partition.
+    The page needs no network to be viewed. Several runs must share data, split and partition. With --device
+    it also says what one device sent and gave away.
 
     Examples:
         graphfed report runs/compare-cora-20260131-120000
         graphfed report runs/one runs/two --out both.html
+        graphfed report runs/lumos-social-20260131-120000 --device 17
     See also:
         docs/report.md
     """
-    from graphfed.report import write_report
+    from graphfed.report import tell_device, write_report
 
-    print(f"report: {write_report(folders, out)}")
+    path = write_report(folders, out, device=device)
+    if device is not None and len(folders) == 1:
+        print("\n".join(tell_device(folders[0], device)))
+    print(f"report: {path}")

@@ -50,7 +50,7 @@ from graphfed.methods.orientation import optimum, pair_draws
 from graphfed.random import fold
 from graphfed.secure.accept import MAX_BITS
 
-__all__ = ["MESSAGES", "Around", "Balance", "BalanceConfig", "Kept", "balance"]
+__all__ = ["BETWEEN_NEIGHBOURS", "MESSAGES", "Around", "Balance", "BalanceConfig", "Kept", "balance"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
@@ -463,6 +463,16 @@ def no_others() -> Tensor:
 
 
 #: For the report: every transfer, and what its receiver can read.
+#: Of the transfers below, those from a device to some or all of its neighbours.
+BETWEEN_NEIGHBOURS = (
+    "balance/session",
+    "balance/degrees/compare",
+    "balance/workloads/compare",
+    "balance/changed",
+    "balance/offers",
+    "balance/answers",
+    "balance/proposals",
+)
 MESSAGES: dict[str, str] = {
     "balance/session": "Between neighbours: what two devices need before they can compare without showing "
     "their numbers. It says nothing of them.",

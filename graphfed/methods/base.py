@@ -108,6 +108,8 @@ class Method:
     #: At the clients, after training: what each client can say of its own part, a dictionary of [K] tensors,
     #: for a table (clients.parquet). account(fed, state, config); nothing crosses.
     account: Callable[[Federation, State, Any], Located] | None = None
+    #: Of transfers between clients: the column of `account` that counts those to whom one client sends.
+    recipients: Mapping[str, str] = field(default_factory=dict)
     #: The value at the server, a dictionary of single numbers, that goes into the details of the result.
     facts: str = ""
     #: The partition where the user names none, and the data names no sites.

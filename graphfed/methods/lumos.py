@@ -643,6 +643,17 @@ MESSAGES = {
     "to the vertex. It reads them, and they are multiples of the receiver's embedding.",
 }
 
+#: To whom a device sends, as a column of its account.
+RECIPIENTS = {
+    **dict.fromkeys(balancing.BETWEEN_NEIGHBOURS, "neighbours"),
+    "lumos/bins": "receivers",
+    "lumos/feature_bits": "receivers",
+    "lumos/leaf_embeddings": "kept",
+    "lumos/leaf_embeddings/grad": "receivers",
+    "lumos/kept_embeddings": "receivers",
+    "lumos/kept_embeddings/grad": "kept",
+}
+
 METHOD = Method(
     name="lumos",
     summary="one device for each vertex; noised features, balanced trees, embeddings between neighbours",
@@ -656,6 +667,7 @@ METHOD = Method(
     predict=predict,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     messages=MESSAGES,
+    recipients=RECIPIENTS,
     disjoint=True,
     one_vertex=True,
     empty_clients=False,

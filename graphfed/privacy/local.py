@@ -146,8 +146,8 @@ def _draw_without_replacement(draws: Tensor, width: int) -> Tensor:
     row = torch.arange(n, device=draws.device)
     for j in range(count):
         other = j + (draws[:, j] * (width - j) >> 32)
-        chosen = order[row, other]
-        order[row, other] = order[:, j]
+        chosen, first = order[row, other], order[:, j].clone()  # of one row torch takes no overlap
+        order[row, other] = first
         order[:, j] = chosen
     return order[:, :count]
 

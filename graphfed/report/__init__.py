@@ -2,9 +2,10 @@
 
 read.py      folders -> plain data
 charts.py    plain data -> charts as SVG, in colours that follow the page
+device.py    one device of a run with one for each vertex: what it sent to whom
 page.py      plain data and charts -> HTML, the model card, and the files
 """
 
-from graphfed.report.page import write_card, write_report
+from graphfed.report.page import tell_device, write_card, write_report
 
-__all__ = ["write_card", "write_report"]
+__all__ = ["tell_device", "write_card", "write_report"]

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "DOTS",
     "bars",
     "confusion",
+    "cumulative",
     "curves",
     "degrees",
     "partition_drawing",
@@ -39,6 +41,8 @@ MARKERS = "osD^vPX*"
 WIDTH = 5.4
 #: Sites whose classes are drawn.
 DRAWN_SITES = 30
+#: Points of a cumulative distribution, and marks of sites.
+POINTS, DOTS = 200, 500
 #: More sites in a circle are not named.
 NAMED_SITES = 12
 
@@ -233,6 +237,37 @@ def _short(label: str, limit: int = 28) -> str:
     return label + "…"
 
 
+def cumulative(rows: Mapping[str, np.ndarray], quantity: str, title: str) -> str:
+    """The share of devices that have at most so much of a quantity: values [K] by label, drawn at no more
+    than POINTS different values."""
+
+    def draw() -> Any:
+        labels = list(rows)
+        figure = _figure(2.7 + _legend_height(labels))
+        ax = figure.add_subplot()
+        for i, (label, values) in enumerate(rows.items()):
+            ordered = np.sort(values)
+            at = np.unique(ordered)
+            if len(at) > POINTS:
+                at = np.unique(np.quantile(ordered, np.linspace(0, 1, POINTS), method="inverted_cdf"))
+            share = np.searchsorted(ordered, at, side="right") / len(ordered)
+            ax.step(
+                [at[0], *at], [0, *share], where="post", color=SERIES[i % len(SERIES)], linewidth=1.6,
+                label=_short(label), linestyle=("-", "--", ":", "-.")[i % 4],
+            )  # fmt: skip
+        ax.set_xscale("symlog", linthresh=1)
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.minorticks_off()
+        ax.set_xlim(left=0)
+        ax.set_ylim(0, 1.02)
+        ax.set_xlabel(quantity)
+        ax.set_ylabel("share of devices")
+        _legend(figure, labels)
+        return figure
+
+    return _svg(draw, title)
+
+
 def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
     """Share of each true class (rows) that was predicted as each class (columns), in percent; dashes where
     there is no vertex of the class."""
@@ -312,15 +347,16 @@ def _cell(x: float, y: float, share: float) -> Any:
 
 def site_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
     """Test accuracy of every site, (accuracy, test vertices) by label and site: a dot each, its area by the
-    vertices."""
+    vertices; of more than DOTS sites those with the most."""
 
     def draw() -> Any:
         figure = _figure(0.9 + 0.42 * len(rows))
         ax = figure.add_subplot()
         most = max((count for sites in rows.values() for _, count in sites.values()), default=1)
         for y, sites in enumerate(rows.values()):
-            values = np.array([100 * accuracy for accuracy, _ in sites.values()])
-            counts = np.array([count for _, count in sites.values()], dtype=float)
+            drawn = sorted(sites.values(), key=lambda site: -site[1])[:DOTS]
+            values = np.array([100 * accuracy for accuracy, _ in drawn])
+            counts = np.array([count for _, count in drawn], dtype=float)
             ax.scatter(
                 values, np.full(len(values), y), s=12 + 90 * counts / most,
                 color=SERIES[y % len(SERIES)], alpha=0.55, linewidths=0, marker=MARKERS[y % len(MARKERS)],

@@ -21,9 +21,10 @@ from graphfed.methods.alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS, TaskSpec
 from graphfed.report import charts
+from graphfed.report.device import device_of, device_told, worst_told
 from graphfed.report.read import Run, Subject, read_subject
 
-__all__ = ["write_card", "write_report"]
+__all__ = ["tell_device", "write_card", "write_report"]
 
 #: The row the others are tested against, where it is there: averaging with the cross edges dropped, or what
 #: pooled training reaches.
@@ -47,23 +48,35 @@ LINKS = {
 }
 
 
-def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+def write_report(
+    folders: Sequence[str | Path], out: str | Path | None = None, *, device: int | None = None
+) -> Path:
     """Write the report on the run or comparison in a folder, or on the runs in several, and give its path.
 
-    out: the file; None for report.html in the folder (with several folders it must be given).
-    Raises InputError for folders that cannot be reported on, GraphfedError when the disk refuses the file."""
+    out: the file; None for report.html in the folder (with several folders it must be given). device: the
+    number of the client that is shown by itself, where a run keeps an account of each (clients.parquet); None
+    for the one whose features are protected least.
+    Raises InputError for folders that cannot be reported on and a device that they do not have, GraphfedError
+    when the disk refuses the file."""
     subject = read_subject(folders)
     if out is None and len(folders) > 1:
         raise InputError("a report on several folders needs a file to go to; give --out FILE.html")
     path = Path(folders[0]) / "report.html" if out is None else Path(out)
     if path.suffix != ".html":
         raise InputError(f"the report {path} must end in .html")
-    page = render(subject)
+    page = render(subject, device)
     try:
         write_bytes(path, page.encode())
     except OSError as error:
         raise GraphfedError(f"the report {path} could not be written: {error.strerror or error}") from error
     return path
+
+
+def tell_device(folder: str | Path, device: int) -> list[str]:
+    """What one device of the run in a folder (of a comparison: of its first that keeps an account of each)
+    sent and gave away, in sentences; raises what `write_report` raises."""
+    (told, *_) = _devices(read_subject([folder]), device)
+    return list(told["sentences"])
 
 
 def write_card(folder: str | Path) -> Path:
@@ -86,6 +99,7 @@ def write_card(folder: str | Path) -> Path:
             summary=_answer(Subject({run.result.method: [run]}, None)).rstrip("."),
             scores=_scores(run),
             left=_left(run.result.method, run),
+            worst=worst_told(run),
             audits=_audits(Subject({run.result.method: [run]}, None)),
             epsilon=_epsilon([run]),
             folder=run.folder.name,
@@ -117,8 +131,9 @@ def _environment(escape: bool) -> Any:
     return environment
 
 
-def render(subject: Subject) -> str:
-    """The page's HTML. Texts of the run's files are escaped; charts are our own SVG."""
+def render(subject: Subject, device: int | None = None) -> str:
+    """The page's HTML, with a device of its own where the runs keep an account of each. Texts of the run's
+    files are escaped; charts are our own SVG."""
     environment = _environment(escape=True)
     first, comparison = subject.first, subject.comparison
     result = first.result
@@ -135,6 +150,8 @@ def render(subject: Subject) -> str:
         charts=_charts(subject),
         data=_data(first),
         left=[_left(label, runs[0]) for label, runs in subject.rows.items()],
+        devices=_devices(subject, device),
+        dots=charts.DOTS,
         audits=_audits(subject),
         how=[_how(label, runs) for label, runs in subject.rows.items()],
         manifest=first.manifest,
@@ -304,11 +321,19 @@ def _left(label: str, run: Run) -> dict[str, Any]:
         link = LINKS.get((entry["from"], entry["to"]), f"{entry['from']} to {entry['to']}")
         line = lines.setdefault(
             (entry["name"], link, entry["protection"]),
-            {"bytes": 0, "sites": None, "transfers": 0, "kind": entry["kind"], "phases": []},
+            {
+                "bytes": 0,
+                "sites": None,
+                "transfers": 0,
+                "messages": 0,
+                "kind": entry["kind"],
+                "phases": [],
+            },
         )
         each = entry["received"] if entry["from"] == "server" else entry["sent"]
         line["bytes"] += entry["bytes"]
         line["transfers"] += entry["transfers"]
+        line["messages"] += entry["messages"]
         line["sites"] = (
             each if line["sites"] is None else [a + b for a, b in zip(line["sites"], each, strict=True)]
         )
@@ -322,6 +347,8 @@ def _left(label: str, run: Run) -> dict[str, Any]:
             "sites": line["sites"],
             "each": _range(line["sites"] or [0]),
             "transfers": f"{line['transfers']:,}",
+            "times": line["transfers"],
+            "messages": line["messages"],
             "phases": ", ".join(dict.fromkeys(line["phases"])),
             "kind": line["kind"],
             "protection": PROTECTION.get(protection, protection),
@@ -364,6 +391,21 @@ def _sent(run: Run, out: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 def _cells(each: Sequence[int], many: bool) -> list[str]:
     """Bytes of every site, or of many the smallest, the median and the largest."""
     return [human_bytes(amount) for amount in ((min(each), median(each), max(each)) if many else each)]
+
+
+def _devices(subject: Subject, wanted: int | None) -> list[dict[str, Any]]:
+    """A device of the first seed of every row that keeps an account of each; InputError where one is wanted
+    and no row does."""
+    first = {label: runs[0] for label, runs in subject.rows.items()}
+    with_accounts = {label: run for label, run in first.items() if run.accounts is not None}
+    if wanted is not None and not with_accounts:
+        device_of(subject.first, wanted)  # says why not
+    return [_device(label, run, wanted) for label, run in with_accounts.items()]
+
+
+def _device(label: str, run: Run, wanted: int | None) -> dict[str, Any]:
+    told = device_told(run, device_of(run, wanted), _left(label, run)["out"])
+    return {**told, "label": label, "asked": wanted is not None, "worst": worst_told(run)}
 
 
 def _audits(subject: Subject) -> list[dict[str, Any]]:
@@ -430,7 +472,7 @@ def _how(label: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 def _charts(subject: Subject) -> dict[str, str]:
     """SVG by name; a chart that would be empty is left out."""
-    drawn = {**_result_charts(subject), **_byte_charts(subject)}
+    drawn = {**_result_charts(subject), **_byte_charts(subject), **_device_charts(subject)}
     told = subject.first.overview
     if told is not None and told["drawing"]["vertices"]:
         named = {row["site"]: row["name"] for row in told["sites"]}
@@ -465,7 +507,8 @@ def _result_charts(subject: Subject) -> dict[str, str]:
     if counts and len(counts) <= MAX_CLASSES:
         drawn["confusion"] = charts.confusion(counts, _class_names(subject.first, len(counts)))
     dots = {label: runs[0].site_accuracy for label, runs in subject.rows.items() if runs[0].site_accuracy}
-    if any(len(sites) > 1 for sites in dots.values()):
+    # Of one vertex a site is right or wrong: nothing to draw.
+    if any(max(count for _, count in sites.values()) > 1 and len(sites) > 1 for sites in dots.values()):
         drawn["sites"] = charts.site_dots(dots)
     return drawn
 
@@ -498,6 +541,24 @@ def _byte_charts(subject: Subject) -> dict[str, str]:
         drawn["transfers"] = charts.bars(
             [(name, {"bytes": amount}) for name, amount in largest], unit, "bytes by transfer"
         )
+    return drawn
+
+
+def _device_charts(subject: Subject) -> dict[str, str]:
+    """How the account's figures are distributed over the devices: of each row, the first seed."""
+    drawn: dict[str, str] = {}
+    told = {label: a for label, runs in subject.rows.items() if (a := runs[0].accounts) is not None}
+    kept = {label: accounts["kept"] for label, accounts in told.items() if "kept" in accounts}
+    if kept:
+        if len(kept) == 1:
+            kept = {"kept": next(iter(kept.values()))}
+        everyone = next((a["neighbours"] for a in told.values() if "neighbours" in a), None)
+        rows = kept if everyone is None else {"all neighbours": everyone, **kept}
+        drawn["kept"] = charts.cumulative(rows, "neighbours in a device's tree", "workload of devices")
+    spent = {k: a["epsilon_colluding"] for k, a in told.items() if "epsilon_colluding" in a}
+    if any(values.max() > 0 for values in spent.values()):
+        named = "epsilon against all receivers of a device together"
+        drawn["colluding"] = charts.cumulative(spent, named, "epsilon of devices")
     return drawn
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphfed.errors import InputError
 from graphfed.experiment.compare import Comparison, comparison_in, comparison_of
-from graphfed.experiment.folder import check_there, read_json
+from graphfed.experiment.folder import ACCOUNTS, check_there, read_json
 from graphfed.experiment.run import Result
 from graphfed.methods.tasks import CLASSIFICATION
 
@@ -20,8 +20,8 @@ __all__ = ["Run", "Subject", "read_subject"]
 @dataclass(frozen=True)
 class Run:
     """One finished run. site_accuracy: site -> (test accuracy, test vertices), empty where no vertices are
-    classified or predictions are elsewhere; overview, audit: None in a
-    folder that has none."""
+    classified or predictions are elsewhere; accounts: what the clients say of themselves, columns [K] by
+    name, `client` among them; overview, accounts, audit: None in a folder that has none."""
 
     folder: Path
     result: Result
@@ -31,6 +31,7 @@ class Run:
     site_accuracy: Mapping[str, tuple[float, int]]
     overview: Mapping[str, Any] | None
     audit: Mapping[str, Any] | None
+    accounts: Mapping[str, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,26 @@ def _read_run(folder: Path) -> Run:
         _site_accuracy(folder) if result.task == CLASSIFICATION else {},
         overview,
         _audit(folder),
+        _accounts(folder, result.clients),
     )
+
+
+def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / ACCOUNTS
+    if not path.exists():
+        return None
+    try:
+        table = pq.read_table(path)
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]})") from None
+    numbers = all(column.dtype.kind in "iuf" for column in columns.values())
+    if not numbers or not np.array_equal(columns.get("client", ()), np.arange(clients)):
+        raise InputError(f"{path} is not what a run writes: a row of numbers for each of {clients} clients")
+    return columns
 
 
 #: What audit.json says of every check.

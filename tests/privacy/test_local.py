@@ -337,3 +337,13 @@ def test_seeded_noise_is_called_simulated_and_other_noise_by_its_epsilon() -> No
     mechanism = multi_bit_mechanism(2.0, 10)
     assert Noise().protection(mechanism) == "ldp(eps=2)"
     assert Noise(0).protection(mechanism) == "simulated"
+
+
+def test_a_row_alone_sends_what_it_sends_among_others() -> None:
+    """As a client with one vertex does, in a process of its own."""
+    x, ids, noise = torch.linspace(LOW, HIGH, 30).view(5, 6), torch.arange(5), Noise(3)
+    together = multi_bit(x, ids, noise, "x", 5.0, LOW, HIGH)
+    for i in range(5):
+        alone = multi_bit(x[i : i + 1], ids[i : i + 1], noise, "x", 5.0, LOW, HIGH)
+        for mine, all_ in zip(alone, together, strict=True):
+            assert torch.equal(mine, all_[i : i + 1])

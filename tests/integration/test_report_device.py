@@ -1,0 +1,208 @@
+"""The report of one device says what the ledger and the device's own account say, and stays small however
+many devices there are."""
+
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import graphfed
+from graphfed.cli import main
+from graphfed.errors import InputError
+from graphfed.experiment.progress import human_bytes
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.report import charts, tell_device, write_card, write_report
+
+SETTINGS: dict[str, Any] = {"data.num_nodes": 60, "data.average_degree": 5}
+OPTIONS: dict[str, Any] = {"data": "social", "split": "random:0.5,0.25,0.25", "rounds": 3}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("device") / "run"
+    graphfed.run("lumos", **OPTIONS, settings=SETTINGS, out=folder)
+    return folder
+
+
+def section(folder: Path) -> str:
+    """The page's part on one device."""
+    text = (folder / "report.html").read_text()
+    return text[text.index('<section id="device">') : text.index('<section id="audit">')]
+
+
+def rows(folder: Path) -> dict[str, list[str]]:
+    """The table's cells by the name of the transfer."""
+    lines = re.findall(r"<tr>(.*?)</tr>", section(folder), re.DOTALL)[1:]
+    cells = [[html.unescape(re.sub(r"<[^>]+>", " ", c)) for c in re.findall("<td.*?</td>", x)] for x in lines]
+    return {line[1].split()[0]: [cell.strip() for cell in line] for line in cells}
+
+
+def account(folder: Path) -> dict[str, np.ndarray]:
+    table = pq.read_table(folder / "clients.parquet")
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def ledger(folder: Path) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads((folder / "ledger.json").read_text())["entries"]
+    return entries
+
+
+def test_every_byte_that_left_the_device_is_in_the_table_under_its_name(run: Path) -> None:
+    for device in (0, 17, 59):
+        write_report([run], device=device)
+        there = rows(run)
+        sent: dict[str, int] = {}
+        for entry in ledger(run):
+            if entry["from"] == "clients" and entry["sent"][device]:
+                sent[entry["name"]] = sent.get(entry["name"], 0) + entry["sent"][device]
+        assert {"lumos/leaf_embeddings", "model/grad"} <= set(sent)
+        assert {name: cells[3] for name, cells in there.items()} == {
+            name: human_bytes(amount) for name, amount in sent.items()
+        }
+
+
+def test_receivers_and_messages_are_those_of_the_devices_own_account(run: Path) -> None:
+    """Noised bits go once to those that keep it, embeddings in three rounds to those that it keeps, of which
+    evaluation and prediction make more."""
+    own = account(run)
+    device = int(np.flatnonzero((own["receivers"] > 1) & (own["kept"] > 1))[0])
+    write_report([run], device=device)
+    there, kept, receivers = rows(run), own["kept"][device], own["receivers"][device]
+    assert there["lumos/feature_bits"][2] == f"the {receivers} neighbours that keep it"
+    assert there["lumos/feature_bits"][4] == str(receivers)
+    assert there["lumos/feature_bits"][5] == "ldp(eps=2)"
+    assert there["lumos/leaf_embeddings"][2] == f"the {kept} neighbours that it keeps"
+    times = sum(e["transfers"] for e in ledger(run) if e["name"] == "lumos/leaf_embeddings")
+    assert there["lumos/leaf_embeddings"][4] == f"{times * kept}"
+    # 16 numbers of 4 bytes in each
+    assert there["lumos/leaf_embeddings"][3] == human_bytes(times * kept * 64)
+    assert there["lumos/leaf_embeddings/grad"][4] == f"{3 * receivers}"
+    assert there["balance/offers"][4].startswith("at most ")
+    assert there["model/grad"][2:5:2] == ["the server", "3"]
+
+
+def test_the_sentences_have_the_figures_of_the_account(run: Path) -> None:
+    own = account(run)
+    for device in (3, 20, 41):
+        told = " ".join(tell_device(run, device))
+        figures = {name: column[device].item() for name, column in own.items()}
+        assert f"Device {device} has {figures['neighbours']} neighbour" in told
+        assert f"it keeps {figures['kept']} of them, and is kept by {figures['receivers']}." in told
+        assert f"{figures['comparisons']} comparisons" in told
+        assert "comparisons of this run are simulated" in told
+        assert f"sends and gets {figures['embeddings']} embedding" in told
+        assert "no epsilon covers them" in told
+        if figures["receivers"]:
+            assert f"It sent {figures['feature_bits']} noised bits of its features" in told
+            epsilons = figures["epsilon"], figures["epsilon_colluding"]
+            assert "each alone epsilon is {:g}, against all together {:g}.".format(*epsilons) in told
+    alone = int(np.flatnonzero(own["receivers"] == 0)[0])
+    assert "No neighbour keeps it, so it sent no bit" in " ".join(tell_device(run, alone))
+
+
+def test_unless_one_is_asked_for_the_device_protected_least_is_shown(run: Path) -> None:
+    own = account(run)
+    write_report([run])
+    (shown,) = (int(x) for x in re.findall(r"<p>Device (\d+) has", section(run)))
+    most = own["epsilon_colluding"].max()
+    assert own["epsilon_colluding"][shown] == most
+    assert own["neighbours"][shown] == own["neighbours"][own["epsilon_colluding"] == most].max()
+    assert "features are protected least" in section(run)
+    worst = f"at most 2 against one receiver, and at most {most:g} against all its receivers together"
+    assert worst in section(run)
+    assert worst in write_card(run).read_text()
+    assert section(run).count("<svg") == 2
+
+
+def test_seeded_noise_is_told_as_no_protection(run: Path, tmp_path: Path) -> None:
+    seeded = tmp_path / "run"
+    graphfed.run("lumos", **OPTIONS, settings={**SETTINGS, "noise_seed": 1}, out=seeded)
+    device = int(account(seeded)["receivers"].argmax())
+    assert "The noise is seeded: simulated, and no protection" in " ".join(tell_device(seeded, device))
+    assert "seeded" not in " ".join(tell_device(run, device))
+    write_report([seeded], device=device)
+    assert rows(seeded)["lumos/feature_bits"][5] == "simulated: nothing is hidden in this run"
+
+
+def test_a_device_that_is_not_there_is_refused_and_nothing_is_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    for wrong in ("60", "-1"):
+        assert main(["report", str(run), "--device", wrong, "--out", str(out)]) == 2
+        told = capsys.readouterr().err
+        assert told == f"error: the run in {run} has no device {wrong}; give one from 0 to 59\n"
+    graphfed.run("fedavg", clients=2, rounds=1, out=tmp_path / "other")
+    assert main(["report", str(tmp_path / "other"), "--device", "0", "--out", str(out)]) == 2
+    assert "keeps no account of single devices (clients.parquet)" in capsys.readouterr().err
+    assert not out.exists()
+    assert '<section id="device">' not in write_report([tmp_path / "other"]).read_text()
+    assert main(["report", str(run), "--device", "7", "--out", str(out)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("Device 7 has ")
+    assert told[-1] == f"report: {out}"
+
+
+def test_an_account_that_is_damaged_or_of_others_is_refused(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    whole = pq.read_table(copy / "clients.parquet")
+    names = pa.array([str(k) for k in range(60)])
+    for wrong in (whole.slice(1), whole.drop_columns(["client"]), whole.append_column("name", names)):
+        pq.write_table(wrong, copy / "clients.parquet")
+        with pytest.raises(InputError, match="a row of numbers for each of 60 clients"):
+            write_report([copy])
+    (copy / "clients.parquet").write_bytes(b"x" * 99)
+    with pytest.raises(InputError, match=r"clients\.parquet cannot be read"):
+        write_report([copy])
+
+
+def test_a_comparison_shows_the_device_of_its_rows_that_keep_an_account(tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    graphfed.compare(
+        ["lumos", "isolated"], **{**OPTIONS, "rounds": 1}, settings=SETTINGS, seeds=(0,), out=folder
+    )
+    write_report([folder], device=5)
+    assert re.findall(r"<p>Device (\d+) has", section(folder)) == ["5"]
+    assert tell_device(folder, 5)[0].startswith("Device 5 has ")
+
+
+def test_the_page_of_three_thousand_devices_is_hardly_larger_than_that_of_sixty(
+    run: Path, tmp_path: Path
+) -> None:
+    graphfed.run(
+        "lumos", **{**OPTIONS, "rounds": 1}, settings={"data.num_nodes": 3000}, out=tmp_path / "many"
+    )
+    sizes = [write_report([folder]).stat().st_size for folder in (run, tmp_path / "many")]
+    assert sizes[1] < 2 * sizes[0]
+    assert "accuracy of each site" not in (tmp_path / "many/report.html").read_text()
+
+
+def test_charts_of_many_devices_or_sites_draw_so_many_points_only() -> None:
+    random = np.random.default_rng(0)
+    small, large = (
+        charts.cumulative({"one": random.exponential(size=n)}, "x", "title") for n in (charts.POINTS, 100_000)
+    )
+    assert len(large) < 1.5 * len(small)
+    dots = [
+        charts.site_dots({"one": {str(k): (0.5, k) for k in range(n)}})
+        for n in (charts.DOTS, 20 * charts.DOTS)
+    ]
+    assert len(dots[1]) < 1.1 * len(dots[0])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_recipients_of_a_method_are_columns_of_its_account_and_of_transfers_that_it_has(
+    name: str,
+) -> None:
+    method = get_method(name)
+    assert set(method.recipients) <= set(method.messages)
+    assert method.account is not None or not method.recipients
+    assert set(method.recipients.values()) <= {"neighbours", "kept", "receivers"}
