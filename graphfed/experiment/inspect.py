@@ -26,7 +26,8 @@ from graphfed.experiment.run import (
 )
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import DataSource, data_source
-from graphfed.methods.registry import METHODS
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION
 
 __all__ = ["Inspection", "SensorInspection", "inspect"]
 
@@ -37,8 +38,8 @@ class Inspection:
 
     overview: what `graphfed.data.overview.overview` tells; partition: None where the data names no sites and
     none were asked for; split_problem: why there is no usable split, None where there is; methods: every
-    method, with the reason why a run of it would be refused on this, None where it would not; parts: the
-    split itself, without vertices where it cannot be used."""
+    method that classifies, with the reason why a run of it would be refused on this, None where it would
+    not; parts: the split itself, without vertices where it cannot be used."""
 
     graph: Graph
     partition: Partition | None
@@ -122,7 +123,11 @@ def inspect(
         overview=overview(graph, chosen, inputs.partition),
         split=chosen.name,
         split_problem=split_problem,
-        methods={name: _problem(name, inputs, graph_problem, split_problem, options) for name in METHODS},
+        methods={
+            name: _problem(name, inputs, graph_problem, split_problem, options)
+            for name in METHODS
+            if CLASSIFICATION in get_method(name).tasks
+        },
     )
 
 

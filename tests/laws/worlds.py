@@ -109,7 +109,7 @@ def one_vertex_each(world: World) -> World:
 
 def one_each(method: Method) -> bool:
     """Whether a method is for clients of one vertex, and no others."""
-    return "one vertex at every client" in method.needs
+    return method.one_vertex
 
 
 def as_asked(method: Method, world: World) -> World:
