@@ -24,9 +24,10 @@ from every device that keeps it, the embedding of the leaf that stands for it; a
 device's own features, without noise: two layers above them, with weights that both know, anew in every round.
 No epsilon covers it. The paper counts features as protected because they are noised when they are sent; it
 does not count what goes back in embeddings. Degrees: see `balancing`. The server gets the sum of the
-gradients, with aggregation=clear each device's, and how many vertices are trained on. Labels do not leave
-their devices; gradients depend on them. With accounting=per_receiver epsilon holds against each receiver
-alone: all r(u) of them together have r(u) epsilon.
+gradients, with aggregation=clear each device's, and how many vertices are trained on. Training sends no
+label; gradients depend on them, and the run's own evaluation (not the method's) tells the server each
+device's score, which for one vertex is its label. With accounting=per_receiver epsilon holds against each
+receiver alone: all r(u) of them together have r(u) epsilon.
 
 Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
