@@ -67,8 +67,8 @@ Partition = Annotated[
         autocompletion=choices(PARTITIONS),
         rich_help_panel=DATA_PANEL,
         help=f"How the graph is dealt: {', '.join(PARTITIONS)}; or a file of 'graphfed data partition' "
-        "(default: column, the sites of the data, where it names them; else label_dirichlet with "
-        "partition.beta=10000, which is even).",
+        "(default: column, the sites of the data, where it names them; else what the method is for: ego, one "
+        "site for each vertex, or label_dirichlet with partition.beta=10000, which is even).",
     ),
 ]
 Split = Annotated[

@@ -174,8 +174,8 @@ def make_config(
     task: default the method's first.
     data: what `data_source` takes, or gave.
     clients: default 10, or as many as the partition fixes.
-    partition: a name, or the file of a saved one; default the sites of the data where it has them, else
-    label_dirichlet.
+    partition: a name, or the file of a saved one; default the sites of the data where it has them, else the
+    method's.
     rounds: default the method's.
     threads: default one for a small graph, every core for a large one; with separate processes those of each
     process, default one.

@@ -151,7 +151,8 @@ def run(
     `graphfed.data.graph.Graph`, a PyG `Data` or a networkx graph.
     clients: default 10, or as many as the partition fixes. rounds: default the method's own.
     partition: a name, or the file of a saved one (`Partition.save`, `graphfed data partition`); default
-    "column", the sites of the data, where it names them, else "label_dirichlet".
+    "column", the sites of the data, where it names them, else what the method is for, "label_dirichlet" or
+    "ego".
     split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; in link prediction
     "edges:0.8,0.05,0.15", which is its default.
     runtime: "local", "processes", or "nvflare": a federation over NVIDIA FLARE on this machine; in these two

@@ -56,6 +56,7 @@ from graphfed.methods.released import (
     fresh,
     noise_of,
     noised_labels,
+    round_at_server,
     send_back,
     vertex_route,
 )
@@ -336,11 +337,7 @@ def restore(
 
 
 def round(fed: Federation, state: State, config: LpgnnConfig, number: int) -> State:
-    values = dict(state.values)
-    values["weights"], values["optimizer"] = fed.server.run(
-        train, state.prepared.server, values["weights"], values["optimizer"], config, number, outputs=2
-    )
-    return State(values, state.prepared)
+    return round_at_server(fed, state, train, config, number)
 
 
 def predict(fed: Federation, state: State, config: LpgnnConfig, target: str) -> Located:

@@ -270,10 +270,10 @@ def logits_of(devices: Devices, h: Tensor, weights: Weights, target: str) -> Ten
     return times(h.index_select(0, rows), weights["predictor.weight"], rows) + at(bias, rows)
 
 
-def copies(devices: Devices, weights: Weights) -> Weights:
-    """A copy of the weights for every device, [n, ...], to collect its own gradient. InputError where that
-    takes more than MAX_BYTES."""
-    n, rows = devices.forest.num_devices, devices.forest.num_devices + devices.forest.num_pairs
+def check_memory(ids: Tensor, trees: dict[str, Tensor], task: Task, config: LumosConfig) -> None:
+    """InputError where `copies` would take more than MAX_BYTES. Before features are released."""
+    weights = initial_weights(task, config, "cpu")
+    n, rows = len(ids), len(ids) + int(trees["keeps"].sum())
     first = weights["layers.0.weight"]
     need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
     if need > MAX_BYTES:
@@ -282,6 +282,11 @@ def copies(devices: Devices, weights: Weights) -> Weights:
             f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=clear, fewer devices or features, or more "
             "processes"
         )
+
+
+def copies(devices: Devices, weights: Weights) -> Weights:
+    """A copy of the weights for every device, [n, ...], to collect its own gradient."""
+    n = devices.forest.num_devices
     leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
     return leaves
 
@@ -417,6 +422,8 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
     rows = fed.clients.run(neighbour_rows, data)
     balanced = balance(fed, rows, config)
     trees = fed.clients.run(as_values, balanced.kept)
+    if config.aggregation != "clear":
+        fed.clients.run(check_memory, fed.client_ids(), trees, task, config)
     features, sent = send_features(fed, data, rows, trees, task, config)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {

@@ -51,6 +51,7 @@ from graphfed.methods.released import (
     fresh,
     noise_of,
     noised_labels,
+    round_at_server,
     send_back,
     vertex_route,
 )
@@ -324,11 +325,7 @@ def products(ends: Tensor) -> Tensor:
 
 
 def round(fed: Federation, state: State, config: NaiveFedgnnConfig, number: int) -> State:
-    values = dict(state.values)
-    values["weights"], values["optimizer"] = fed.server.run(
-        train, state.prepared.server, values["weights"], values["optimizer"], config, number, outputs=2
-    )
-    return State(values, state.prepared)
+    return round_at_server(fed, state, train, config, number)
 
 
 def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: str) -> Located:

@@ -20,7 +20,7 @@ from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import State, Task, TrainingConfig
 from graphfed.methods.training import initial_weights
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
@@ -41,6 +41,7 @@ __all__ = [
     "fresh",
     "noise_of",
     "noised_labels",
+    "round_at_server",
     "send_back",
     "vertex_route",
 ]
@@ -209,6 +210,17 @@ def send_back(fed: Federation, prepared: Prepared, logits: Located, target: str,
     received = fed.download(logits, prepared.route, name=name, grad=False)
     result: Located = fed.clients.run(rows_of, prepared.data, received, target)
     return result
+
+
+def round_at_server(
+    fed: Federation, state: State, train: Callable[..., Any], config: Any, number: int
+) -> State:
+    """A round in which nothing crosses: train(prepared, weights, optimizer, config, number) at the server."""
+    values = dict(state.values)
+    values["weights"], values["optimizer"] = fed.server.run(
+        train, state.prepared.server, values["weights"], values["optimizer"], config, number, outputs=2
+    )
+    return State(values, state.prepared)
 
 
 MESSAGES = {

@@ -21,13 +21,14 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from shipped import SHIPPED
 
 import graphfed
 from graphfed.cli import app, main
 from graphfed.errors import InputError
 from graphfed.experiment import deployed, train
 from graphfed.methods.alignment import OWNER_MESSAGES
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
@@ -238,7 +239,7 @@ def anchors(page: Path) -> set[str]:
 def test_the_page_on_choosing_names_every_method_and_no_other() -> None:
     text = (ROOT / "docs/choosing.md").read_text()
     chosen = re.findall(r"^\| .* \| `(\w+)` \| .* \|$", text, re.MULTILINE)
-    assert sorted(chosen) == sorted(name for name in METHODS if name not in ("skeleton", "exchange_toy"))
+    assert sorted(chosen) == sorted(SHIPPED)
 
 
 def test_the_page_on_runs_lists_the_files_that_a_run_writes(
@@ -347,7 +348,7 @@ def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path)
 def every_message() -> list[str]:
     """The name of every transfer that a deployment knows, and the words for it."""
     told = [deployed.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
-    told += [get_method(name).messages for name in METHODS if name not in ("skeleton", "exchange_toy")]
+    told += [get_method(name).messages for name in SHIPPED]
     return [words for messages in told for words in (*messages, *messages.values())]
 
 
@@ -356,11 +357,10 @@ def test_the_pages_made_from_the_program_are_those_of_this_program(site: Path) -
     for words in ("graphfed run", "graphfed data partition", "graphfed doctor"):
         assert f"Usage: {words}" in commands
     choosing = Page(site / "choosing.html").text
-    for name in METHODS:
-        if name not in ("skeleton", "exchange_toy"):
-            method = get_method(name)
-            for cell in (method.summary, *method.requirements(), method.crosses, method.protection):
-                assert cell in choosing, f"{name}: {cell}"
+    for name in SHIPPED:
+        method = get_method(name)
+        for cell in (method.summary, *method.requirements(), method.crosses, method.protection):
+            assert cell in choosing, f"{name}: {cell}"
     visibility = " ".join(Page(site / "visibility.html").text.split())
     for words in every_message():
         assert " ".join(words.split()) in visibility, words

@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+from shipped import SHIPPED
 
 import graphfed
 from graphfed.cli import main
-from graphfed.methods.registry import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -47,7 +47,7 @@ def test_the_demo_table_in_the_readme_is_the_demos():
 
 def test_the_readme_lists_every_method_and_no_other():
     rows = set(re.findall(r"^\| `(\w+)`", README, re.MULTILINE))
-    assert rows == {*METHODS} - {"skeleton", "exchange_toy"}
+    assert rows == {*SHIPPED}
 
 
 def test_the_commands_for_ones_own_graph_give_what_they_promise(tmp_path, monkeypatch):

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from worlds import Gateways, World, here, logits, make_world, one_each
 
-from graphfed.data.graph import Graph
 from graphfed.data.links import EdgeSplit, make_edge_split, training_graph
 from graphfed.data.partition import from_assignment
-from graphfed.data.tables import Partition
 from graphfed.experiment.checkpoint import Checkpoints
 from graphfed.experiment.sites import train_in_processes
 from graphfed.experiment.train import Outcome, train
@@ -28,16 +26,10 @@ ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class LinkWorld:
+class LinkWorld(World):
     """A training graph, the split of the whole one's edges and how it is dealt."""
 
-    graph: Graph
     split: EdgeSplit
-    partition: Partition
-
-    @property
-    def clients(self) -> int:
-        return self.partition.num_sites
 
     @property
     def task(self) -> Task:

@@ -17,6 +17,7 @@ from graphfed.data.social import make_social
 from graphfed.errors import InputError
 from graphfed.experiment.train import Outcome
 from graphfed.federation import Federation, Ledger
+from graphfed.methods import lumos
 
 ROUNDS, H = 4, 5
 #: A run of each task, by the same settings.
@@ -159,7 +160,11 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
     counted = leaves.sent + leaves.received + asked_for
     assert (counted == ROUNDS * 8 * H * told["embeddings"]).all()
     assert (told["kept"] <= told["neighbours"]).all()
-    assert outcome.details["balance_calls"] >= 1
+    # Every edge was compared once at least, and no more often than if all had been compared each time.
+    edges, made = told["neighbours"].sum() // 2, told["comparisons"].sum() // 2
+    again = outcome.details["balance_calls"] * edges + outcome.details["candidate_pairs"]
+    assert edges <= made <= again
+    assert (made == edges) == (settings.get("balancer") == "greedy")
     assert told["epsilon"].max() == pytest.approx(2.0)
     assert (told["epsilon_colluding"] >= told["epsilon"] - 1e-9).all()
     silent = told["receivers"] == 0
@@ -200,6 +205,15 @@ def test_no_training_vertex_is_refused() -> None:
     world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
     with pytest.raises(InputError, match="no device has a training vertex"):
         run_local("lumos", world)
+
+
+def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lumos, "MAX_BYTES", 1000)
+    monkeypatch.setattr(lumos, "encode", pytest.fail)
+    with pytest.raises(InputError, match=r"every device.s own gradient takes about .* GB for 60 devices"):
+        run_local("lumos", make_world(), aggregation="simulated")
 
 
 def test_a_feature_outside_its_bounds_is_refused() -> None:

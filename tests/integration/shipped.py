@@ -1,0 +1,5 @@
+"""The methods that the package ships; the tests of the laws register some of their own beside them."""
+
+from graphfed.methods.registry import METHODS
+
+SHIPPED = tuple(name for name, module in METHODS.items() if module.startswith("graphfed."))
