@@ -17,6 +17,7 @@ from typer.main import get_command
 
 from graphfed.cli import app, main
 from graphfed.experiment import deployed, train
+from graphfed.experiment.evaluation import SECURE_MESSAGES
 from graphfed.methods.alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.registry import METHODS, get_method
 
@@ -74,7 +75,12 @@ class MessagesTable(Directive):
         aligned = [name for name in METHODS if issubclass(get_method(name).config, AlignedConfig)]
         tables = [
             ("Every deployed run", tuple(deployed.MESSAGES.items())),
-            ("Every run with training", tuple(train.MESSAGES.items())),
+            ("Every run with training", tuple(train.CONTROL.items())),
+            *(
+                (f"Every {task.replace('_', ' ')}", tuple(evaluation.messages.items()))
+                for task, evaluation in train.EVALUATIONS.items()
+            ),
+            ("The scores of either, added up without showing a site's own", tuple(SECURE_MESSAGES.items())),
             (f"{', '.join(aligned)}, where each site reads files of its own", tuple(OWNER_MESSAGES.items())),
             *((", ".join(names), messages) for messages, names in alike.items()),
         ]

@@ -1,12 +1,27 @@
-"""What differs between tasks when a run is evaluated; `experiment.train` is the same for all of them."""
+"""What differs between tasks when a run is evaluated; `experiment.train` is the same for all of them.
 
-from collections.abc import Callable
+Scores cross as the method's sums do. With aggregation=clear the server reads each client's: where a client
+has one vertex, or one pair, its label. With aggregation=secure it learns the sum over all clients."""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphfed.federation import Federation, Located
+import torch
+from torch import Tensor
 
-__all__ = ["Evaluation", "Scored"]
+from graphfed.federation import Federation, Located
+from graphfed.federation.secure_sum import messages, secure_sum
+from graphfed.methods.base import Task
+
+__all__ = ["SECURE_MESSAGES", "Evaluation", "Scored", "is_hidden", "sum_hidden"]
+
+#: The transfers of every evaluation with aggregation=secure or simulated, in words.
+SECURE_MESSAGES = messages(
+    "scores",
+    "With aggregation=secure or simulated, in every evaluation",
+    "what a site's predictions are worth, as counts",
+)
 
 
 @dataclass(frozen=True)
@@ -24,17 +39,40 @@ class Evaluation:
     """The evaluation of a task.
 
     metric: the validation metric that decides, the larger the better.
-    prepare(fed, data) -> what every scoring needs: routes, made once.
-    score(fed, data, outputs, target, name, prepared) -> every client's own scores, at the clients (None where
-    no client could choose by them), and a `Scored` at the server; name: of the transfers, before their own.
+    messages: the transfers with aggregation=clear, in words (see `Method.messages`).
+    prepare(fed, data, task, aggregation) -> what every scoring needs, made once.
+    score(fed, data, outputs, target, name, prepared, aggregation) -> every client's own scores, at the
+    clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers
+    in clear, before their own.
     keep(cohort, outputs) -> at the clients, the outputs for "all" with what they are of: the predictions.
     of_target(cohort, kept, target) -> the outputs of a target out of those.
     better_clients(scores, best) -> which clients beat their own best score, and what it is; None where
     clients cannot select by themselves."""
 
     metric: str
-    prepare: Callable[[Federation, Located], Any]
-    score: Callable[[Federation, Located, Located, str, str, Any], tuple[Located | None, Located]]
+    messages: Mapping[str, str]
+    prepare: Callable[[Federation, Located, Task, str], Any]
+    score: Callable[[Federation, Located, Located, str, str, Any, str], tuple[Located | None, Located]]
     keep: Callable[..., Any]
     of_target: Callable[..., Any]
     better_clients: Callable[..., Any] | None = None
+
+
+def is_hidden(aggregation: str) -> bool:
+    """Whether sums are to hide the parts, in earnest or simulated. (`additive` of split learning shares
+    gradients among holders, who may be two; scores cross in clear there.)"""
+    return aggregation in ("secure", "simulated")
+
+
+def sum_hidden(fed: Federation, parts: Located, like: Located, aggregation: str) -> Located:
+    """The sum over all clients of the tensors [K, ...] in a dictionary, at the server: [...] float64, whole
+    numbers exactly. like: of the form of one client's part, at the server."""
+    weights = fed.clients.run(one_each, parts)
+    total: Located = secure_sum(
+        fed, parts, weights, like, name="scores", simulated=aggregation == "simulated"
+    )
+    return total
+
+
+def one_each(parts: Mapping[str, Tensor]) -> Tensor:
+    return torch.ones(len(next(iter(parts.values()))))

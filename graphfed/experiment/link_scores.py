@@ -2,17 +2,24 @@
 
 An area is no sum of client parts, so every client sends its scores: of a pair two bytes and the label. The
 two bytes are the upper half of the float32 score in an order-preserving form, so no range of scores is
-assumed; scores that differ by less than a 128th part may tie, and ties count half."""
+assumed; scores that differ by less than a 128th part may tie, and ties count half.
+
+With aggregation=secure the server gets how many edges and how many other pairs have each score, summed over
+the clients, and nobody's own. Fewer scores are told apart then: those that differ by less than a 16th part
+may tie."""
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from graphfed.experiment.evaluation import Evaluation, Scored
+from graphfed.experiment.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RowIds
+from graphfed.methods.base import Task
 from graphfed.methods.tasks import LINK_PREDICTION, TASKS
 
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
@@ -21,23 +28,27 @@ _EACH = (
     "of each pair of vertices that a site scores for {0}: its score in two bytes, and whether it is an edge, "
     "in one. The server reads each site's, without learning which vertices they are"
 )
+_CLEAR = "With aggregation=clear"
 MESSAGES = {
-    "val_pairs": "How many validation pairs each site scores, once: a number for each, which says nothing of "
-    "its vertices.",
-    "test_pairs": "How many test pairs each site scores, once, as val_pairs.",
-    "val_pair_scores": f"In every evaluated round, {_EACH.format('validation')}.",
-    "val_pair_loss": "The summed loss of a site's validation pairs, in every evaluated round: one number, "
-    "which the server reads.",
-    "final_val_pair_scores": "What val_pair_scores has, for the chosen model, once.",
-    "final_val_pair_loss": "What val_pair_loss has, for the chosen model, once.",
-    "final_test_pair_scores": f"Once, {_EACH.format('the test')}.",
-    "final_test_pair_loss": "The summed loss of a site's test pairs, once: one number, which the server "
-    "reads.",
+    "val_pairs": f"{_CLEAR}: how many validation pairs each site scores, once: a number for each, which says "
+    "nothing of its vertices.",
+    "test_pairs": f"{_CLEAR}: how many test pairs each site scores, once, as val_pairs.",
+    "val_pair_scores": f"{_CLEAR}, in every evaluated round, {_EACH.format('validation')}.",
+    "val_pair_loss": f"{_CLEAR}: the summed loss of a site's validation pairs, in every evaluated round: one "
+    "number, which the server reads.",
+    "final_val_pair_scores": f"{_CLEAR}: what val_pair_scores has, for the chosen model, once.",
+    "final_val_pair_loss": f"{_CLEAR}: what val_pair_loss has, for the chosen model, once.",
+    "final_test_pair_scores": f"{_CLEAR}, once, {_EACH.format('the test')}.",
+    "final_test_pair_loss": f"{_CLEAR}: the summed loss of a site's test pairs, once: one number, which the "
+    "server reads.",
 }
 
 #: The codes of finite scores are between these; NaN has the last.
 LOWEST, HIGHEST, NOT_FINITE = -0x7F80, 0x7F7F, 0x7FFF
 CODES = 1 << 16
+#: What a hidden sum counts: codes without their last bits.
+COARSE_BITS = 3
+COARSE = CODES >> COARSE_BITS
 #: Points of a ROC curve that a report draws.
 CURVE = 200
 
@@ -77,6 +88,22 @@ def summed_loss(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
     return softplus(sign.double() * scores.double()).sum()
 
 
+def counted_pairs(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor]:
+    """How many of each client's pairs have each coarse code, [K, 2, COARSE] (no edge, edge), and their summed
+    loss [K]; that of a score that is not finite counts nothing."""
+    assert cohort.links is not None
+    pairs = cohort.pairs(target)
+    client, label = cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
+    code = (pair_codes(scores).long() + CODES // 2) >> COARSE_BITS
+    cells = (client * 2 + label.long()) * COARSE + code
+    counts = torch.bincount(cells, minlength=cohort.num_clients * 2 * COARSE)
+    sign = torch.where(label, -1.0, 1.0).double()
+    losses = softplus(sign * scores.double())
+    losses = losses.where(losses.isfinite(), 0.0)
+    loss = losses.new_zeros(cohort.num_clients).index_add_(0, client, losses)
+    return {"counts": counts.view(-1, 2, COARSE).double(), "loss": loss}
+
+
 def all_pairs(cohort: Cohort, scores: Tensor) -> tuple[Tensor, Tensor]:
     return cohort.pairs("all"), scores
 
@@ -103,8 +130,25 @@ def pair_scores(rows: Tensor, loss: Tensor) -> Scored:
     low, high, label = rows[:, 0].long(), rows[:, 1].long(), rows[:, 2] != 0
     code = low + 256 * high - CODES * (high >> 7)  # signed, the low byte first
     edges, others = (torch.bincount(code[chosen] + CODES // 2, minlength=CODES) for chosen in (label, ~label))
-    metrics = {"auc": area(edges, others), "loss": float(loss) / len(rows) if len(rows) else float("nan")}
     lost = bool(((code < LOWEST) | (code > HIGHEST)).any())
+    return _scored(edges, others, loss, lost)
+
+
+def no_pairs() -> dict[str, Tensor]:
+    """What one client's `counted_pairs` look like."""
+    return {"counts": torch.zeros(2, COARSE), "loss": torch.zeros(())}
+
+
+def scored_sum(sums: Mapping[str, Tensor]) -> Scored:
+    """`pair_scores` of a sum of `counted_pairs`."""
+    others, edges = sums["counts"].long()
+    return _scored(edges, others, sums["loss"], lost=bool(edges[-1] + others[-1]))
+
+
+def _scored(edges: Tensor, others: Tensor, loss: Tensor, lost: bool) -> Scored:
+    """edges, others: how many have each code."""
+    count = int(edges.sum() + others.sum())
+    metrics = {"auc": area(edges, others), "loss": float(loss) / count if count else float("nan")}
     return Scored(metrics, lost, {"test_roc": _curve(edges, others)})
 
 
@@ -121,8 +165,11 @@ def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located) -> dict[str, Route]:
-    """The routes of scores, by target."""
+def prepare(fed: Federation, data: Located, task: Task, aggregation: str) -> dict[str, Route] | Located:
+    """The routes of scores, by target; or what a hidden sum looks like."""
+    if is_hidden(aggregation):
+        like: Located = fed.server.run(no_pairs)
+        return like
     return {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
         for target in ("val", "test")
@@ -130,13 +177,22 @@ def prepare(fed: Federation, data: Located) -> dict[str, Route]:
 
 
 def score(
-    fed: Federation, data: Located, scores: Located, target: str, name: str, routes: dict[str, Route]
+    fed: Federation,
+    data: Located,
+    scores: Located,
+    target: str,
+    name: str,
+    prepared: dict[str, Route] | Located,
+    aggregation: str,
 ) -> tuple[None, Located]:
     """The metrics at the server."""
+    if isinstance(prepared, Located):
+        sums = sum_hidden(fed, fed.clients.run(counted_pairs, data, scores, target), prepared, aggregation)
+        return None, fed.server.run(scored_sum, sums)
     coded = fed.clients.run(coded_pairs, data, scores, target)
-    rows = fed.upload(coded, routes[target], name=f"{name}_pair_scores", grad=False)
+    rows = fed.upload(coded, prepared[target], name=f"{name}_pair_scores", grad=False)
     lost = fed.sum(fed.clients.run(summed_loss, data, scores, target), name=f"{name}_pair_loss", grad=False)
     return None, fed.server.run(pair_scores, rows, lost)
 
 
-LINKS = Evaluation(TASKS[LINK_PREDICTION].metric, prepare, score, all_pairs, pairs_of_target)
+LINKS = Evaluation(TASKS[LINK_PREDICTION].metric, MESSAGES, prepare, score, all_pairs, pairs_of_target)

@@ -13,6 +13,7 @@ machine's cores nor on how many runs there are at a time."""
 
 import dataclasses
 import glob
+import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -280,10 +281,12 @@ def _require_same_runs(row: _Row) -> None:
 
 def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
     """The runs that have not ended: the first seed of every row, then the second, so that runs on the same
-    inputs follow each other. Of a row that has no run yet, two rounds are timed.
+    inputs follow each other. Of a row that has no run yet, two rounds are timed; rows that differ by a number
+    that is no count, as epsilon, take as long as each other.
 
     Raises what these raise, and InputError for a metric that a row does not have."""
     turns: list[tuple[int, Run]] = []
+    timed: dict[str, tuple[float, Result]] = {}
     for row in rows:
         missing = [seed for seed in row.configs if not (row.path(seed) / "result.json").exists()]
         if not missing:
@@ -294,13 +297,23 @@ def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
             seconds = known.seconds["total"]
         else:
             config = row.configs[missing[0]]
-            seconds, known = _timed(config, cache.get(config))
+            work = json.dumps(_without_fractions(files.plain(config.to_json())), sort_keys=True)
+            if work not in timed:
+                timed[work] = _timed(config, cache.get(config))
+            seconds, known = timed[work]
         for item, metrics in row.shown.items():
             _check_metrics(item, metrics, known)
         for turn, seed in enumerate(missing):
             name = f"{row.folder.name}: {row.label}, seed {seed}"
             turns.append((turn, Run(name, row.configs[seed], row.path(seed), seconds)))
     return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
+
+
+def _without_fractions(settings: Any) -> Any:
+    """Settings without floating numbers, on which no work depends."""
+    if isinstance(settings, dict):
+        return {k: _without_fractions(v) for k, v in settings.items() if not isinstance(v, float)}
+    return settings
 
 
 def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:

@@ -19,9 +19,8 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import partition
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
-from graphfed.experiment.evaluation import Evaluation, Scored
+from graphfed.experiment.evaluation import SECURE_MESSAGES, Evaluation, Scored
 from graphfed.experiment.link_scores import LINKS
-from graphfed.experiment.vertex_scores import MESSAGES as VERTEX_MESSAGES
 from graphfed.experiment.vertex_scores import VERTICES, metrics_of, score_clients, total
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
@@ -31,17 +30,15 @@ from graphfed.methods.training import choose_clients, own_view, predict_shared, 
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
 
-__all__ = ["EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "restored", "train"]
+__all__ = ["CONTROL", "EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "restored", "train"]
 
 #: By task.
 EVALUATIONS: dict[str, Evaluation] = {CLASSIFICATION: VERTICES, LINK_PREDICTION: LINKS}
 
-#: The transfers of every run that classifies beside the method's own, in words (see `Method.messages`); those
-#: of other evaluations are in their files.
-MESSAGES = {
-    "control": "What opens a round: whether to keep, save or stop, and who takes part. Public.",
-    **VERTEX_MESSAGES,
-}
+#: What opens every round, in words (see `Method.messages`).
+CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
+#: All transfers that runs have beside the method's own.
+MESSAGES = {**CONTROL, **VERTICES.messages, **LINKS.messages, **SECURE_MESSAGES}
 
 #: accuracy, macro_f1 and loss, or auc and loss; None where there was nothing to score
 Metrics = dict[str, float | None]
@@ -168,7 +165,7 @@ def train(
 
     fed.on_news = lambda news: tell("note", 0, None, news)
     with fed.phase("eval"):
-        prepared = evaluation.prepare(fed, data)
+        prepared = evaluation.prepare(fed, data, task, config.aggregation)
     if checkpoints is None or checkpoints.start is None:
         with fed.phase("setup", round=0):
             state = method.setup(fed, data, task, config)
@@ -294,7 +291,7 @@ def _round(
         return run, None
     with fed.phase("eval"):
         outputs = method.predict(fed, state, config, "val")
-        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared)
+        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared, config.aggregation)
     progress = fed.server.run(judge, run.progress, scored, number, evaluation.metric)
     run = replace(run, evaluated=state, progress=progress)
     if method.personal:
@@ -325,7 +322,10 @@ def _score_once(
     with fed.phase("eval"):
         for target in ("val", "test"):
             outputs = fed.clients.run(evaluation.of_target, data, predictions, target)
-            _, final[target] = evaluation.score(fed, data, outputs, target, f"final_{target}", prepared)
+            name = f"final_{target}"
+            _, final[target] = evaluation.score(
+                fed, data, outputs, target, name, prepared, config.aggregation
+            )
     return predictions, final
 
 

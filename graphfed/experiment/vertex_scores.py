@@ -6,19 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from graphfed.experiment.evaluation import Evaluation, Scored
+from graphfed.experiment.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.methods.base import Task
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
 __all__ = ["MESSAGES", "SCORE_UNITS", "VERTICES", "metrics_of", "owned_rows", "score_clients", "total"]
 
 MESSAGES = {
-    "val_scores": "How many of a site's validation vertices of each class are predicted as which class, and "
-    "their summed loss, in every evaluated round. The server reads each site's table.",
-    "final_val_scores": "The table of val_scores for the chosen model, once.",
-    "final_test_scores": "How many of a site's test vertices of each class are predicted as which class, and "
-    "their summed loss, once. The server reads each site's table.",
+    "val_scores": "With aggregation=clear, in every evaluated round: how many of a site's validation "
+    "vertices of each class are predicted as which class, and their summed loss. The server reads each "
+    "site's table.",
+    "final_val_scores": "With aggregation=clear: the table of val_scores for the chosen model, once.",
+    "final_test_scores": "With aggregation=clear, once: how many of a site's test vertices of each class are "
+    "predicted as which class, and their summed loss. The server reads each site's table.",
 }
 
 #: What a vertex counts for in scores. A vertex that several clients own counts once, each one's prediction
@@ -49,6 +51,16 @@ def score_clients(cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tens
 def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     """The cohort's sum over its clients."""
     return {k: v.sum(0) for k, v in scores.items()}
+
+
+def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every client's scores as numbers that can be summed: counts in vertices, [K, C, C + 1] and [K] float64.
+    A loss that is not finite is none; its vertices count as lost."""
+    loss = scores["loss"]
+    return {
+        "confusion": scores["confusion"].double() / SCORE_UNITS,
+        "loss": loss.where(loss.isfinite(), 0.0),
+    }
 
 
 def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -102,6 +114,16 @@ def counts_of(confusion: Tensor) -> list[list[float]]:
     ]
 
 
+def no_scores(num_classes: int) -> dict[str, Tensor]:
+    """What one client's `parts_to_sum` look like."""
+    return {"confusion": torch.zeros(num_classes, num_classes + 1), "loss": torch.zeros(())}
+
+
+def scored_sum(sums: Mapping[str, Tensor]) -> Scored:
+    """`scored` of a sum of `parts_to_sum`."""
+    return scored({**sums, "confusion": (sums["confusion"] * SCORE_UNITS).round().long()})
+
+
 def scored(sums: Mapping[str, Tensor]) -> Scored:
     """Metrics, and counts in vertices [C, C + 1] (class, prediction, none)."""
     lost = bool(sums["confusion"][:, -1].any())
@@ -111,19 +133,29 @@ def scored(sums: Mapping[str, Tensor]) -> Scored:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located) -> None:
-    """Sums need no route."""
+def prepare(fed: Federation, data: Located, task: Task, aggregation: str) -> Located | None:
+    """What a hidden sum looks like."""
+    return fed.server.run(no_scores, task.num_classes) if is_hidden(aggregation) else None
 
 
 def score(
-    fed: Federation, data: Located, logits: Located, target: str, name: str, prepared: None
+    fed: Federation,
+    data: Located,
+    logits: Located,
+    target: str,
+    name: str,
+    like: Located | None,
+    aggregation: str,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server."""
     scores = fed.clients.run(score_clients, data, logits, target)
+    if like is not None:
+        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, aggregation)
+        return scores, fed.server.run(scored_sum, sums)
     sums = fed.sum(fed.clients.run(total, scores), name=f"{name}_scores", grad=False)
     return scores, fed.server.run(scored, sums)
 
 
 VERTICES = Evaluation(
-    TASKS[CLASSIFICATION].metric, prepare, score, owned_rows, rows_of_target, better_clients
+    TASKS[CLASSIFICATION].metric, MESSAGES, prepare, score, owned_rows, rows_of_target, better_clients
 )

@@ -24,7 +24,7 @@ from graphfed.secure.aggregation import Client, IdealClient, IdealServer, Server
 from graphfed.secure.errors import ProtocolError
 from graphfed.secure.sharing import decode, encode
 
-__all__ = ["secure_sum"]
+__all__ = ["messages", "secure_sum"]
 
 #: Bytes of masked vectors and sealed shares that one process may hold for its clients.
 MAX_BYTES = 4 * 2**30
@@ -40,6 +40,25 @@ PROTECTION = {
 }
 
 Clients = tuple[Client, ...]
+
+
+def messages(name: str, when: str, what: str) -> dict[str, str]:
+    """The transfers of a sum called `name`, in words (see `Method.messages`). when: begins each sentence;
+    what: of a site is summed."""
+    return {
+        f"{name}/keys": f"{when}: two public keys of each site, made for this sum. They say nothing of its "
+        "data.",
+        f"{name}/all_keys": f"{when}: the public keys of all sites that take part, from the server to each.",
+        f"{name}/sealed_shares": f"{when}: for every other site a share of this site's two secrets of the "
+        "sum, sealed for it. The server passes them on and cannot open them.",
+        f"{name}/for_you": f"{when}, from the server: the shares that the other sites sealed for this one. "
+        "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
+        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the sites. The server "
+        "learns the sum and no site's own; with aggregation=simulated there are no masks, and it reads them.",
+        f"{name}/survivors": f"{when}, from the server: whose masked numbers have come.",
+        f"{name}/unmask": f"{when}: the shares that open the masks left over in the sum. The server can take "
+        "them off the sum, and off no single site's numbers.",
+    }
 
 
 def secure_sum(

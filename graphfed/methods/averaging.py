@@ -14,7 +14,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation import payload as pay
-from graphfed.federation.secure_sum import secure_sum
+from graphfed.federation.secure_sum import messages, secure_sum
 from graphfed.methods.base import TrainingConfig
 from graphfed.secure.aggregation import FEWEST_CLIENTS, Terms
 
@@ -86,24 +86,13 @@ def divide(total: Any, counts: Tensor, members: tuple[int, ...], otherwise: Any)
     return pay.tree_map(lambda part, like: (part / count).to(like.dtype), total, otherwise)
 
 
-_SECURE = "With aggregation=secure or simulated, in every round"
 #: The transfers of a secure average of `update`, in words; with aggregation=simulated, which hides nothing,
 #: the same cross without keys and masks, and the server reads every site's weights.
-MESSAGES = {
-    "update/keys": f"{_SECURE}: two public keys of each site, made for the round. They say nothing of its "
-    "data.",
-    "update/all_keys": f"{_SECURE}: the public keys of all sites of the round, from the server to each.",
-    "update/sealed_shares": f"{_SECURE}: for every other site a share of this site's two secrets of the "
-    "round, sealed for it. The server passes them on and cannot open them.",
-    "update/for_you": f"{_SECURE}, from the server: the shares that the other sites sealed for this one. "
-    "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
-    "update/masked": f"{_SECURE}: a site's weights, times its number of training vertices, under masks that "
-    "cancel in the sum over the sites. The server learns the sum and no site's own; with "
-    "aggregation=simulated there are no masks, and it reads them.",
-    "update/survivors": f"{_SECURE}, from the server: whose masked weights have come.",
-    "update/unmask": f"{_SECURE}: the shares that open the masks left over in the sum. The server can take "
-    "them off the sum, and off no single site's weights.",
-}
+MESSAGES = messages(
+    "update",
+    "With aggregation=secure or simulated, in every round",
+    "a site's weights, times its number of training vertices",
+)
 #: For the table of methods.
 PROTECTION = (
     "none: in clear; with aggregation=secure the server reads the sum of the weights, not each site's"

@@ -131,7 +131,7 @@ class Method:
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
     shared_model: bool = False
     #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
-    #: receiver can read from it. Those of evaluation are in `experiment.train.MESSAGES`.
+    #: receiver can read from it. Those of every run are in `experiment.train.MESSAGES`.
     messages: Mapping[str, str] = field(default_factory=dict)
     #: The paper: authors, title, venue, and where it can be read.
     paper: str = ""

@@ -54,7 +54,7 @@ from graphfed.federation.core import as_leaves
 from graphfed.federation.ragged import send_bytes
 from graphfed.federation.route import PeerIds, PeerRoute
 from graphfed.federation.secure_compare import PairRows, open_pairs, pair_route, send
-from graphfed.federation.secure_sum import secure_sum
+from graphfed.federation.secure_sum import messages, secure_sum
 from graphfed.methods import averaging, balancing, encoder, released
 from graphfed.methods.balancing import BalanceConfig, Kept, balance
 from graphfed.methods.base import Method, State, Task
@@ -123,11 +123,12 @@ class Devices:
 @dataclass(frozen=True)
 class Prepared:
     """What set-up left: devices, at the clients; to_receivers: from the leaves that stand for a neighbour to
-    that neighbour; train: how many vertices are trained on, at the server; links: None to classify."""
+    that neighbour; train: how many vertices are trained on, at the server, None where every round sums them
+    anew; links: None to classify."""
 
     devices: Located
     to_receivers: PeerRoute
-    train: Located
+    train: Located | None
     links: "LinkRoutes | None"
 
 
@@ -291,10 +292,6 @@ def copies(devices: Devices, weights: Weights) -> Weights:
     return leaves
 
 
-def one_each(devices: Devices) -> Tensor:
-    return torch.ones(devices.forest.num_devices)
-
-
 def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
     """The cohort's sum over its training vertices."""
     logits = logits_of(devices, h, weights, "train")
@@ -303,6 +300,19 @@ def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
 
 def training_vertices(devices: Devices) -> Tensor:
     return devices.cohort.train.sum()
+
+
+def one_each(devices: Devices) -> Tensor:
+    return torch.ones(devices.forest.num_devices)
+
+
+def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
+    """Each device's gradient, and for how many vertices (to predict links: devices) its loss counts, [n]."""
+    cohort = devices.cohort
+    if cohort.links is not None:
+        return gradients, one_each(devices)
+    count = torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
+    return gradients, count.double()
 
 
 # ---- at the devices: links ---------------------------------------------------------------------------------
@@ -400,18 +410,23 @@ def counts_of(beside: Tensor, rounds: int, calls: int) -> dict[str, Tensor]:
     }
 
 
-def mean_of(gradients: Weights, weights: Weights, count: Tensor) -> Weights:
+def no_sum(weights: Weights) -> tuple[Weights, Tensor]:
+    """What a sum of `with_count` looks like."""
+    return weights, torch.zeros(())
+
+
+def mean_of(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
+    if not bool(count):
+        raise InputError("no device has a training vertex; use another split")
     return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
+
+
+def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
+    return mean_of(*total, weights)
 
 
 def number_of(count: int) -> Tensor:
     return torch.tensor(count)
-
-
-def check_training(count: Tensor) -> Tensor:
-    if not bool(count):
-        raise InputError("no device has a training vertex; use another split")
-    return count
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -446,18 +461,20 @@ def restore(
     pairs = open_pairs(fed, rows, name="lumos", simulated=True)
     kept, receivers = fed.clients.run(positions, values["trees"], outputs=2)
     to_receivers = pair_route(fed, pairs, kept, receivers)
-    links = None
+    links = train = None
     if task.name == LINK_PREDICTION:
-        train = fed.server.run(number_of, fed.num_clients)
         scored = {}
         for target in ("val", "test", "all"):
             ends = fed.clients.run(scored_ends, devices, ids, target)
             scored[target] = fed.peer_route(ends, name="lumos/scored_pairs")
         around = fed.clients.run(look_around, rows, ids, fed.num_clients)
         links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
-    else:
-        counts = fed.clients.run(training_vertices, devices)
-        train = fed.server.run(check_training, fed.sum(counts, name="lumos/training_count", grad=False))
+    if config.aggregation == "clear":
+        if task.name == LINK_PREDICTION:
+            train = fed.server.run(number_of, fed.num_clients)
+        else:
+            counts = fed.clients.run(training_vertices, devices)
+            train = fed.sum(counts, name="lumos/training_count", grad=False)
     return State(values, Prepared(devices, to_receivers, train, links))
 
 
@@ -538,16 +555,18 @@ def round(fed: Federation, state: State, config: LumosConfig, number: int) -> St
             loss = link_losses(fed, prepared, h, config, number)
         fed.backward(loss)
     gradients = fed.gradients(leaves)
-    if config.aggregation != "clear":
-        gradients = secure_sum(
+    if prepared.train is not None:
+        gradients = fed.server.run(mean_of, gradients, prepared.train, state.weights)
+    else:
+        total = secure_sum(
             fed,
-            gradients,
+            fed.clients.run(with_count, prepared.devices, gradients),
             fed.clients.run(one_each, prepared.devices),
-            state.weights,
+            fed.server.run(no_sum, state.weights),
             name="lumos/gradient",
             simulated=config.aggregation == "simulated",
         )
-    gradients = fed.server.run(mean_of, gradients, state.weights, prepared.train)
+        gradients = fed.server.run(mean_of_sum, total, state.weights)
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
         step, values["weights"], gradients, values["optimizer"], config, outputs=2
@@ -604,8 +623,6 @@ def without_gradient(h: Tensor) -> Tensor:
 
 
 _LINKS = "Only to predict links"
-#: What a secure sum sends in the same words whatever is summed.
-_SUMMING = ("keys", "all_keys", "sealed_shares", "for_you", "survivors")
 
 #: For the report: every transfer, and what its receiver can read.
 MESSAGES = {
@@ -617,17 +634,16 @@ MESSAGES = {
     "of its features. What the neighbour can tell from them alone has the bound epsilon; with "
     "accounting=per_receiver all these neighbours together can tell so much each, with coalition no more "
     "than epsilon in all.",
-    "lumos/training_count": "Whether a device's vertex is trained on, once: a number of each device, which "
-    "the server reads.",
+    "lumos/training_count": "With aggregation=clear, once: whether a device's vertex is trained on, a number "
+    "of each device, which the server reads.",
     "model": "The shared weights, from the server to every device, in every round and evaluation.",
     "model/grad": "With aggregation=clear: each device's gradient of the weights, in every round. The server "
     "reads it, and it depends on the device's own features and label, without noise.",
-    **{f"lumos/gradient/{step}": averaging.MESSAGES[f"update/{step}"] for step in _SUMMING},
-    "lumos/gradient/masked": "With aggregation=secure or simulated, in every round: a device's gradient of "
-    "the weights, under masks that cancel in the sum over the devices. The server learns the sum and no "
-    "device's own; with aggregation=simulated there are no masks, and it reads them.",
-    "lumos/gradient/unmask": "With aggregation=secure or simulated, in every round: the shares that open the "
-    "masks left over in the sum. The server can take them off the sum, and off no single device's gradient.",
+    **messages(
+        "lumos/gradient",
+        "With aggregation=secure or simulated, in every round",
+        "a device's gradient of the weights, and whether its vertex is trained on",
+    ),
     "lumos/leaf_embeddings": "In every round and evaluation, from a device to each neighbour that it keeps: "
     "the embedding of the leaf that stands for this neighbour. It is made from the sender's own features, "
     "without noise, with weights that both know; the neighbour reads it, and no epsilon covers it.",

@@ -13,7 +13,6 @@ from graphfed import __version__
 from graphfed.data.overview import graph_facts, site_facts
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.deployed import MESSAGES as DEPLOYED
-from graphfed.experiment.link_scores import MESSAGES as LINK_MESSAGES
 from graphfed.experiment.progress import human_bytes, human_seconds
 from graphfed.experiment.train import MESSAGES
 from graphfed.files import write_bytes
@@ -424,7 +423,7 @@ def _audits(subject: Subject) -> list[dict[str, Any]]:
 def words_of(method: str) -> Mapping[str, str]:
     """What every transfer of a method's runs is, in words, deployed ones included."""
     own = get_method(method).messages if method in METHODS else {}
-    return {**own, **MESSAGES, **LINK_MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
+    return {**own, **MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
 
 
 def _range(each: Sequence[int]) -> str:

@@ -425,17 +425,21 @@ def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
     assert [row["seeds"] for row in whole["rows"]] == [[0, 1]] * 2
 
 
-def test_only_rows_without_any_run_are_timed(
-    toy: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed: list[str] = []
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of the runs that are timed before the first one."""
+    methods: list[str] = []
     real = reproduction.execute
 
     def count(config: Any, *args: Any, **kwargs: Any) -> Result:
-        timed.append(config.method.name)
+        methods.append(config.method.name)
         return real(config, *args, **kwargs)
 
     monkeypatch.setattr(reproduction, "execute", count)
+    return methods
+
+
+def test_only_rows_without_any_run_are_timed(toy: str, own_folder: Path, timed: list[str]) -> None:
     reproduce(toy, "small", out="r")
     assert timed == ["fedavg", "fedgcn"]
     shutil.rmtree("r/small/one hop-seed0")
@@ -444,6 +448,13 @@ def test_only_rows_without_any_run_are_timed(
     shutil.rmtree("r/small")
     reproduce(toy, "small", out="r")
     assert timed == ["fedavg", "fedgcn"] * 2
+
+
+def test_rows_that_differ_by_a_fraction_are_timed_once(
+    lines: str, own_folder: Path, timed: list[str]
+) -> None:
+    reproduce(lines, "fig4", seeds=[0], out="r")  # 2 and 4 clients, one hop, two values of beta
+    assert timed == ["fedavg", "fedavg", "fedgcn", "fedavg"]
 
 
 def test_runs_in_processes_of_their_own_give_the_same_figures(

@@ -131,6 +131,24 @@ def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run) 
     assert by_name["lumos/gradient/masked"].protection == "simulated"
 
 
+@TASKS
+def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balances(run: Run) -> None:
+    """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
+    _, fed = run(rounds=2, aggregation="secure", balancer="greedy")
+    assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
+        f"{what}/{step}": protection
+        for what in ("lumos/gradient", "scores")
+        for step, protection in (
+            ("keys", "public"),
+            ("sealed_shares", "encrypted"),
+            ("masked", "aggregate"),
+            ("unmask", "shared"),
+        )
+    }
+    _, fed = run(rounds=2, aggregation="clear", balancer="greedy")
+    assert ("model/grad", "clear") in {(e.name, e.protection) for e in fed.ledger.entries}
+
+
 def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
     options = {"rounds": 2, "aggregation": "simulated", "dropout": 0.3}
     fast, fed = classified(**options)

@@ -6,10 +6,10 @@ from methods_under_law import METHODS
 from worlds import World, make_world, run_local, weighted
 
 from graphfed.data.partition import partition
-from graphfed.experiment.link_scores import MESSAGES as LINK_MESSAGES
-from graphfed.experiment.train import MESSAGES
+from graphfed.experiment.evaluation import SECURE_MESSAGES
+from graphfed.experiment.train import CONTROL, EVALUATIONS
 from graphfed.methods.registry import get_method
-from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
@@ -64,11 +64,13 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
     for settings in VARIANTS.get(name, [{}]):
         _, fed = run_local(name, world_of(name), **settings)
         names |= {entry.name for entry in fed.ledger.entries}
-    said = {*MESSAGES}
+    said = {*CONTROL, *EVALUATIONS[CLASSIFICATION].messages}
+    if "scores/masked" in names:
+        said |= {*SECURE_MESSAGES}
     if LINK_PREDICTION in get_method(name).tasks:
         _, fed = link_worlds.run_local(name, link_worlds.link_world())
         names |= {entry.name for entry in fed.ledger.entries}
-        said |= {*LINK_MESSAGES}
+        said |= {*EVALUATIONS[LINK_PREDICTION].messages}
     assert names == {*get_method(name).messages, *said}
     for words in get_method(name).messages.values():
         assert words.endswith(".")
