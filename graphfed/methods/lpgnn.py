@@ -24,8 +24,9 @@ the best training accuracy that T allows): one rule for all rows of a table, and
 weaker. A training vertex whose y~ is all zero keeps the label it released. The networks are those of
 `nn.backbones` (ReLU or ELU, not SELU), and neither are features rescaled by the data's own extremes (bounds
 are settings) nor classes left out. What KProp gives is divided by its standard deviation before it enters the
-network (`standardise`; the paper's raw values are about d (high - low) wide, which the first steps of a GAT
-on 4 714 features do not recover from)."""
+network (`standardise`; the paper's raw values are about d (high - low) wide). The default was chosen on
+validation vertices of Facebook, on two seeds that no result is of: 88.1 and 87.1 % with GCN against 86.3 and
+86.4, 84.6 and 86.8 % with GAT against 81.4 and 80.0."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -23,11 +23,11 @@ has, and in every round, as the gradient that it sends back, how its loss change
 from every device that keeps it, the embedding of the leaf that stands for it; and that comes from that
 device's own features, without noise: two layers above them, with weights that both know, anew in every round.
 No epsilon covers it. The paper counts features as protected because they are noised when they are sent; it
-does not count what goes back in embeddings. Degrees: see `balancing`. The server gets the sum of the
-gradients, with aggregation=clear each device's, and how many vertices are trained on. Training sends no
-label; gradients depend on them, and the run's own evaluation (not the method's) tells the server each
-device's score, which for one vertex is its label. With accounting=per_receiver epsilon holds against each
-receiver alone: all r(u) of them together have r(u) epsilon.
+does not count what goes back in embeddings. Degrees: see `balancing`. With aggregation=clear the server gets
+each device's gradient, whether it is trained on and, from the run's evaluation, its scores, which for one
+vertex are its label; with aggregation=secure it gets sums of all three over the devices, and no label
+crosses. With accounting=per_receiver epsilon holds against each receiver alone: all r(u) of them together
+have r(u) epsilon.
 
 Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
