@@ -33,6 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.notice import notify
 from graphfed.federation.route import Route, RouteTable, RowIds
@@ -53,6 +54,9 @@ from graphfed.methods.orientation import accepts, chosen_of, moves_drawn
 from graphfed.random import fold
 
 __all__ = ["search"]
+
+#: Most pairs of candidates that compare at a time: what all of them take in one process is about 8 GB.
+MAX_PAIRS = 100_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,8 +176,16 @@ def nobody(device: str) -> Tensor:
 
 def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tuple[Tensor, Tensor, Tensor]:
     """The candidates [n]; for each that stays what has changed, [s, 1 + a + b]: how many have left, who, and
-    who is new; for each new one the whole list, [j, n]. Who changed is among those that left and the new."""
+    who is new; for each new one the whole list, [j, n]. Who changed is among those that left and the new.
+
+    InputError where more than MAX_PAIRS pairs would have to compare."""
     now = torch.cat([staying.ids, new.ids]).sort().values
+    pairs = len(new.ids) * len(now)
+    if pairs > MAX_PAIRS:
+        raise InputError(
+            f"balancer=mcmc lets {len(now)} devices compare with each other, in {pairs:.3g} pairs, more than "
+            f"{MAX_PAIRS:.3g}; use balancer=local, which compares neighbours only"
+        )
     left = before[~torch.isin(before, staying.ids)]
     told = torch.cat([torch.tensor([len(left)], device=left.device), left, new.ids])
     return now, told.expand(len(staying.ids), -1), now.expand(len(new.ids), -1)

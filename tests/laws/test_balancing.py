@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.errors import InputError
+from graphfed.methods import metropolis
 from graphfed.methods.balancing import MESSAGES, BalanceConfig
 from graphfed.methods.orientation import (
     by_greedy,
@@ -238,6 +239,18 @@ def test_a_degree_that_does_not_fit_is_refused_without_being_told() -> None:
 def test_numbers_too_wide_for_a_hidden_acceptance_are_refused_before_anything_crosses() -> None:
     with pytest.raises(InputError, match="not degree_bits=13; use degree_bits=12, acceptance=opened"):
         run_here(random_graph(0, 5, 4), [tuple(range(5))], balancer="mcmc", degree_bits=13)
+
+
+def test_more_candidates_than_can_compare_with_each_other_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six pairs of vertices: each end keeps its edge, so all twelve are candidates."""
+    edges = np.arange(12).reshape(6, 2).T
+    monkeypatch.setattr(metropolis, "MAX_PAIRS", 12 * 12)
+    assert run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1).counts
+    monkeypatch.setattr(metropolis, "MAX_PAIRS", 12 * 12 - 1)
+    with pytest.raises(InputError, match=r"lets 12 devices compare with each other, in 144 pairs.*=local"):
+        run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1)
 
 
 @pytest.mark.parametrize(("bits", "width"), [(1, 1), (8, 3), (10, 3), (12, 4), (31, 5)])
