@@ -162,7 +162,11 @@ def test_a_function_that_carries_data_is_refused(carrier, data):
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-@pytest.mark.parametrize("plain", [3, "text", None, Config(), PLAIN, identity, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "plain",
+    [3, "text", None, Config(), PLAIN, identity, torch.float64],
+    ids=lambda v: getattr(v, "__name__", str(v)),
+)
 def test_a_function_that_carries_plain_values_is_accepted(carrier, plain):
     fed = two_hosts()
     fn = CARRIERS[carrier](plain)
