@@ -20,7 +20,7 @@ demo: $(READY)
 	@$(BIN)/graphfed compare isolated fedavg fedgcn central --data digits --seeds 0,1,2
 
 test: lint
-	@$(BIN)/python -m pytest -rs $(if $(SLOW),--slow)
+	@$(BIN)/python -m pytest -rs -n logical --maxprocesses 4 --dist loadfile $(if $(SLOW),--slow)
 
 lint: $(READY)
 	@$(BIN)/ruff check

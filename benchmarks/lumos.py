@@ -1,5 +1,6 @@
 """What an epoch of Lumos costs: Facebook page-page with its 22 470 devices and 4 714 binary features, and the
-generated network `social` with 10^3, 10^4 and 10^5 devices.
+generated network `social` with 10^3, 10^4 and 10^5 devices. And what a whole run of 300 epochs on Facebook
+takes, evaluation every fifth epoch and all, with our balancer and with the paper's 1000 steps.
 
 Every case runs in a process of its own, so that its peak memory is its own: the graph, an ego partition,
 set-up (who keeps which edge, noised features, comparisons simulated) and some epochs, dropout and all.
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from measure import add_common_options, finish, load_average, summary
 
+import graphfed
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph
 from graphfed.data.partition import partition
@@ -129,8 +131,34 @@ def measure(data: str, vertices: int | None, settings: dict[str, Any], folder: s
     }
 
 
-def in_own_process(case: Sequence[Any], threads: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", json.dumps(case), "--threads", str(threads)]
+def measure_whole(balancer: str, folder: str | None) -> dict[str, Any]:
+    """A run from the file to the test scores, in this process. Noise comes from the operating system."""
+    began = time.perf_counter()
+    result = graphfed.run(
+        "lumos",
+        data="facebook",
+        data_dir=folder,
+        split="random:0.5,0.25,0.25",
+        rounds=300,
+        threads=torch.get_num_threads(),
+        out=False,
+        balancer=balancer,
+        eval_every=5,
+    )
+    return {
+        "balancer": balancer,
+        "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()},
+        "with_loading_s": round(time.perf_counter() - began, 1),
+        "rounds": result.rounds,
+        "best_round": result.best_round,
+        "test": result.test,
+        "peak_mb": result.peak_rss_mb,
+        "load": load_average(),
+    }
+
+
+def in_own_process(kind: str, case: Sequence[Any], threads: int) -> dict[str, Any]:
+    command = [sys.executable, __file__, f"--{kind}", json.dumps(case), "--threads", str(threads)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return found
@@ -160,16 +188,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common_options(parser, "lumos")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--epochs", help=argparse.SUPPRESS)
+    parser.add_argument("--whole", help=argparse.SUPPRESS)
     parser.add_argument("--data-dir", help="where facebook/facebook.npz is")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    if options.one:
-        print(json.dumps(measure(*json.loads(options.one))))
+    if options.epochs or options.whole:
+        measured = (
+            measure(*json.loads(options.epochs))
+            if options.epochs
+            else measure_whole(*json.loads(options.whole))
+        )
+        print(json.dumps(measured))
         return
     began, load_before = time.perf_counter(), load_average()
     cases: list[tuple[str, int | None, dict[str, Any]]]
     cases = [("social", size, {}) for size in ((60, 120) if options.tiny else SIZES)]
+    balancers: list[str] = []
     try:
         graph_of("facebook", None, options.data_dir)
     except InputError as error:
@@ -178,23 +213,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not options.tiny:
             facebook = [{}, {"trainer": "general"}, {"backbone": "gat"}, {"decode": "unbiased"}]
             cases += [("facebook", None, settings) for settings in facebook]
+            balancers = ["local", "mcmc"]
     difference = check_equal()
     rows = []
     print(f"{'data':10s} {'devices':>8s} {'s an epoch':>11s} {'set-up s':>9s} {'peak MB':>8s}  settings")
     for case in cases:
-        row = in_own_process([*case, options.data_dir], options.threads)
+        row = in_own_process("epochs", [*case, options.data_dir], options.threads)
         rows.append(row)
         print(
             f"{row['data']:10s} {row['devices']:8d} {row['epoch_s']['median']:11.3f} "
             f"{row['setup_total_s']:9.1f} {row['peak_mb']:8.0f}  {row['settings']}",
             flush=True,
         )
+    whole = [in_own_process("whole", [name, options.data_dir], options.threads) for name in balancers]
+    for row in whole:
+        print(f"300 epochs, {row['balancer']}: {row['seconds']}, {row['peak_mb']:.0f} MB, {row['test']}")
     growth = exponents([row for row in rows if row["data"] == "social"])
     content = {
         "warm_up": WARM_UP,
         "epochs": EPOCHS,
         "trainers_differ_by": difference,
         "rows": rows,
+        "whole_runs": whole,
         "growth": growth,
     }
     finish(Path(options.out), began, load_before, content)
