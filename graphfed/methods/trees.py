@@ -337,9 +337,7 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int
     def leaf(x: tuple[Tensor, Tensor, Tensor], device: Tensor) -> Tensor:
         own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
         share = own.sigmoid()[..., None]
-        mixed = share * x[0]
-        if z.parent is not None:
-            mixed = mixed + (1 - share) * parent[0]
+        mixed = share * x[0] if z.parent is None else torch.lerp(parent[0], x[0], share)
         return (mixed.flatten(-2) + at(bias, device)).relu()
 
     noised = scored(z.noised, pairs)
@@ -355,9 +353,9 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, left: int
         members = (mine, noised, parent, top)
         scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(noised[1]) for m in members])
         shares = torch.softmax(scores, 0)[..., None]
-        middle = shares[0] * mine[0] + shares[1] * noised[0]
+        middle = torch.addcmul(shares[0] * mine[0], shares[1], noised[0])
         if z.parent is not None:
-            middle = middle + shares[2] * parent[0] + shares[3] * top[0]
+            middle = torch.addcmul(torch.addcmul(middle, shares[2], parent[0]), shares[3], top[0])
         middle = (middle.flatten(-2) + at(bias, pairs)).relu()
     root = at(bias, devices).relu().expand(len(devices), -1) if left > 1 else None
     return _Rows(own, leaf(noised, pairs), middle, root)
