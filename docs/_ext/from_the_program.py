@@ -77,10 +77,10 @@ class MessagesTable(Directive):
             ("Every deployed run", tuple(deployed.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),
             *(
-                (f"Every {task.replace('_', ' ')}", tuple(evaluation.messages.items()))
+                (f"Every run of {task.replace('_', ' ')}", tuple(evaluation.messages.items()))
                 for task, evaluation in train.EVALUATIONS.items()
             ),
-            ("The scores of either, added up without showing a site's own", tuple(SECURE_MESSAGES.items())),
+            ("Both, with aggregation=secure or simulated", tuple(SECURE_MESSAGES.items())),
             (f"{', '.join(aligned)}, where each site reads files of its own", tuple(OWNER_MESSAGES.items())),
             *((", ".join(names), messages) for messages, names in alike.items()),
         ]
