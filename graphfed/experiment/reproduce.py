@@ -48,6 +48,8 @@ __all__ = ["Reproduction", "class_counts", "reproduce", "resume_reproduction"]
 
 #: Rounds of the run that is timed for a row, before it is run.
 TRIAL_ROUNDS = 2
+#: Runs of so few rounds are not timed each: two rounds and a set-up are a good part of them.
+SHORT_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -281,8 +283,8 @@ def _require_same_runs(row: _Row) -> None:
 
 def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
     """The runs that have not ended: the first seed of every row, then the second, so that runs on the same
-    inputs follow each other. Of a row that has no run yet, two rounds are timed; rows that differ by a number
-    that is no count, as epsilon, take as long as each other.
+    inputs follow each other. Of a row that has no run yet, two rounds are timed, unless a row that does much
+    the same work has been (`_work`).
 
     Raises what these raise, and InputError for a metric that a row does not have."""
     turns: list[tuple[int, Run]] = []
@@ -297,7 +299,7 @@ def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
             seconds = known.seconds["total"]
         else:
             config = row.configs[missing[0]]
-            work = json.dumps(_without_fractions(files.plain(config.to_json())), sort_keys=True)
+            work = _work(config)
             if work not in timed:
                 timed[work] = _timed(config, cache.get(config))
             seconds, known = timed[work]
@@ -309,8 +311,16 @@ def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
     return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
 
 
+def _work(config: RunConfig) -> str:
+    """Runs for which this is the same are told to take as long as each other: they differ by numbers that are
+    no counts, as epsilon; or they are so short that to time them apart would take as long as they do."""
+    told = files.plain(config.to_json())
+    if config.training.rounds <= SHORT_ROUNDS:
+        return json.dumps([told["method"], told["data"], told["task"]])
+    return json.dumps(_without_fractions(told), sort_keys=True)
+
+
 def _without_fractions(settings: Any) -> Any:
-    """Settings without floating numbers, on which no work depends."""
     if isinstance(settings, dict):
         return {k: _without_fractions(v) for k, v in settings.items() if not isinstance(v, float)}
     return settings
