@@ -281,6 +281,32 @@ def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe()
                 assert told is None or f"{told['mean']:.2f} ± {told['std']:.2f}" in text
 
 
+def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> None:
+    """Means in percent, with deviations where there are several seeds; and how rows compare, with what is
+    printed."""
+    import json
+
+    from graphfed.experiment.recipe import read_recipe
+
+    recorded = json.loads((ROOT / "benchmarks/results/reproduce_lumos.json").read_text())
+    text = (ROOT / "docs/reproduce.md").read_text().partition("## Lumos")[2].partition("## A recipe")[0]
+    recipe = read_recipe("lumos")
+    assert [item["item"] for item in recorded["items"]] == [*recipe.items]
+    for item in recorded["items"]:
+        rows = recipe.items[item["item"]].rows
+        assert [row["label"] for row in item["rows"]] == [row.label for row in rows]
+        if item["item"] not in ("fig3", "fig4", "fig5", "fig6"):
+            continue
+        for row, asked in zip(item["rows"], rows, strict=True):
+            assert tuple(row["seeds"]) == asked.seeds
+            ((_, ours),) = row["ours"].items()
+            spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
+            assert f"{ours['mean']:.2f}{spread}" in text, row["label"]
+            for there in row["relative"]:
+                ((_, gain),) = there["ours"].items()
+                assert f"{gain['mean']:.2f}" in text or "decoding" in row["label"], row["label"]
+
+
 # ---- the site ----------------------------------------------------------------------------------------------
 
 
