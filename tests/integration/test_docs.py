@@ -304,7 +304,9 @@ def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> 
             assert f"{ours['mean']:.2f}{spread}" in text, row["label"]
             for there in row["relative"]:
                 ((_, gain),) = there["ours"].items()
-                assert f"{gain['mean']:.2f}" in text or "decoding" in row["label"], row["label"]
+                # Of fig3 and fig4 the page has them for our decoding only.
+                told = f"{gain['mean']:.2f}" in text
+                assert told or (item["item"] in ("fig3", "fig4") and "decoding" in row["label"]), row["label"]
 
 
 # ---- the site ----------------------------------------------------------------------------------------------
