@@ -17,6 +17,8 @@ __all__ = ["draw", "draw_relative", "relative_table_of", "table_of"]
 
 #: Told apart by colour-blind readers too (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+#: Points of percent that an axis of shares spans at least.
+LEAST_SPAN = 5.0
 
 
 # ---- for a screen ------------------------------------------------------------------------------------------
@@ -227,7 +229,7 @@ def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel(shows)
         axes.grid(axis="x", alpha=0.3)
-    panels[0][0].legend(loc="best")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -278,6 +280,7 @@ def _draw_lines(item: Mapping[str, Any]) -> "Figure":
                 printed = printed or bool(_known(there))
             axes.set_xlabel(item["x"])
             axes.set_ylabel(_axis(item, metric))
+            _widen(axes, LEAST_SPAN if metric in PERCENT else 0)
             axes.set_title(panel, fontsize="medium")
             ticks = sorted({row["x"] for row in here})
             if len(ticks) <= 8:
@@ -289,8 +292,16 @@ def _draw_lines(item: Mapping[str, Any]) -> "Figure":
         handles.append(
             Line2D([], [], color="grey", linestyle="--", marker="s", markerfacecolor="white", label="printed")
         )
-    figure.legend(handles=handles, loc="outside lower center", ncols=2 * len(item["metrics"]))
+    columns = len(item["metrics"])
+    figure.legend(handles=handles, loc="outside lower center", ncols=1 if columns == 1 else 2 * columns)
     return figure
+
+
+def _widen(axes: "Axes", least: float) -> None:
+    """Let the vertical axis span `least` at least, so that noise does not look like a change."""
+    low, high = axes.get_ylim()
+    more = max(0.0, least - (high - low)) / 2
+    axes.set_ylim(low - more, high + more)
 
 
 def _line(axes: "Axes", points: Sequence[tuple[float, Mapping[str, Any] | None]], **style: Any) -> None:

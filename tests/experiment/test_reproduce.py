@@ -23,7 +23,7 @@ from graphfed.data.datasets import load
 from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment import plan
+from graphfed.experiment import plan, recipe_plots
 from graphfed.experiment import reproduce as reproduction
 from graphfed.experiment.checkpoint import newest_round
 from graphfed.experiment.config import make_config
@@ -311,6 +311,25 @@ def test_points_are_drawn_in_a_panel_for_each_panel_and_metric_with_one_legend(
     }.items():
         assert texts.count(word) == count, word
     assert texts.index("Social") < texts.index("Digits"), "the panels are in the order that the recipe says"
+
+
+def test_the_legend_lies_inside_the_picture_and_noise_does_not_fill_an_axis(
+    lines: str, own_folder: Path
+) -> None:
+    """Of one metric, whose picture is narrow; an axis of percent spans 5 points at least."""
+    (item,) = reproduce(lines, "fig4", quick=True, out="r").items
+    for row in item["rows"]:
+        row["printed"] = {"accuracy": None}
+        row["series"] += " with a name as long as this"
+        row["ours"]["accuracy"] = {"mean": 50 + row["x"] / 100, "std": None, "values": []}
+    picture = ET.fromstring(recipe_plots.draw(item))
+    svg = "{http://www.w3.org/2000/svg}"
+    (legend,) = [g for g in picture.iter(f"{svg}g") if g.get("id", "").startswith("legend")]
+    frame = next(legend.iter(f"{svg}path")).get("d", "")
+    width = float(picture.get("viewBox", "").split()[2])
+    assert all(0 <= float(x) <= width for x in re.findall(r"[ML] ([\d.-]+) ", frame))
+    figure = recipe_plots._draw_lines(item)
+    assert all(np.diff(axes.get_ylim()) == pytest.approx(5.0) for axes in figure.axes)
 
 
 def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(
