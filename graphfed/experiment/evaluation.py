@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure_sum import messages, secure_sum
 from graphfed.methods.base import Task
@@ -67,12 +64,5 @@ def is_hidden(aggregation: str) -> bool:
 def sum_hidden(fed: Federation, parts: Located, like: Located, aggregation: str) -> Located:
     """The sum over all clients of the tensors [K, ...] in a dictionary, at the server: [...] float64, whole
     numbers exactly. like: of the form of one client's part, at the server."""
-    weights = fed.clients.run(one_each, parts)
-    total: Located = secure_sum(
-        fed, parts, weights, like, name="scores", simulated=aggregation == "simulated"
-    )
+    total: Located = secure_sum(fed, parts, None, like, name="scores", simulated=aggregation == "simulated")
     return total
-
-
-def one_each(parts: Mapping[str, Tensor]) -> Tensor:
-    return torch.ones(len(next(iter(parts.values()))))
