@@ -1,0 +1,272 @@
+"""What forecasting runs on: the series of the sensors that one host holds, one a client, and at the server
+the network of all sensors.
+
+The clients of a host are stacked as those of a `Cohort` are. A window is never stored: it is a view of a
+series. All sensors read at the same times.
+
+Shapes: K clients, T steps, W windows, m lags, n horizon, S sensors of the whole run, E edges."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.data.sensors import Sensors
+from graphfed.data.windows import TimeSplit
+from graphfed.errors import InputError
+from graphfed.federation.values import Located
+from graphfed.files import read_tensors, write_tensors
+from graphfed.nn.edges import Edges, make_edges
+
+__all__ = [
+    "MINUTES_PER_DAY",
+    "Network",
+    "SensorData",
+    "Series",
+    "load_network",
+    "load_series",
+    "make_network",
+    "make_series",
+    "save_network",
+    "save_series",
+    "windows",
+]
+
+MINUTES_PER_DAY = 24 * 60
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The readings of K clients, a sensor each.
+
+    clients: stable ids of the clients, which are the numbers of their sensors; readings [K, T], 0 where
+    missing [K, T] bool; first_minute: of the week (Monday 0:00 is 0) at which the first reading was made,
+    step_minutes: between two; split: how the windows are divided, with `observed` [K] of these clients."""
+
+    clients: tuple[int, ...]
+    readings: Tensor
+    missing: Tensor
+    first_minute: int
+    step_minutes: int
+    split: TimeSplit
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def num_steps(self) -> int:
+        return self.readings.shape[1]
+
+    @property
+    def time_of_day(self) -> Tensor:
+        """The time of each reading as a share of the day: [T] in [0, 1)."""
+        minute = self.first_minute + self.step_minutes * torch.arange(
+            self.num_steps, device=self.readings.device
+        )
+        return (minute % MINUTES_PER_DAY).to(self.readings.dtype) / MINUTES_PER_DAY
+
+    def starts(self, target: str) -> Tensor:
+        """The first step of each window of "train", "val", "test" or "all" (val and test), [W] int64."""
+        s = self.split
+        first, end, step = {
+            "train": (0, s.train, s.every),
+            "val": (s.train, s.train + s.val, 1),
+            "test": (s.train + s.val, s.train + s.val + s.test, 1),
+            "all": (s.train, s.train + s.val + s.test, 1),
+        }[target]
+        return torch.arange(first, end, step, device=self.readings.device)
+
+    @property
+    def training_steps(self) -> int:
+        """How many steps, from the first, the training windows cover."""
+        return self.split.train + self.split.lags + self.split.horizon - 1
+
+    def of(self, present: Tensor) -> "Series":
+        """The series of some of the clients; present [K] bool."""
+        if bool(present.all()):
+            return self
+        chosen = present.nonzero()[:, 0]
+        return replace(
+            self,
+            clients=tuple(self.clients[k] for k in chosen.tolist()),
+            readings=self.readings[chosen],
+            missing=self.missing[chosen],
+            split=replace(self.split, observed=self.split.observed[present.cpu().numpy()]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What the server knows of the sensors: edges, self loops among them, whose vertices are the clients; and
+    which sensors take part in training and validation, observed [S] bool."""
+
+    edges: Edges
+    observed: np.ndarray
+
+
+@dataclass(frozen=True)
+class SensorData:
+    """What a run of forecasting is given. series: a `Series` at each host of clients; network: a `Network` at
+    the server."""
+
+    series: Located
+    network: Located
+
+
+def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
+    """The steps ``starts + first`` and so on of each series: [..., T], [W] -> [..., W, length]."""
+    return x.unfold(-1, length, 1).index_select(-2, starts + first)
+
+
+def make_series(
+    sensors: Sensors, split: TimeSplit, clients: Sequence[int], *, device: torch.device | str = "cpu"
+) -> Series:
+    """The series of the given clients (ascending numbers of sensors), in torch's default dtype.
+
+    Raises InputError for clients that are not sensors, ascending, each once."""
+    chosen = list(clients)
+    if chosen != sorted({*chosen} & {*range(sensors.num_sensors)}):
+        raise InputError(
+            f"clients must be some of the sensors 0..{sensors.num_sensors - 1}, ascending, each once; got "
+            f"{chosen[:10]}"
+        )
+    start = np.datetime64(sensors.start, "m")
+    # 1970-01-01, where numpy counts from, was a Thursday.
+    minute = (int(start.astype(np.int64)) + 3 * MINUTES_PER_DAY) % (7 * MINUTES_PER_DAY)
+    readings = np.ascontiguousarray(sensors.readings[:, chosen].T)
+    return Series(
+        clients=tuple(int(k) for k in chosen),
+        readings=torch.from_numpy(readings).to(device, torch.get_default_dtype()),
+        missing=torch.from_numpy(np.ascontiguousarray(sensors.missing[:, chosen].T)).to(device),
+        first_minute=minute,
+        step_minutes=sensors.step_minutes,
+        split=replace(split, observed=split.observed[chosen]),
+    )
+
+
+def make_network(sensors: Sensors, split: TimeSplit, *, device: torch.device | str = "cpu") -> Network:
+    """The network of all sensors."""
+    return Network(make_edges(sensors.adjacency).to(device), split.observed)
+
+
+# ---- files: what one process of a run reads, and all it reads ----------------------------------------------
+
+_SERIES = {"readings": ("f", 2), "missing": ("b", 2), "observed": ("b", 1), "clients": ("i", 1)}
+_NETWORK = {
+    "sender": ("i", 1),
+    "receiver": ("i", 1),
+    "weight": ("f", 1),
+    "observed": ("b", 1),
+}
+_SPLIT = ("lags", "horizon", "every", "train", "val", "test")
+
+
+def save_series(series: Series, path: Path) -> None:
+    """Write the series of a host as one safetensors file."""
+    arrays = {
+        "readings": series.readings.cpu().numpy(),
+        "missing": series.missing.cpu().numpy(),
+        "observed": series.split.observed,
+        "clients": np.array(series.clients, dtype=np.int64),
+    }
+    told = {
+        "first_minute": series.first_minute,
+        "step_minutes": series.step_minutes,
+        "name": series.split.name,
+    }
+    told |= {key: getattr(series.split, key) for key in _SPLIT}
+    write_tensors(path, arrays, {"series": json.dumps(told)})
+
+
+def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
+    """Read what `save_series` wrote. Raises InputError for any other file, and for one whose columns do not
+    go together."""
+    arrays, told = _read(path, "series", _SERIES)
+    clients, steps = arrays["readings"].shape
+    numbers = [told.get(key) for key in ("first_minute", "step_minutes", *_SPLIT)]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    ids = arrays["clients"]
+    fits = (
+        whole
+        and arrays["missing"].shape == (clients, steps)
+        and len(arrays["observed"]) == len(ids) == clients > 0
+        and ids.min() >= 0
+        and bool((np.diff(ids) > 0).all())
+        and bool(np.isfinite(arrays["readings"]).all())
+    )
+    if not fits or not isinstance(told.get("name"), str):
+        raise InputError(
+            f"{path} is not a whole file of series: its columns do not go together; write it again"
+        )
+    split = TimeSplit(name=told["name"], observed=arrays["observed"], **{key: told[key] for key in _SPLIT})
+    needed = split.train + split.val + split.test + split.lags + split.horizon - 1
+    if min(split.lags, split.horizon, split.every, told["step_minutes"]) < 1 or needed > steps:
+        raise InputError(
+            f"{path} is not a whole file of series: its windows cover {needed} steps and it has {steps}; "
+            "write it again"
+        )
+    return Series(
+        clients=tuple(ids.tolist()),
+        readings=torch.from_numpy(arrays["readings"]).to(device),
+        missing=torch.from_numpy(arrays["missing"]).to(device),
+        first_minute=told["first_minute"],
+        step_minutes=told["step_minutes"],
+        split=split,
+    )
+
+
+def save_network(network: Network, path: Path) -> None:
+    """Write the server's network as one safetensors file."""
+    arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
+    told = {"vertices": network.edges.num_vertices}
+    write_tensors(path, {**arrays, "observed": network.observed}, {"network": json.dumps(told)})
+
+
+def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
+    """Read what `save_network` wrote. Raises InputError for any other file, and for one whose columns do not
+    go together."""
+    arrays, told = _read(path, "network", _NETWORK)
+    sensors, edges = told.get("vertices"), len(arrays["sender"])
+    ends = (arrays["sender"], arrays["receiver"])
+    fits = (
+        isinstance(sensors, int)
+        and len(arrays["receiver"]) == len(arrays["weight"]) == edges
+        and len(arrays["observed"]) == sensors
+        and all(end.min(initial=0) >= 0 and end.max(initial=-1) < sensors for end in ends)
+        and bool(np.isfinite(arrays["weight"]).all())
+        and bool((np.diff(arrays["receiver"]) >= 0).all())
+    )
+    if not fits:
+        raise InputError(
+            f"{path} is not a whole network of sensors: its columns do not go together; write it again"
+        )
+    assert isinstance(sensors, int)
+    sender, receiver, weight = (
+        torch.from_numpy(arrays[name]).to(device) for name in ("sender", "receiver", "weight")
+    )
+    return Network(Edges(receiver, sender, weight, sensors), arrays["observed"])
+
+
+def _read(
+    path: Path, key: str, columns: dict[str, tuple[str, int]]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of a file and what it says of itself; InputError where a column is missing or is of another
+    kind."""
+    try:
+        arrays, metadata = read_tensors(path)
+        told = json.loads(metadata[key])
+    except Exception as error:
+        raise InputError(f"{path} is not a file of a sensor {key}: {error}") from error
+    for name, (kind, dimensions) in columns.items():
+        array = arrays.get(name)
+        if array is None or array.dtype.kind != kind or array.ndim != dimensions:
+            raise InputError(f"{path} is not a file of a sensor {key}: {name} is missing or of another kind")
+    if not isinstance(told, dict):
+        raise InputError(f"{path} is not a file of a sensor {key}: its description is no mapping")
+    return arrays, told
