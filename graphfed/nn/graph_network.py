@@ -28,8 +28,7 @@ Weights = Mapping[str, Tensor]
 
 def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: int = 2) -> dict[str, Tensor]:
     """Weights as torch.nn.Linear draws them, U(-1/sqrt(F), 1/sqrt(F)) for F inputs, in the default dtype on
-    the CPU: ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight [F, F'] | bias [F']>``,
-    ``out.<weight|bias>``."""
+    the CPU: ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``."""
     weights: dict[str, Tensor] = {}
 
     def linear(path: str, fan_in: int, fan_out: int) -> None:
