@@ -52,7 +52,9 @@ from graphfed.methods.forecasting import (
     batch_of,
     client_losses,
     common_split,
+    decode,
     descend,
+    encode,
     expanded,
     fit_scaler,
     parts_of,
@@ -61,10 +63,12 @@ from graphfed.methods.forecasting import (
     teaching,
 )
 from graphfed.methods.tasks import FORECASTING
-from graphfed.nn import graph_network, gru
+from graphfed.nn import gru
 from graphfed.nn.edges import Edges, induced
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState
+from graphfed.nn.precision import product_dtype
+from graphfed.nn.server_gnn import get_server_network
 from graphfed.random import fold, permutation
 
 __all__ = ["METHOD", "CNFGNNConfig"]
@@ -92,6 +96,11 @@ class CNFGNNConfig(NeuralConfig):
     )
     server_lr: float = Field(
         default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the server's graph network"
+    )
+    network: Literal["graph_network", "gat", "diffusion"] = Field(
+        default="graph_network",
+        description="the server's network: the paper's graph network, graph attention, or the diffusion "
+        "convolution of DCRNN",
     )
     server_batch: int = Field(
         default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
@@ -125,27 +134,21 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
 
 
 def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
-    drawn = graph_network.init(fold(config.seed, "network"), config.hidden)
+    drawn = get_server_network(config.network).init(fold(config.seed, "network"), config.hidden)
     return {k: w.to(device) for k, w in drawn.items()}
 
 
 def embed(network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig) -> Tensor:
     """h_G [P, B, H] of h_c [P, B, H]."""
-    return graph_network.graph_network(network, hidden, edges)
+    products = product_dtype(config.precision, hidden.device)
+    return get_server_network(config.network).forward(network, hidden, edges, products)
 
 
 def forecast(
-    weights: Weights,
-    batch: Batch,
-    hidden: Tensor,
-    embeddings: Tensor,
-    horizon: int,
-    teach: Tensor | None = None,
+    weights: Weights, batch: Batch, hidden: Tensor, embeddings: Tensor, teach: Tensor | None = None
 ) -> Tensor:
     """Eq. (2): [P, B, n], from the last step and [h_c ; h_G]."""
-    state = torch.cat([hidden, embeddings], -1)
-    truth = None if teach is None else batch.truth
-    return gru.decode(weights, state, batch.last, batch.later, horizon, truth, teach)
+    return decode(weights, batch, torch.cat([hidden, embeddings], -1), teach)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -190,8 +193,8 @@ def train_locally(
             def loss(
                 w: Weights, batch: Batch = batch, received: Tensor = received, teach: Tensor | None = teach
             ) -> Tensor:
-                hidden = gru.encode(w, batch.x)
-                outputs = forecast(w, batch, hidden, received, config.horizon, teach)
+                hidden = encode(w, batch)
+                outputs = forecast(w, batch, hidden, received, teach)
                 return client_losses(outputs, batch).sum()
 
             own, optimizer = step_down(own, optimizer, loss, config, config.lr)
@@ -216,15 +219,13 @@ def encode_windows(data: Standardised, weights: Weights, target: str, part: slic
     starts = data.starts(target)
     chosen = starts if part is None else starts[part]
     with torch.no_grad():
-        encoded = [
-            gru.encode(weights, batch_of(data, chosen[some]).x) for some in parts_of(len(chosen), PART)
-        ]
+        encoded = [encode(weights, batch_of(data, chosen[some])) for some in parts_of(len(chosen), PART)]
     return torch.cat(encoded, 1)
 
 
 def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slice) -> Tensor:
     """h_c of a part of the training windows in their order [S], with a gradient: [P, B, H]."""
-    return gru.encode(weights, batch_of(data, data.starts("train")[order[part]]).x)
+    return encode(weights, batch_of(data, data.starts("train")[order[part]]))
 
 
 def loss_of_embeddings(
@@ -254,7 +255,7 @@ def loss_of_batch(
     """The sum over the cohort's clients of l_i, of a part of the training windows in their order [S]."""
     batch = batch_of(data, data.starts("train")[order[part]])
     teach = teaching(config, "server", step)
-    return client_losses(forecast(weights, batch, hidden, embeddings, config.horizon, teach), batch).sum()
+    return client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
 
 
 def forecast_part(
@@ -263,7 +264,7 @@ def forecast_part(
     """[P, B, n], in the unit of the readings."""
     batch = batch_of(data, data.starts(target)[part])
     with torch.no_grad():
-        return data.restored(forecast(weights, batch, hidden, embeddings, data.split.horizon))
+        return data.restored(forecast(weights, batch, hidden, embeddings))
 
 
 def own_step(
@@ -351,7 +352,7 @@ def pooled(
         network.step_minutes,
         network.split,
     )
-    return standardise(series, torch.ones(len(told), dtype=torch.bool), scaler, config.missing)
+    return standardise(series, torch.ones(len(told), dtype=torch.bool), scaler, config)
 
 
 def train_centrally(
@@ -374,9 +375,9 @@ def train_centrally(
         mine, theirs = (
             {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
         )
-        hidden = gru.encode(mine, batch.x)
+        hidden = encode(mine, batch)
         embeddings = embed(theirs, hidden, edges, config)
-        outputs = forecast(mine, batch, hidden, embeddings, config.horizon, teach)
+        outputs = forecast(mine, batch, hidden, embeddings, teach)
         torch.autograd.backward(client_losses(outputs, batch).mean())
         weights, optimizer = descend(weights, gradients_of(mine), optimizer, config, config.lr)
         network, network_optimizer = descend(
@@ -398,9 +399,9 @@ def forecast_centrally(
     with torch.no_grad():
         for part in parts_of(count, PART):
             batch = batch_of(data, torch.arange(part.start, part.stop, device=data.value.device))
-            hidden = gru.encode(weights, batch.x)
+            hidden = encode(weights, batch)
             embeddings = embed(network, hidden, edges, config)
-            forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings, config.horizon)))
+            forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings)))
     return torch.cat(forecasts, 1)
 
 
@@ -430,7 +431,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         training = pool(fed, data, scaler, split, "train", config)
     else:
         told = fed.broadcast(scaler, name="scaler", grad=False)
-        training = fed.clients.run(standardise, data.series, fed.present(), told, config.missing)
+        training = fed.clients.run(standardise, data.series, fed.present(), told, config)
         own = fed.clients.run(own_weights, training, config)
         if config.averages:
             values["weights"], values["own"] = fed.server.run(first_weights, config, device), own
@@ -613,7 +614,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
         received: Located = fed.scatter(forecasts, name="forecasts", grad=False)
         return received
     scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False)
-    series = fed.clients.run(standardise, data.series, fed.present(), scaler, config.missing)
+    series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
     weights = fed.broadcast(state.weights, name="model", grad=False) if config.averages else state.weights
     parts = []
     for part in parts_of(len(starts), PART):
