@@ -14,11 +14,12 @@ from typing import Any
 
 from graphfed.data.cache import cache_folder
 from graphfed.data.digits import load_digits
-from graphfed.data.graph import Graph, Sensors
+from graphfed.data.graph import Graph
 from graphfed.data.npz import NPZ_SOURCES, find_npz, load_npz
 from graphfed.data.planetoid import SOURCE as PLANETOID_SOURCE
 from graphfed.data.planetoid import find_files, load_planetoid
 from graphfed.data.roads import make_roads
+from graphfed.data.sensors import Sensors
 from graphfed.data.social import make_social
 from graphfed.errors import InputError, did_you_mean
 

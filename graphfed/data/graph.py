@@ -1,6 +1,6 @@
-"""The containers every other module reads: Graph, Split and Sensors.
+"""The containers of graphs that every other module reads: Graph and Split.
 
-Shapes: N vertices, m undirected edges, F features, C classes, T time steps, S sensors.
+Shapes: N vertices, m undirected edges, F features, C classes.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from graphfed.data.content import content_hash
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["REPEATED", "Graph", "Held", "Sensors", "Split", "from_pyg", "make_graph"]
+__all__ = ["REPEATED", "Graph", "Held", "Split", "from_pyg", "make_graph"]
 
 # So many more classes than vertices need no num_classes; still more are not classes but other numbers.
 SPARE_CLASSES = 1000
@@ -152,41 +152,6 @@ class Graph:
         elif self.x is not None:
             arrays["x"] = self.x
         return content_hash(arrays)
-
-
-@dataclass(frozen=True, eq=False)
-class Sensors:
-    """Readings of sensors on a road network, for forecasting.
-
-    speed: [T, S] float32, miles per hour, 0 where the reading is missing.
-    adjacency: [S, S] float32 csr, directed; exp(-d^2 / sigma^2) of the road distance, dropped below 0.1.
-    position: [S, 2] float64, in kilometres or in degrees (latitude, longitude), as the source has it.
-    start: ISO time of the first reading. step_minutes: minutes between readings.
-    """
-
-    name: str
-    speed: np.ndarray
-    adjacency: sp.csr_matrix
-    position: np.ndarray
-    start: str
-    step_minutes: int
-
-    @property
-    def num_sensors(self) -> int:
-        """S."""
-        return int(self.speed.shape[1])
-
-    @cached_property
-    def hash(self) -> str:
-        """sha256 (hex) of readings, adjacency, positions and times; the name does not count."""
-        arrays = {
-            "speed": self.speed,
-            "position": self.position,
-            "adjacency_indptr": self.adjacency.indptr.astype(np.int64),
-            "adjacency_indices": self.adjacency.indices.astype(np.int64),
-            "adjacency_data": self.adjacency.data,
-        }
-        return content_hash(arrays, f"{self.start} {self.step_minutes}")
 
 
 def make_graph(

@@ -15,8 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
 
-from graphfed.data.graph import Sensors
 from graphfed.data.seeding import generator
+from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError
 
 __all__ = ["make_roads"]
@@ -86,8 +86,21 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
     speed = _free_flow(rng, roads, days) * (1.0 - congestion) + _noise(rng, congestion)
     # Detectors report tenths; so the data do not depend on the last bits of a machine's exponential.
     speed = np.rint(np.clip(speed, 3.0, 80.0) * 10.0) / 10.0
-    speed[_missing(rng, *speed.shape)] = 0.0
-    return Sensors("roads", speed.astype(np.float32), roads.adjacency, roads.position, START, STEP_MINUTES)
+    missing = _missing(rng, *speed.shape)
+    speed[missing] = 0.0
+    digits = len(str(sensors - 1))
+    return Sensors(
+        name="roads",
+        readings=speed.astype(np.float32),
+        missing=missing,
+        adjacency=roads.adjacency,
+        position=roads.position,
+        ids=tuple(str(sensor).zfill(digits) for sensor in range(sensors)),
+        start=START,
+        step_minutes=STEP_MINUTES,
+        geographic=False,
+        quantity="speed (miles per hour)",
+    )
 
 
 def _lay_out(rng: np.random.Generator, sensors: int) -> _Roads:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from graphfed.data.datasets import DATASETS, load
-from graphfed.data.graph import Graph, Sensors, Split
+from graphfed.data.graph import Graph, Split
 from graphfed.data.overview import overview
 from graphfed.data.partition import Partition
+from graphfed.data.sensors import Sensors
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError, shown
 from graphfed.experiment.config import RunConfig, data_setting_names, make_config, setting_names
@@ -195,12 +196,12 @@ def _inspect_sensors(
     asked = {key.removeprefix("data."): value for key, value in (settings or {}).items()}
     sensors = load(name, **asked)
     assert isinstance(sensors, Sensors)
-    missing = sensors.speed == 0
+    missing = sensors.missing
     neighbours = np.diff(sensors.adjacency.indptr)
     facts = {
         "name": sensors.name,
         "sensors": sensors.num_sensors,
-        "readings": len(sensors.speed),
+        "readings": sensors.num_steps,
         "step_minutes": sensors.step_minutes,
         "start": sensors.start,
         "missing_share": float(missing.mean()),

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 
 from graphfed.data.datasets import DATASETS, available, load, search_folders
 from graphfed.data.digits import FILE
-from graphfed.data.graph import Graph, Sensors
+from graphfed.data.graph import Graph
+from graphfed.data.sensors import Sensors
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
 from graphfed.files import read_tensors
