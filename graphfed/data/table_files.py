@@ -30,10 +30,15 @@ _MAX_HEADER = 1 << 20
 
 
 class TableFile:
-    """One file. Raises InputError when it is not there, is empty, or is no table."""
+    """One file. Raises InputError when it is not there, is empty, or is no table.
 
-    def __init__(self, path: Path) -> None:
+    names: the columns of a CSV file whose first line is a row like the others. index: what to call a first
+    column without a name, as that of a pandas index."""
+
+    def __init__(self, path: Path, names: Sequence[str] | None = None, index: str | None = None) -> None:
         self.path = path
+        self._names = None if names is None else list(names)
+        self._index = index
         name = path.name.lower()
         self._parquet = name.endswith(_PARQUET)
         if not self._parquet and not name.endswith(_CSV):
@@ -56,13 +61,14 @@ class TableFile:
     @cached_property
     def columns(self) -> list[str]:
         """The names of the columns."""
+        if self._names is not None:
+            return self._names
         if self._parquet:
             names = list(self._parquet_file().schema_arrow.names)
         else:
-            header, delimiter = self._header
-            import csv
-
-            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+            names = self.first_line
+            if self._index and names and not names[0] and self._index not in names:
+                names[0] = self._index
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(f"{self.path} has two columns called {twice[0]!r}; rename one of them")
@@ -98,10 +104,15 @@ class TableFile:
             ) from None
 
     def numbers(
-        self, batch: Any, column: str, start: int, without: str = "leave the column out with 'features'"
+        self,
+        batch: Any,
+        column: str,
+        start: int,
+        without: str = "leave the column out with 'features'",
+        gaps: bool = False,
     ) -> np.ndarray:
         """A column as finite float32; InputError with the first row where it is none. without: how to do
-        without the column."""
+        without the column. gaps: whether a value may be missing (nothing, or NaN); it is NaN then."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -110,13 +121,11 @@ class TableFile:
             values = values.cast(values.type.value_type)
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             values = pc.utf8_trim_whitespace(values)
-            self.refuse_first(
-                pc.fill_null(pc.equal(values, ""), True),
-                start,
-                column,
-                "is empty",
-                "fill it in, or drop the row",
-            )
+            empty = pc.fill_null(pc.equal(values, ""), True)
+            if gaps:
+                values = pc.if_else(empty, None, values)
+            else:
+                self.refuse_first(empty, start, column, "is empty", "fill it in, or drop the row")
             bad = _first_that_fails(values, lambda part: part.cast(pa.float64()))
             if bad is not None:
                 self._refuse(
@@ -130,10 +139,11 @@ class TableFile:
                 f"{self.path}, column {column!r} holds {values.type}, not numbers; encode it as numbers, or "
                 f"{without}"
             ) from None
-        self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
+        if not gaps:
+            self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
             result: np.ndarray = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
-        bad_rows = np.flatnonzero(~np.isfinite(result))
+        bad_rows = np.flatnonzero(np.isinf(result) if gaps else ~np.isfinite(result))
         if bad_rows.size:
             row = int(bad_rows[0])
             self._refuse(
@@ -167,7 +177,7 @@ class TableFile:
         if self._parquet:
             return f"row {row + 1}"
         with self._open() as file:
-            seen = -1  # the first line is the header
+            seen = -1 if self._names is None else 0  # the first line is the header, if there is one
             for number, line in enumerate(file, 1):
                 seen += bool(line.strip())
                 if seen == row + 1:
@@ -271,9 +281,19 @@ class TableFile:
                 return
             raise InputError(f"{self.path} cannot be read as CSV ({brief(error)})") from None
 
+    @property
+    def first_line(self) -> list[str]:
+        """The values in the first line of a CSV file that is not blank, whether or not it names columns."""
+        import csv
+
+        header, delimiter = self._header
+        return [value.strip() for value in next(csv.reader([header], delimiter=delimiter), [])]
+
     @cached_property
     def _skipped(self) -> int:
         """Lines to skip: the header and blank lines before it."""
+        if self._names is not None:
+            return 0
         with self._open() as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
