@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
 
-__all__ = ["TableFile"]
+__all__ = ["TableFile", "first_that_fails"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
@@ -110,9 +110,10 @@ class TableFile:
         start: int,
         without: str = "leave the column out with 'features'",
         gaps: bool = False,
+        dtype: type[np.floating[Any]] = np.float32,
     ) -> np.ndarray:
-        """A column as finite float32; InputError with the first row where it is none. without: how to do
-        without the column. gaps: whether a value may be missing (nothing, or NaN); it is NaN then."""
+        """A column as finite numbers of `dtype`; InputError with the first row where it is none. without: how
+        to do without the column. gaps: whether a value may be missing (nothing, or NaN); it is NaN then."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -126,9 +127,9 @@ class TableFile:
                 values = pc.if_else(empty, None, values)
             else:
                 self.refuse_first(empty, start, column, "is empty", "fill it in, or drop the row")
-            bad = _first_that_fails(values, lambda part: part.cast(pa.float64()))
+            bad = first_that_fails(values, lambda part: part.cast(pa.float64()))
             if bad is not None:
-                self._refuse(
+                self.refuse(
                     start + bad, column, values[bad].as_py(), "is no number",
                     f"encode it as numbers, or {without}",
                 )  # fmt: skip
@@ -142,12 +143,13 @@ class TableFile:
         if not gaps:
             self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-            result: np.ndarray = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
+            result: np.ndarray = numbers.to_numpy(zero_copy_only=False).astype(dtype)
         bad_rows = np.flatnonzero(np.isinf(result) if gaps else ~np.isfinite(result))
         if bad_rows.size:
             row = int(bad_rows[0])
-            self._refuse(
-                start + row, column, values[row].as_py(), "is no finite number (in 32 bits)",
+            self.refuse(
+                start + row, column, values[row].as_py(),
+                "is no finite number" + (" (in 32 bits)" if dtype is np.float32 else ""),
                 "fill it in, or drop the row",
             )  # fmt: skip
         return result
@@ -162,9 +164,10 @@ class TableFile:
             return
         row = pc.index(wrong, True).as_py()
         shown = None if values is None else values[row].as_py()
-        self._refuse(start + row, column, shown, what, fix)
+        self.refuse(start + row, column, shown, what, fix)
 
-    def _refuse(self, row: int, column: str, value: Any, what: str, fix: str) -> None:
+    def refuse(self, row: int, column: str, value: Any, what: str, fix: str) -> NoReturn:
+        """InputError for `value`, in row `row` (from 0) of a column; None where there is nothing to show."""
         shown = "the value" if value is None else brief(repr(value))
         raise InputError(f"{self.where(row)}, column {column!r}: {shown} {what}; {fix}")
 
@@ -325,7 +328,7 @@ class TableFile:
         return InputError(f"{self.path} is not UTF-8; save the file as UTF-8")
 
 
-def _first_that_fails(values: Any, convert: Callable[[Any], Any]) -> int | None:
+def first_that_fails(values: Any, convert: Callable[[Any], Any]) -> int | None:
     """The first position whose value alone cannot be converted; None when all can."""
     import pyarrow as pa
 
