@@ -5,6 +5,7 @@ a block: its columns (block0_items) and their values (block0_values). Attributes
 that hold pickles, as the index's `freq`, are never looked at, and texts that are pickled are refused.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,15 +21,15 @@ MAX_VALUES = 2**29
 _UNITS = {"datetime64": "ns", **{f"datetime64[{unit}]": unit for unit in ("s", "ms", "us", "ns")}}
 
 
+@dataclass(frozen=True)
 class Frame:
-    """A table. columns: its names; values: [rows, columns] float64; index: texts [rows], or datetime64[us]
-    [rows]; zoned: whether the index is in UTC, as it is where pandas knew its time zone."""
+    """A table. columns: its names; index: texts or datetime64 [rows]; values: [rows, columns] float64; zoned:
+    whether the index is in UTC, as it is where pandas knew its time zone."""
 
-    def __init__(self, columns: list[str], index: np.ndarray, values: np.ndarray, zoned: bool) -> None:
-        self.columns = columns
-        self.index = index
-        self.values = values
-        self.zoned = zoned
+    columns: list[str]
+    index: np.ndarray
+    values: np.ndarray
+    zoned: bool
 
 
 def read_frame(path: Path) -> Frame:
@@ -122,8 +123,8 @@ class _Reader:
         kind = _text(node.attrs.get("kind", ""))
         if kind not in _UNITS or node.dtype.kind != "i":
             self._refuse(f"has an index of {kind or 'something unknown'}, not of times")
-        times = node[...].astype(np.int64).view(f"datetime64[{_UNITS[kind]}]")
-        return times.astype("datetime64[us]"), "tz" in node.attrs
+        times: np.ndarray = node[...].astype(np.int64).view(f"datetime64[{_UNITS[kind]}]")
+        return times, "tz" in node.attrs
 
     def _refuse(self, what: str, fix: str = "") -> NoReturn:
         fix = fix or "write the table of readings again: df.to_hdf(path, key='df', format='fixed')"

@@ -118,6 +118,11 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
         matrix, names = _npz_matrix(path, ids)
     else:
         matrix, names = _csv_matrix(path, ids)
+    if matrix.shape[0] != len(names):
+        raise InputError(
+            f"{path} has {matrix.shape[0]} rows and columns, and there are {len(names)} ids"
+            f"{' (those of the readings)' if names is ids else ''}; give a row and a column for each id"
+        )
     order = _order(path, names, ids)
     matrix = matrix[order][:, order].tocoo()
     bad = np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))

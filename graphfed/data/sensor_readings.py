@@ -221,51 +221,56 @@ class _Clock:
         values = batch.column(self._column)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
-        if pa.types.is_timestamp(values.type):
-            zoned, times = (
-                values.type.tz is not None,
-                values.cast(pa.timestamp("us", values.type.tz), safe=False),
-            )
-        elif pa.types.is_date(values.type):
-            zoned, times = False, values.cast(pa.timestamp("us"))
-        elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-            zoned, times = self._parsed(pc.utf8_trim_whitespace(values), start)
+        written = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        if written:
+            values = pc.utf8_trim_whitespace(values)
+            first = values.slice(0, 1)
+            zoned = self.zoned if self._begun else not _parses(first, None) and _parses(first, "UTC")
+        elif pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+            zoned = getattr(values.type, "tz", None) is not None
         else:
             raise InputError(
                 f"{self._file.path}, column {self._column!r} holds {values.type}, not times; write them as "
                 "text, as in 2024-01-31 08:05, or name another column as 'time'"
             )
-        self._file.refuse_first(
-            pc.is_null(times), start, self._column, "is empty", "write the time, or drop the row"
-        )
         if self._begun and zoned != self.zoned:
             raise InputError(
                 f"{self._file.path}, column {self._column!r}: some times name a zone and some do not; write "
                 "all of them alike"
             )
         self.zoned, self._begun = zoned, True
+        if written:
+            self._file.refuse_first(
+                pc.fill_null(pc.equal(values, ""), True), start, self._column, "is empty",
+                "write the time, or drop the row",
+            )  # fmt: skip
+        bad = first_that_fails(values, lambda part: _microseconds(part, zoned))
+        if bad is not None:
+            self._file.refuse(
+                start + bad, self._column, values[bad].as_py() if written else None,
+                "is no time" + (" with a zone" if zoned and written else ""),
+                "write it as 2024-01-31 08:05" + ("+00:00, as the first row" if zoned and written else ""),
+            )  # fmt: skip
+        times = _microseconds(values, zoned)
+        self._file.refuse_first(
+            pc.is_null(times), start, self._column, "is empty", "write the time, or drop the row"
+        )
         result: np.ndarray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
         self._file.refuse_first(
             pa.array((result < FIRST) | (result > LAST)), start, self._column,
-            "is out of the years 1 to 9999", "correct it", values,
+            "is out of the years 1 to 9999", "correct it", values if written else None,
         )  # fmt: skip
         return result
 
-    def _parsed(self, texts: Any, start: int) -> tuple[bool, Any]:
-        """Whether the texts name a zone, and the times."""
-        import pyarrow as pa
 
-        first = texts.slice(0, 1)
-        zoned = self.zoned if self._begun else not _parses(first, None) and _parses(first, "UTC")
-        kind = pa.timestamp("us", "UTC" if zoned else None)
-        bad = first_that_fails(texts, lambda part: part.cast(kind))
-        if bad is not None:
-            self._file.refuse(
-                start + bad, self._column, texts[bad].as_py(),
-                "is empty" if texts[bad].as_py() == "" else "is no time" + (" with a zone" if zoned else ""),
-                "write it as 2024-01-31 08:05" + ("+00:00, as the first row" if zoned else ""),
-            )  # fmt: skip
-        return zoned, texts.cast(kind)
+def _microseconds(values: Any, zoned: bool) -> Any:
+    """Texts, times or dates as Arrow's times in microseconds; its own exception where one cannot be."""
+    import pyarrow as pa
+
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    finer = pa.types.is_timestamp(values.type) and values.type.unit == "ns"
+    return values.cast(pa.timestamp("us", "UTC" if zoned else None), safe=not finer)
 
 
 def _parses(texts: Any, zone: str | None) -> bool:
@@ -284,16 +289,18 @@ def _array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.nda
 
     zoned = False
     if index.dtype.kind == "M":
-        times = index.astype("datetime64[us]")
-        bad = np.flatnonzero(np.isnat(times))
+        unit = np.datetime_data(index.dtype)[0]
+        years = index.astype(f"datetime64[{'D' if unit == 'generic' else unit}]").astype("datetime64[Y]")
+        # Before they are counted in microseconds, of which there are too many for some years.
+        bad = np.flatnonzero(~((years >= np.datetime64("0001")) & (years < np.datetime64("9999"))))
+        times = index.astype("datetime64[us]") if not bad.size else index
     else:
         texts = pa.array([str(text).strip() for text in index.tolist()], pa.string())
         zoned = not _parses(texts.slice(0, 1), None) and _parses(texts.slice(0, 1), "UTC")
-        kind = pa.timestamp("us", "UTC" if zoned else None)
-        failed = first_that_fails(texts, lambda part: part.cast(kind))
+        failed = first_that_fails(texts, lambda part: _microseconds(part, zoned))
         bad = np.array([] if failed is None else [failed], dtype=np.int64)
         if failed is None:
-            times = texts.cast(kind).cast(pa.int64()).to_numpy().view("datetime64[us]")
+            times = _microseconds(texts, zoned).cast(pa.int64()).to_numpy().view("datetime64[us]")
     if bad.size:
         value = str(index[bad[0]])
         raise InputError(
