@@ -32,14 +32,18 @@ def gaussian_kernel(
     sigma: in the unit of the distances; by default their standard deviation (of the population).
     Raises InputError where that is 0 and the distances are not."""
     if sigma is None:
-        if distance.any() and distance.min() == distance.max():
+        with np.errstate(over="ignore", invalid="ignore"):  # of distances near the ends of the floats
+            sigma = (
+                float(np.std(distance)) if distance.any() else 1.0
+            )  # a lone sensor lists only itself, at 0
+        if not 0 < sigma < np.inf or (distance.any() and distance.min() == distance.max()):
             raise InputError(
-                f"all listed distances are {distance[0]:g}, so their standard deviation, which scales the "
-                "kernel, is 0; give 'sigma', a distance at which sensors have little to do with each other"
+                f"the listed distances, {distance.min():g} to {distance.max():g}, have no standard deviation "
+                "to scale the kernel with; give 'sigma', a distance at which sensors have little to do with "
+                "each other"
             )
-        # A lone sensor lists its distance to itself alone, 0.
-        sigma = float(np.std(distance)) if distance.any() else 1.0
-    weight = np.exp(-((distance / sigma) ** 2))
+    with np.errstate(over="ignore"):  # far beyond sigma: the weight is 0
+        weight = np.exp(-((distance / sigma) ** 2))
     kept = weight >= threshold
     return with_unit_diagonal(sender[kept], receiver[kept], weight[kept], size)
 

@@ -30,6 +30,8 @@ def load_sensors(description: SensorDescription) -> Sensors:
         listed = pairs.sender, pairs.receiver, pairs.value, len(ids)
         if what == "distance":
             adjacency = gaussian_kernel(*listed, threshold=description.threshold, sigma=description.sigma)
+            if adjacency.nnz == len(ids) and (pairs.sender != pairs.receiver).any():
+                notes.append("no two sensors are close enough for an edge (see sigma and threshold)")
         else:
             adjacency = with_unit_diagonal(*listed)
     else:

@@ -205,7 +205,9 @@ class TableFile:
 
         try:
             rows = max(1, _BLOCK_VALUES // len(columns))
-            yield from self._parquet_file().iter_batches(rows, columns=list(columns))
+            for batch in self._parquet_file().iter_batches(rows, columns=list(columns)):
+                batch.validate(full=True)  # of texts that they are UTF-8
+                yield batch
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
 

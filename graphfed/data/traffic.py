@@ -207,31 +207,36 @@ def _no_edges(size: int) -> sp.csr_matrix:
 def _graph(
     source: TrafficSource, roads: Roads, roots: list[Path], ids: tuple[str, ...]
 ) -> tuple[sp.csr_matrix, np.ndarray | None]:
-    """Adjacency and positions of the sensors, from the npz file or, where there is none, the tables."""
-    place = _first(roots, (roads.graph,))
-    if place is not None:
-        with NpzFile(place, f"make it again from {DCRNN}") as file:
-            listed = {name: number for number, name in enumerate(_sensor_ids(file))}
-            unknown = [name for name in ids if name not in listed]
-            if unknown:
-                file.refuse(f"it has no sensor {unknown[0]!r} ({len(unknown)} such sensors)")
-            return _graph_arrays(file, np.array([listed[name] for name in ids]), len(listed))
-    place = _first(roots, (roads.distances,))
-    if place is None:
-        pickled = _first(roots, ("adj_mx.pkl", "adj_mx_bay.pkl", "adj_mat.pkl"))
-        hint = (
-            "" if pickled is None else f" ({pickled} is a pickle, which could run any code, and is not read)"
-        )
-        _missing(source, (roads.graph, roads.distances), roots, DCRNN, hint)
-    table = _public(place, ("from", "to", "distance"))
+    """Adjacency and positions of the sensors, from the first root that has the npz file or the tables."""
+    for root in roots:
+        place = _first([root], (roads.graph,))
+        if place is not None:
+            with NpzFile(place, f"make it again from {DCRNN}") as file:
+                listed = {name: number for number, name in enumerate(_sensor_ids(file))}
+                unknown = [name for name in ids if name not in listed]
+                if unknown:
+                    file.refuse(f"it has no sensor {unknown[0]!r} ({len(unknown)} such sensors)")
+                return _graph_arrays(file, np.array([listed[name] for name in ids]), len(listed))
+        place = _first([root], (roads.distances,))
+        if place is not None:
+            return _graph_tables(place, _first([root], roads.locations), ids)
+    pickled = _first(roots, ("adj_mx.pkl", "adj_mx_bay.pkl", "adj_mat.pkl"))
+    hint = "" if pickled is None else f" ({pickled} is a pickle, which could run any code, and is not read)"
+    _missing(source, (roads.graph, roads.distances), roots, DCRNN, hint)
+
+
+def _graph_tables(
+    distances: Path, locations: Path | None, ids: tuple[str, ...]
+) -> tuple[sp.csr_matrix, np.ndarray | None]:
+    """Adjacency and positions from the public tables."""
+    table = _public(distances, ("from", "to", "distance"))
     pairs = read_pairs(table, table.columns[:3], ids, "distance")
     adjacency = gaussian_kernel(pairs.sender, pairs.receiver, pairs.value, len(ids))
-    place = _first(roots, roads.locations)
-    if place is None:
+    if locations is None:
         return adjacency, None
     # With or without a number before the ids.
     columns = ("sensor_id", "latitude", "longitude")
-    table = _public(place, columns if len(TableFile(place).first_line) == 3 else ("index", *columns))
+    table = _public(locations, columns if len(TableFile(locations).first_line) == 3 else ("index", *columns))
     names = table.columns[-3:]
     return adjacency, read_positions(table, names[0], names[1:], True, ids)
 

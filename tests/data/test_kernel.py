@@ -27,7 +27,7 @@ def test_a_kernel_is_directed_as_ways_are_and_one_to_itself():
     assert (w[1, 0], w[1, 2]) == (0, np.float32(np.exp(-2.25)))
 
 
-@given(st.lists(st.floats(0, 1e4), min_size=2, max_size=6), st.floats(0.01, 1.0))
+@given(st.lists(st.just(0.0) | st.floats(1e-3, 1e4), min_size=2, max_size=6), st.floats(0.01, 1.0))
 def test_the_scale_is_the_deviation_of_all_listed_and_what_is_below_the_threshold_is_no_edge(
     distances, threshold
 ):
@@ -53,6 +53,10 @@ def test_the_unit_of_the_distances_does_not_matter():
 
 def test_distances_that_are_all_the_same_need_a_scale():
     ends = np.array([0, 1]), np.array([1, 0])
-    with pytest.raises(InputError, match=r"all listed distances are 3, .* give 'sigma'"):
-        gaussian_kernel(*ends, np.array([3.0, 3.0]), 2)
+    for same in (3.0, 0.1, 1e-310):
+        with pytest.raises(InputError, match=r"have no standard deviation to scale .* give 'sigma'"):
+            gaussian_kernel(*ends, np.array([same, same]), 2)
+    for extreme in ([0.0, 1e-310], [1.0, 1e300]):
+        with pytest.raises(InputError, match="have no standard deviation"):
+            gaussian_kernel(*ends, np.array(extreme), 2)
     assert gaussian_kernel(*ends, np.array([3.0, 3.0]), 2, sigma=3.0)[0, 1] == np.float32(np.exp(-1))

@@ -7,6 +7,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
@@ -162,6 +164,18 @@ class TestForms:
         np.savez("r.npz", readings=numbers(), ids=np.array(IDS), start="2024-01-01", step_minutes=5)
         assert read(readings="r.npz").hash == read().hash
 
+    def test_what_pandas_itself_wrote_is_read_and_its_pickles_are_not(self):
+        # Six rows of n / 8 with one gap, written by pandas 3.1.1 (to_hdf); the index's `freq` is a pickle.
+        file = Path(__file__).with_name("written_by_pandas.h5")
+        Path("distances.csv").write_text("from,to,distance\n773869,767541,0\n")
+        sensors = read(readings=str(file))
+        assert sensors.ids == ("773869", "767541", "767542")
+        assert (sensors.start, sensors.step_minutes) == ("2012-03-01T00:00:00", 5)
+        expected = np.arange(18).reshape(6, 3) / 8
+        expected[2, 1] = 0
+        assert (sensors.readings == expected).all()
+        assert np.argwhere(sensors.missing).tolist() == [[2, 1]]
+
     def test_a_description_in_a_manifest_reads_the_same_data(self):
         Path("w.csv").write_text("a,b,c\n1,0.5,0\n0,1,0.2\n0,0,1\n")
         for source in (
@@ -194,9 +208,15 @@ class TestGraph:
             sensors.note == "3 of 9 listed pairs name 2 sensors without readings ('x', 'y') and were left out"
         )
 
+    def test_distances_that_make_no_edge_are_told(self):
+        Path("distances.csv").write_text("from,to,distance\na,b,100\nb,a,101\n")  # far beyond their deviation
+        assert read().note == "no two sensors are close enough for an edge (see sigma and threshold)"
+        assert read(sigma=100).note == ""
+
     def test_a_sensor_without_neighbours_has_itself_alone(self):
         Path("distances.csv").write_text("from,to,distance\na,b,100\nb,a,120\n")
-        sensors = read()
+        sensors = read(sigma=100)
+        assert sensors.adjacency.nnz == 5
         assert sensors.adjacency[2].toarray().tolist() == [[0, 0, 1]]
         assert sensors.adjacency[:, [2]].toarray().ravel().tolist() == [0, 0, 1]
 
@@ -293,6 +313,14 @@ def hdf5(change: Callable[[h5py.File], Any]) -> Callable[[], None]:
     return instead("r.h5", write)
 
 
+def bad_text(name: str) -> None:
+    buffers = [None, pa.py_buffer(np.array([0, 2, 4], np.int32)), pa.py_buffer(b"a\xffb\xff")]
+    sensor = pa.Array.from_buffers(pa.string(), 2, buffers)
+    pq.write_table(
+        pa.table({"time": ["2024-01-01", "2024-01-02"], "sensor": sensor, "value": [1.0, 2.0]}), name
+    )
+
+
 def text_column(file: h5py.File) -> None:
     """As pandas stores a column of texts: a pickle."""
     del file["df/block0_values"]
@@ -374,7 +402,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "distances.csv lists no pair of the sensors that have readings (it names 'x', 'y'; readings are of 'a', 'b', 'c')"),
     "no distances": (content("distances.csv", "from,to,distance\n"), "distances.csv lists no pair of the sensors"),
     "distances without a column": (line("distances.csv", 1, "from,to,cost"), "distances.csv has no column 'distance' (distance); the columns are 'from', 'to', 'cost'"),
-    "distances all the same": (content("distances.csv", "from,to,distance\na,b,3\nb,a,3\n"), "all listed distances are 3"),
+    "distances all the same": (content("distances.csv", "from,to,distance\na,b,3\nb,a,3\n"), "the listed distances, 3 to 3, have no standard deviation to scale the kernel with; give 'sigma'"),
     "no file of distances": (lambda: Path("distances.csv").unlink(), "distances.csv cannot be read"),
     # weights
     "a matrix of other sensors": (matrix("a,b,x\n1,0,0\n0,1,0\n0,0,1\n"), "w.csv has no row and column of sensor 'c'"),
@@ -387,7 +415,15 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a latitude that is none": (line("sensors.csv", 2, "c,94.1,-118.1"), "sensors.csv, line 2, column 'latitude': 94.1 is no latitude in degrees"),
     "a longitude of text": (line("sensors.csv", 2, "c,34.1,west"), "sensors.csv, line 2, column 'longitude': 'west' is no number"),
     "locations without coordinates": (content("sensors.csv", "id,east,north\na,1,2\n"), "sensors.csv has no column 'latitude' (latitude)"),
-    # npz and HDF5
+    # Parquet, npz and HDF5
+    "Parquet with a text that is no UTF-8": (
+        instead("l.parquet", lambda: bad_text("l.parquet")), "l.parquet is damaged (In column 1: Invalid: Invalid UTF8"),
+    "Parquet of times out of all years": (
+        instead("w.parquet", lambda: pq.write_table(pa.table({"time": pa.array([2**61, 0], pa.timestamp("ms")), "a": [1.0, 2.0]}), "w.parquet")),
+        "w.parquet, row 1, column 'time': the value is no time"),
+    "Parquet with numbers for times": (
+        instead("w.parquet", lambda: pq.write_table(pa.table({"time": [0, 5], "a": [1.0, 2.0]}), "w.parquet")),
+        "w.parquet, column 'time' holds int64, not times"),
     "npz of objects": (arrays(ids=np.array(["a", 1, None], dtype=object)), "r.npz: array 'ids' cannot be read"),
     "npz without readings": (arrays(readings=None), "r.npz: array 'readings' cannot be read"),
     "npz without times": (arrays(times=None), "r.npz: array 'start' cannot be read"),
