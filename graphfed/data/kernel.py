@@ -32,10 +32,9 @@ def gaussian_kernel(
     sigma: in the unit of the distances; by default their standard deviation (of the population).
     Raises InputError where that is 0 and the distances are not."""
     if sigma is None:
-        with np.errstate(over="ignore", invalid="ignore"):  # of distances near the ends of the floats
-            sigma = (
-                float(np.std(distance)) if distance.any() else 1.0
-            )  # a lone sensor lists only itself, at 0
+        # A lone sensor lists its distance to itself alone, 0; others may be near the ends of the floats.
+        with np.errstate(over="ignore", invalid="ignore"):
+            sigma = float(np.std(distance)) if distance.any() else 1.0
         if not 0 < sigma < np.inf or (distance.any() and distance.min() == distance.max()):
             raise InputError(
                 f"the listed distances, {distance.min():g} to {distance.max():g}, have no standard deviation "
@@ -51,8 +50,8 @@ def gaussian_kernel(
 def with_unit_diagonal(
     sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, size: int
 ) -> sp.csr_matrix:
-    """[S, S] float32 csr of edges, no pair twice: weights of 0 are left out, and the
-    diagonal is 1."""
+    """[S, S] float32 csr of edges, no pair twice: weights of 0 are left out, and the diagonal
+    is 1."""
     weight = weight.astype(np.float32)
     edge = (sender != receiver) & (weight > 0)
     own = np.arange(size)

@@ -62,7 +62,8 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
             file.refuse_first(
                 pc.equal(name, ""), start, column, "is empty", "name the sensor, or drop the row"
             )
-        numbers = file.numbers(batch, columns[2], start, "drop the row", dtype=np.float64)
+        dtype = np.float64 if what == "distance" else np.float32  # weights are kept in 32 bits
+        numbers = file.numbers(batch, columns[2], start, "drop the row", dtype=dtype)
         file.refuse_first(
             pa.array(numbers < 0), start, columns[2], f"is no {what}", f"a {what} is 0 or more: correct it",
             pa.array(numbers),
@@ -71,7 +72,7 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
         for name, place in zip(names, places, strict=True):
             unknown |= set(name.filter(pc.is_null(place)).unique().to_pylist())
         ends.append(np.stack([pc.fill_null(p, -1).to_numpy(zero_copy_only=False) for p in places]))
-        values.append(numbers)
+        values.append(numbers.astype(np.float64))
     end = np.concatenate([np.zeros((2, 0), dtype=np.int64), *ends], axis=1).astype(np.int64)
     value = np.concatenate([np.zeros(0), *values])
     rows = np.flatnonzero((end >= 0).all(0))
@@ -125,7 +126,7 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
         )
     order = _order(path, names, ids)
     matrix = matrix[order][:, order].tocoo()
-    bad = np.flatnonzero(~(np.isfinite(matrix.data) & (matrix.data >= 0)))
+    bad = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= np.finfo(np.float32).max)))
     if bad.size:
         i, j = matrix.row[bad[0]], matrix.col[bad[0]]
         raise InputError(

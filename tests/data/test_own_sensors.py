@@ -408,6 +408,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a matrix of other sensors": (matrix("a,b,x\n1,0,0\n0,1,0\n0,0,1\n"), "w.csv has no row and column of sensor 'c'"),
     "a matrix that is not square": (matrix("a,b,c\n1,0,0\n0,1,0\n"), "w.csv has 2 rows and 3 columns of weights"),
     "a negative weight": (matrix("a,b,c\n1,0,-2\n0,1,0\n0,0,1\n"), "w.csv: the weight from 'a' to 'c' is -2"),
+    "a weight beyond float32": (matrix("from,to,weight\na,b,1e39\n"), "w.csv, line 2, column 'weight': '1e39' is no finite number (in 32 bits)"),
     "a bare matrix of another size": (matrix("1,0\n0,1\n"), "w.csv has 2 rows and columns, and there are 3 ids (those of the readings)"),
     "an empty weight": (matrix("a,b,c\n1,0,\n0,1,0\n0,0,1\n"), "w.csv, line 2, column 'c': the value is empty"),
     # locations
