@@ -25,6 +25,7 @@ __all__ = [
     "lane_probability",
     "permutation",
     "uniform",
+    "uniform_weights",
     "words32",
 ]
 
@@ -127,9 +128,12 @@ def permutation(key: int, n: int) -> Tensor:
 def glorot(key: int, *shape: int, fan: tuple[int, int] | None = None) -> Tensor:
     """Weights U(-a, a), a = sqrt(6 / (fan_in + fan_out)), in the default dtype (Glorot and Bengio 2010).
 
-    `fan` is (fan_in, fan_out); without it the last two dimensions. Drawn on the CPU, so every device starts
-    alike."""
+    `fan` is (fan_in, fan_out); without it the last two dimensions. Drawn as `uniform_weights`."""
     fan_in, fan_out = fan or (shape[-2], shape[-1])
+    return uniform_weights(key, math.sqrt(6 / (fan_in + fan_out)), *shape)
+
+
+def uniform_weights(key: int, bound: float, *shape: int) -> Tensor:
+    """Weights U(-bound, bound) in the default dtype, drawn on the CPU, so every device starts alike."""
     draws = uniform(key, torch.arange(shape[0]), math.prod(shape[1:])).reshape(shape)
-    bound = math.sqrt(6 / (fan_in + fan_out))
     return ((2 * draws - 1) * bound).to(torch.get_default_dtype())

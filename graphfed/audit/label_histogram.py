@@ -20,6 +20,7 @@ import numpy as np
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
+from graphfed.methods.base import TrainingConfig
 
 __all__ = ["CHECK", "correlation_and_baseline", "estimate_shares"]
 
@@ -75,6 +76,7 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 def run(audited: AuditedRun) -> Finding:
     """The estimate from the first round's updates, against the true histograms."""
     transcript, training = audited.transcript, audited.config.training
+    assert isinstance(training, TrainingConfig)
     update = transcript.first("update", "train")
     sent = transcript.first("model", "train", to_server=False).payload
     name = f"layers.{training.layers - 1}.bias"

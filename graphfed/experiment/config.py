@@ -23,7 +23,7 @@ from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
 from graphfed.experiment.source import DataSource, data_source, described
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.base import CommonConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
 from graphfed.plain_yaml import read_yaml
@@ -84,7 +84,7 @@ class RunConfig:
 
     method: Method
     task: str
-    training: TrainingConfig
+    training: CommonConfig
     data: str | Graph | Description
     data_source: DataSource
     data_options: Mapping[str, Any]
@@ -251,7 +251,7 @@ def default_partition(method: Method, source: DataSource) -> str:
 
 def checked_training(
     method: str | None, settings: Mapping[str, Any], rounds: int | None, seed: int
-) -> tuple[Method, TrainingConfig, int]:
+) -> tuple[Method, CommonConfig, int]:
     """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
     `make_config`."""
     if method is None:
@@ -371,7 +371,7 @@ def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
 
 def _training(
     method: Method, task: str, settings: dict[str, Any], rounds: int | None, seed: int, others: list[str]
-) -> tuple[TrainingConfig, dict[str, Any]]:
+) -> tuple[CommonConfig, dict[str, Any]]:
     """The method's config, and the settings that are not its own."""
     from pydantic import ValidationError
 

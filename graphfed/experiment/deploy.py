@@ -24,7 +24,7 @@ from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.run import Result, now, peak_rss_mb, versions, write_manifest
 from graphfed.experiment.train import Event
 from graphfed.files import write_bytes, write_json
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
@@ -142,9 +142,7 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
-def _asked(
-    folder: Path, manifest: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Method, TrainingConfig, Kit]:
+def _asked(folder: Path, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any], Method, CommonConfig, Kit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
     try:
         asked, told = manifest["deployment"], manifest["config"]
@@ -158,7 +156,7 @@ def request(
     project: Project,
     method: Method,
     module: str,
-    config: TrainingConfig,
+    config: CommonConfig,
     *,
     run: str,
     checkpoint_every: float,
@@ -202,7 +200,7 @@ def check_outcome(outcomes: Sequence[Mapping[str, Any]]) -> None:
 def _see_through(
     folder: Path,
     method: Method,
-    config: TrainingConfig,
+    config: CommonConfig,
     kit: Kit,
     asked: Mapping[str, Any],
     progress: bool,
@@ -234,7 +232,7 @@ def _write(
     folder: Path,
     served: Path,
     method: Method,
-    config: TrainingConfig,
+    config: CommonConfig,
     kit: Kit,
     asked: Mapping[str, Any],
 ) -> Result:
@@ -292,7 +290,7 @@ def _write(
 
 
 def _manifest(
-    method: Method, config: TrainingConfig, kit: Kit, asked: Mapping[str, Any], command: str
+    method: Method, config: CommonConfig, kit: Kit, asked: Mapping[str, Any], command: str
 ) -> dict[str, Any]:
     """As of any run, where the coordinator can know it."""
     project = kit.project

@@ -45,7 +45,7 @@ from graphfed.federation import CLIENTS, Federation, Located, wire
 from graphfed.federation.cohort import cohort_arrays
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
-from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.base import CommonConfig, Method, Task
 from graphfed.methods.registry import get_method, register
 from graphfed.runtime.interrupts import Wish
 
@@ -75,7 +75,7 @@ class _Part:
     """What one place brings to a run. site: its own data, None at the server; data: a `Cohort`, located."""
 
     method: Method
-    config: TrainingConfig
+    config: CommonConfig
     folder: Path
     task: Task
     site: SiteData | None
@@ -193,7 +193,7 @@ def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str
     return str(value)
 
 
-def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, TrainingConfig]:
+def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, CommonConfig]:
     """The method and its settings; InputError where this place's operator does not want to take part in such
     a run. A method of another module than graphfed's runs only where the operator allows the module."""
     module = str(arguments["module"])
@@ -264,7 +264,7 @@ def _opened(folder: Path, patience: float) -> Iterator[None]:
 # ---- joining -----------------------------------------------------------------------------------------------
 
 
-def _config_hash(config: TrainingConfig) -> str:
+def _config_hash(config: CommonConfig) -> str:
     """Alike where two places understand the settings alike."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
@@ -288,7 +288,7 @@ def versions() -> dict[str, str]:
     return {"graphfed": __version__, "torch": str(torch.__version__).partition("+")[0]}
 
 
-def _joining(data: SiteData, config: TrainingConfig, place: "Place", rounds: list[int]) -> dict[str, Any]:
+def _joining(data: SiteData, config: CommonConfig, place: "Place", rounds: list[int]) -> dict[str, Any]:
     """What a site says of itself."""
     return {
         "versions": versions(),
@@ -307,7 +307,7 @@ def _join(
     told: dict[str, Any] | None,
     folder: Path,
     arguments: Mapping[str, Any],
-    config: TrainingConfig,
+    config: CommonConfig,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What all places agree on, after the server has compared what the sites say; and at the server what
     each has said."""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure_sum import messages, secure_sum
@@ -34,28 +33,42 @@ class Scored:
     told: dict[str, Any] = field(default_factory=dict)
 
 
+def same(data: Any) -> Any:
+    """Of tasks in which clients have all there is."""
+    return data
+
+
+def everyone(fed: Federation, data: Any) -> None:
+    """Of tasks in which every client trains."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The evaluation of a task.
 
-    metric: the validation metric that decides, the larger the better.
+    decides(config) -> the validation metric that decides.
     messages: the transfers with aggregation=clear, in words (see `Method.messages`).
-    prepare(fed, data, task, aggregation) -> what every scoring needs, made once.
-    score(fed, data, outputs, target, name, prepared, aggregation) -> every client's own scores, at the
+    prepare(fed, data, task, config) -> what every scoring needs, made once.
+    score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
     clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers
     in clear, before their own.
+    at_clients(data) -> of what a run is given, what the clients have: the cohort of the functions below.
     keep(cohort, outputs) -> at the clients, the outputs for "all" with what they are of: the predictions.
     of_target(cohort, kept, target) -> the outputs of a target out of those.
     better_clients(scores, best) -> which clients beat their own best score, and what it is; None where
-    clients cannot select by themselves."""
+    clients cannot select by themselves.
+    enrolled(fed, data) -> the clients that take part in training and validation, [K] bool, alike at every
+    place; None: all of them."""
 
-    metric: str
+    decides: Callable[[Any], str]
     messages: Mapping[str, str]
-    prepare: Callable[[Federation, Located, Task, str], Any]
-    score: Callable[[Federation, Located, Located, str, str, Any, str], tuple[Located | None, Located]]
+    prepare: Callable[[Federation, Any, Task, Any], Any]
+    score: Callable[[Federation, Any, Located, str, str, Any, Any], tuple[Located | None, Located]]
     keep: Callable[..., Any]
     of_target: Callable[..., Any]
     better_clients: Callable[..., Any] | None = None
+    at_clients: Callable[[Any], Located] = same
+    enrolled: Callable[[Federation, Any], np.ndarray | None] = everyone
 
 
 def is_hidden(aggregation: str) -> bool:
@@ -67,12 +80,5 @@ def is_hidden(aggregation: str) -> bool:
 def sum_hidden(fed: Federation, parts: Located, like: Located, aggregation: str) -> Located:
     """The sum over all clients of the tensors [K, ...] in a dictionary, at the server: [...] float64, whole
     numbers exactly. like: of the form of one client's part, at the server."""
-    weights = fed.clients.run(one_each, parts)
-    total: Located = secure_sum(
-        fed, parts, weights, like, name="scores", simulated=aggregation == "simulated"
-    )
+    total: Located = secure_sum(fed, parts, None, like, name="scores", simulated=aggregation == "simulated")
     return total
-
-
-def one_each(parts: Mapping[str, Tensor]) -> Tensor:
-    return torch.ones(len(next(iter(parts.values()))))

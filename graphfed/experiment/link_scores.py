@@ -19,7 +19,7 @@ from graphfed.experiment.evaluation import Evaluation, Scored, is_hidden, sum_hi
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RowIds
-from graphfed.methods.base import Task
+from graphfed.methods.base import Task, TrainingConfig
 from graphfed.methods.tasks import LINK_PREDICTION, TASKS
 
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
@@ -165,9 +165,9 @@ def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located, task: Task, aggregation: str) -> dict[str, Route] | Located:
+def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> dict[str, Route] | Located:
     """The routes of scores, by target; or what a hidden sum looks like."""
-    if is_hidden(aggregation):
+    if is_hidden(config.aggregation):
         like: Located = fed.server.run(no_pairs)
         return like
     return {
@@ -183,11 +183,13 @@ def score(
     target: str,
     name: str,
     prepared: dict[str, Route] | Located,
-    aggregation: str,
+    config: TrainingConfig,
 ) -> tuple[None, Located]:
     """The metrics at the server."""
     if isinstance(prepared, Located):
-        sums = sum_hidden(fed, fed.clients.run(counted_pairs, data, scores, target), prepared, aggregation)
+        sums = sum_hidden(
+            fed, fed.clients.run(counted_pairs, data, scores, target), prepared, config.aggregation
+        )
         return None, fed.server.run(scored_sum, sums)
     coded = fed.clients.run(coded_pairs, data, scores, target)
     rows = fed.upload(coded, prepared[target], name=f"{name}_pair_scores", grad=False)
@@ -195,4 +197,8 @@ def score(
     return None, fed.server.run(pair_scores, rows, lost)
 
 
-LINKS = Evaluation(TASKS[LINK_PREDICTION].metric, MESSAGES, prepare, score, all_pairs, pairs_of_target)
+def decides(config: TrainingConfig) -> str:
+    return TASKS[LINK_PREDICTION].metric
+
+
+LINKS = Evaluation(decides, MESSAGES, prepare, score, all_pairs, pairs_of_target)

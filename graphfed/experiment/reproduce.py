@@ -316,7 +316,7 @@ def _work(config: RunConfig) -> str:
     no counts, as epsilon; or they are so short that to time them apart would take as long as they do."""
     told = files.plain(config.to_json())
     if config.training.rounds <= SHORT_ROUNDS:
-        return json.dumps([told["method"], told["data"], told["task"]])
+        return json.dumps([told["method"], told["data"], told["task"], told["training"]["backbone"]])
     return json.dumps(_without_fractions(told), sort_keys=True)
 
 
@@ -354,7 +354,8 @@ def _cost_of_runs(runs: Sequence[Run], jobs: int) -> str:
     at_once = min(jobs, len(runs))
     seconds = human_seconds(sum(run.seconds for run in runs) / at_once)
     more = f", {at_once} at a time" if at_once > 1 else ""
-    return f"{len(runs)} runs to do, about {seconds}{more} (two rounds of each new row were timed)"
+    timed = "from two rounds of each new row, or of one that does as much"
+    return f"{len(runs)} runs to do, about {seconds}{more} ({timed})"
 
 
 def _has_runs(folder: Path) -> bool:

@@ -26,6 +26,7 @@ from graphfed.experiment.config import EVERY, RunConfig, default_threads, make_c
 from graphfed.experiment.pair_table import PairPredictions, cohort_pairs
 from graphfed.experiment.progress import show_progress
 from graphfed.files import write_json
+from graphfed.methods.base import TrainingConfig
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
 if TYPE_CHECKING:
@@ -318,6 +319,7 @@ def check_inputs(config: RunConfig, inputs: Inputs) -> None:
         scored_pairs(inputs.split, inputs.partition)
     from graphfed.nn.backbones import BACKBONES
 
+    assert isinstance(config.training, TrainingConfig)
     backbone = config.training.backbone
     weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
     if inputs.graph.edge_weight is not None and backbone not in weighted:
@@ -492,6 +494,7 @@ def _bytes_needed(config: RunConfig, inputs: Inputs) -> int:
     """About what the files of a run take: predictions, and weights in the model and in three checkpoints,
     each with the best ones and the optimiser's two moments."""
     graph, training = inputs.graph, config.training
+    assert isinstance(training, TrainingConfig)
     width = training.hidden * (training.heads if training.backbone == "gat" else 1)
     models = inputs.partition.num_sites if config.method.personal else 1
     weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
@@ -629,6 +632,7 @@ def _pooled_score(config: RunConfig, inputs: Inputs, outcome: "Outcome") -> dict
     if not config.method.shared_model or isinstance(inputs.split, EdgeSplit):
         return None
     (weights,) = outcome.state.weights.parts
+    assert isinstance(config.training, TrainingConfig)
     return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
 
 

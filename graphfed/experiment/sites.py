@@ -20,7 +20,7 @@ from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
 from graphfed.federation.cohort import Cohort, load_cohort, save_cohort
 from graphfed.federation.payload import part_of, stack
 from graphfed.federation.tape import SERVER_END
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import CommonConfig, Method, State, Task
 from graphfed.methods.registry import get_method, register
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.processes import Sites
@@ -118,7 +118,7 @@ def train_in_processes(
     module: str,
     cohorts: Sequence[Cohort],
     task: Task,
-    config: TrainingConfig,
+    config: CommonConfig,
     *,
     on_event: Callable[[Event], None] | None = None,
     sites: Sites | None = None,

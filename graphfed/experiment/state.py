@@ -14,7 +14,18 @@ from graphfed.federation import SERVER, Federation, Located
 from graphfed.federation.values import ABSENT
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["arrays_of", "members_of", "tensors_of", "values_from"]
+__all__ = ["arrays_of", "members_of", "roster_code", "roster_of", "tensors_of", "values_from"]
+
+
+def roster_code(present: np.ndarray) -> str:
+    """Who takes part, [K] bool, as text: a bit for each client, in hexadecimal."""
+    return np.packbits(present).tobytes().hex()
+
+
+def roster_of(code: str, num_clients: int) -> np.ndarray:
+    """What `roster_code` told, [K] bool."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
+    return bits[:num_clients].astype(bool)
 
 
 def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
@@ -63,8 +74,7 @@ def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.nd
 def members_of(values: Mapping[str, Located]) -> dict[str, str | None]:
     """Which clients hold each value, a bit for each in hexadecimal; None: all of them."""
     return {
-        name: None if value.members is None else np.packbits(value.members).tobytes().hex()
-        for name, value in values.items()
+        name: None if value.members is None else roster_code(value.members) for name, value in values.items()
     }
 
 
@@ -82,8 +92,7 @@ def values_from(
         code = members[name]
         held = None
         if code is not None:
-            bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
-            held = bits[: fed.num_clients].astype(bool)
+            held = roster_of(code, fed.num_clients)
         parts = []
         for position, part in enumerate(_places(fed, place)):
             if place != SERVER and held is not None and not held[list(fed.hosts[fed.here[position]])].any():

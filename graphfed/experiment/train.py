@@ -20,12 +20,14 @@ from graphfed.data.partition import partition
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.experiment.evaluation import SECURE_MESSAGES, Evaluation, Scored
+from graphfed.experiment.forecast_scores import FORECASTS
 from graphfed.experiment.link_scores import LINKS
+from graphfed.experiment.state import roster_code, roster_of
 from graphfed.experiment.vertex_scores import VERTICES, metrics_of, score_clients, total
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods.base import Method, State, Task, TrainingConfig, clients_in_round
-from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
+from graphfed.methods.base import CommonConfig, Method, State, Task, TrainingConfig, clients_in_round
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
 from graphfed.methods.training import choose_clients, own_view, predict_shared, prepare
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
@@ -33,14 +35,22 @@ from graphfed.runtime.interrupts import Interrupted
 __all__ = ["CONTROL", "EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "restored", "train"]
 
 #: By task.
-EVALUATIONS: dict[str, Evaluation] = {CLASSIFICATION: VERTICES, LINK_PREDICTION: LINKS}
+EVALUATIONS: dict[str, Evaluation] = {
+    CLASSIFICATION: VERTICES,
+    LINK_PREDICTION: LINKS,
+    FORECASTING: FORECASTS,
+}
 
 #: What opens every round, in words (see `Method.messages`).
 CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
 #: All transfers that runs have beside the method's own.
-MESSAGES = {**CONTROL, **VERTICES.messages, **LINKS.messages, **SECURE_MESSAGES}
+MESSAGES = {
+    **CONTROL,
+    **{name: words for known in EVALUATIONS.values() for name, words in known.messages.items()},
+    **SECURE_MESSAGES,
+}
 
-#: accuracy, macro_f1 and loss, or auc and loss; None where there was nothing to score
+#: By name, as accuracy, auc or rmse; None where there was nothing to score
 Metrics = dict[str, float | None]
 
 
@@ -83,14 +93,14 @@ class Outcome:
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
-def judge(progress: Progress, scored: Scored, number: int, metric: str) -> Progress:
+def judge(progress: Progress, scored: Scored, number: int, task: str, metric: str) -> Progress:
     """Compare a round's validation metric with the best one; of equal rounds the earliest stays."""
     value = scored.metrics[metric]
     if scored.lost:
         first = progress.diverged or number
         return replace(progress, stale=progress.stale + 1, latest_is_best=False, diverged=first)
     # With nothing to validate on (nan) every round is as good as the last one.
-    if progress.best is None or value > progress.best or math.isnan(value):
+    if progress.best is None or TASKS[task].better(value, progress.best) or math.isnan(value):
         return Progress(number, value, 0, True, progress.diverged)
     return replace(progress, stale=progress.stale + 1, latest_is_best=False)
 
@@ -99,22 +109,27 @@ def plan(
     progress: Progress,
     number: int,
     num_clients: int,
-    config: TrainingConfig,
+    config: CommonConfig,
     personal: bool,
     due: dict[str, int],
+    enrolled: str | None,
 ) -> dict[str, Any]:
     """The control values that open round `number`: keep the last evaluated state, save, stop, and who takes
-    part (a bit for every client, in hexadecimal; None: everyone). `due`: see `Checkpoints.due`.
+    part (`roster_code`; None: everyone who is enrolled). `due`: see `Checkpoints.due`; enrolled: of a roster,
+    those who may be in it (None: everyone).
 
     A shared model that has diverged will not come back, so the run stops; other clients' own models go on."""
     out_of_patience = config.patience is not None and progress.stale >= config.patience
     lost = progress.diverged > 0 and not personal
     roster = None
     if config.fraction < 1:
+        able = np.arange(num_clients)
+        if enrolled is not None:
+            able = roster_of(enrolled, num_clients).nonzero()[0]
+        size = clients_in_round(config.fraction, len(able))
         present = np.zeros(num_clients, dtype=bool)
-        size = clients_in_round(config.fraction, num_clients)
-        present[permutation(fold(config.seed, "roster", number), num_clients)[:size].numpy()] = True
-        roster = np.packbits(present).tobytes().hex()
+        present[able[permutation(fold(config.seed, "roster", number), len(able))[:size].numpy()]] = True
+        roster = roster_code(present)
     return {
         "keep": progress.latest_is_best,
         "stop": out_of_patience or lost or number > config.rounds,
@@ -139,15 +154,15 @@ def metrics_here(scored: Located) -> Metrics | None:
 def train(
     fed: Federation,
     method: Method,
-    data: Located,
+    data: Any,
     task: Task,
-    config: TrainingConfig,
+    config: CommonConfig,
     *,
     on_event: Callable[[Event], None] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Outcome:
-    """Train `method` on the clients' `data` (a `Cohort` at each host), select on validation, score the test
-    vertices once. `checkpoints`: where to save between rounds and what to go on from.
+    """Train `method` on `data` (a `Cohort` at each host of clients; in forecasting `SensorData`), select on
+    validation, score the test part once. `checkpoints`: where to save between rounds and what to go on from.
 
     InputError when `fraction` < 1 and the method needs every client; GraphfedError when no round's
     predictions were finite; Interrupted when somebody asked to stop, after saving."""
@@ -165,38 +180,40 @@ def train(
 
     fed.on_news = lambda news: tell("note", 0, None, news)
     with fed.phase("eval"):
-        prepared = evaluation.prepare(fed, data, task, config.aggregation)
-    if checkpoints is None or checkpoints.start is None:
-        with fed.phase("setup", round=0):
-            state = method.setup(fed, data, task, config)
-        run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
-        ready = time.perf_counter()
-    else:
-        run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
-        # As if training had begun so long ago.
-        began = time.perf_counter() - run.seconds
-        ready = began + run.setup_seconds
+        prepared = evaluation.prepare(fed, data, task, config)
+    enrolled = evaluation.enrolled(fed, data)
+    with _taking_part(fed, enrolled):
+        if checkpoints is None or checkpoints.start is None:
+            with fed.phase("setup", round=0):
+                state = method.setup(fed, data, task, config)
+            run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
+            ready = time.perf_counter()
+        else:
+            run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
+            # As if training had begun so long ago.
+            began = time.perf_counter() - run.seconds
+            ready = began + run.setup_seconds
 
-    with nullcontext() if checkpoints is None else checkpoints.listen():
-        # Told once signals are heard: who stops a run that says it has begun finds it saved.
-        tell("setup", run.number - 1, None)
-        while True:
-            due = NOTHING_DUE if checkpoints is None else checkpoints.due()
-            run, decision = _open_round(fed, method, config, run, due)
-            if checkpoints is not None and (decision["save"] or decision["stop"]):
-                spent = time.perf_counter() - began
-                checkpoints.save(fed, replace(run, setup_seconds=ready - began, seconds=spent))
-            if decision["interrupt"]:
-                raise Interrupted(f"stopped before round {run.number}")
-            if decision["stop"]:
-                break
-            number = run.number
-            run, val = _round(fed, method, data, config, run, evaluation, prepared)
-            seconds = time.perf_counter() - ready
-            run.history.append(
-                {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
-            )
-            tell("train", number, val)
+        with nullcontext() if checkpoints is None else checkpoints.listen():
+            # Told once signals are heard: who stops a run that says it has begun finds it saved.
+            tell("setup", run.number - 1, None)
+            while True:
+                due = NOTHING_DUE if checkpoints is None else checkpoints.due()
+                run, decision = _open_round(fed, method, config, run, due, enrolled)
+                if checkpoints is not None and (decision["save"] or decision["stop"]):
+                    spent = time.perf_counter() - began
+                    checkpoints.save(fed, replace(run, setup_seconds=ready - began, seconds=spent))
+                if decision["interrupt"]:
+                    raise Interrupted(f"stopped before round {run.number}")
+                if decision["stop"]:
+                    break
+                number = run.number
+                run, val = _round(fed, method, data, task, config, run, evaluation, prepared)
+                seconds = time.perf_counter() - ready
+                run.history.append(
+                    {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
+                )
+                tell("train", number, val)
     trained = time.perf_counter()
     if decision["diverged"] and not decision["best_round"]:
         raise GraphfedError(
@@ -204,15 +221,11 @@ def train(
             f"use a smaller learning rate (lr is {config.lr:g})"
         )
 
-    predictions, final = _score_once(fed, method, data, run.best, config, evaluation, prepared)
+    predictions, final = _score_once(fed, method, data, run.best, config, evaluation, prepared, enrolled)
     done = time.perf_counter()
     rounds_run = len(run.history)
     tell("done", rounds_run, metrics_here(final["val"]))
-    told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
-    if method.facts:
-        told |= {
-            k: t.item() for part in fed.local_parts(run.best.values[method.facts]) for k, t in part.items()
-        }
+    told = _told(fed, method, run.best, final["test"])
     if decision["diverged"]:
         told["diverged_in_round"] = decision["diverged"]
     return Outcome(
@@ -235,12 +248,20 @@ def train(
     )
 
 
+def _told(fed: Federation, method: Method, best: State, test: Located) -> dict[str, Any]:
+    """What a result says beyond metrics, where the server is in this process."""
+    told = {key: value for scored in fed.local_parts(test) for key, value in scored.told.items()}
+    if method.facts:
+        told |= {k: t.item() for part in fed.local_parts(best.values[method.facts]) for k, t in part.items()}
+    return told
+
+
 def restored(
     fed: Federation,
     method: Method,
-    data: Located,
+    data: Any,
     task: Task,
-    config: TrainingConfig,
+    config: CommonConfig,
     values: Mapping[str, Located],
 ) -> State:
     """The state with these values, and what set-up prepares: by the method's `restore`, or by its set-up.
@@ -259,13 +280,21 @@ def restored(
 
 
 def _open_round(
-    fed: Federation, method: Method, config: TrainingConfig, run: Snapshot, due: dict[str, int]
+    fed: Federation,
+    method: Method,
+    config: CommonConfig,
+    run: Snapshot,
+    due: dict[str, int],
+    enrolled: np.ndarray | None,
 ) -> tuple[Snapshot, dict[str, Any]]:
     """Send the control values that open the next round; where they say so the last evaluated state is the
     best."""
     decision = run.decision
     if decision is None:
-        decision = fed.control(plan, run.progress, run.number, fed.num_clients, config, method.personal, due)
+        able = None if enrolled is None else roster_code(enrolled)
+        decision = fed.control(
+            plan, run.progress, run.number, fed.num_clients, config, method.personal, due, able
+        )
     else:  # saved: sent before the run was interrupted
         decision = {**decision, **NOTHING_DUE}
     best = run.evaluated if decision["keep"] and not method.personal else run.best
@@ -275,8 +304,9 @@ def _open_round(
 def _round(
     fed: Federation,
     method: Method,
-    data: Located,
-    config: TrainingConfig,
+    data: Any,
+    task: Task,
+    config: CommonConfig,
     run: Snapshot,
     evaluation: Evaluation,
     prepared: Any,
@@ -284,15 +314,20 @@ def _round(
     """The round that was opened, and its validation metrics where it is evaluated."""
     assert run.decision is not None
     number = run.number
-    with _taking_part(fed, run.decision["roster"]), fed.phase("train", round=number):
+    roster = run.decision["roster"]
+    present = None if roster is None else roster_of(roster, fed.num_clients)
+    with _taking_part(fed, present), fed.phase("train", round=number):
         state = method.round(fed, run.state, config, number)
-    run = replace(run, number=number + 1, decision=None, state=state)
+    # What only the next round needs is of the newest round in every state, so that nothing is held twice.
+    newest = {name: state.values[name] for name in method.scratch}
+    best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
+    run = replace(run, number=number + 1, decision=None, state=state, best=best)
     if number % config.eval_every != 0 and number != config.rounds:
         return run, None
     with fed.phase("eval"):
         outputs = method.predict(fed, state, config, "val")
-        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared, config.aggregation)
-    progress = fed.server.run(judge, run.progress, scored, number, evaluation.metric)
+        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared, config)
+    progress = fed.server.run(judge, run.progress, scored, number, task.name, evaluation.decides(config))
     run = replace(run, evaluated=state, progress=progress)
     if method.personal:
         assert evaluation.better_clients is not None, (
@@ -308,38 +343,39 @@ def _round(
 def _score_once(
     fed: Federation,
     method: Method,
-    data: Located,
+    data: Any,
     best: State,
-    config: TrainingConfig,
+    config: CommonConfig,
     evaluation: Evaluation,
     prepared: Any,
+    enrolled: np.ndarray | None,
 ) -> tuple[Located, dict[str, Located]]:
     """Predict everything with the chosen state, and score the validation and the test part from that."""
     with fed.phase("predict"):
         outputs = method.predict(fed, best, config, "all")
-        predictions = fed.clients.run(evaluation.keep, data, outputs)
+        predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
     final = {}
     with fed.phase("eval"):
         for target in ("val", "test"):
-            outputs = fed.clients.run(evaluation.of_target, data, predictions, target)
-            name = f"final_{target}"
-            _, final[target] = evaluation.score(
-                fed, data, outputs, target, name, prepared, config.aggregation
-            )
+            outputs = fed.clients.run(evaluation.of_target, evaluation.at_clients(data), predictions, target)
+            # The validation metrics are of those that were selected on.
+            with _taking_part(fed, enrolled if target == "val" else None):
+                _, final[target] = evaluation.score(
+                    fed, data, outputs, target, f"final_{target}", prepared, config
+                )
     return predictions, final
 
 
 @contextmanager
-def _taking_part(fed: Federation, roster: str | None) -> Iterator[None]:
-    """Only the clients of the roster take part in this block (see `plan`; None: everyone)."""
-    everyone = fed.roster
-    if roster is not None:
-        bits = np.unpackbits(np.frombuffer(bytes.fromhex(roster), dtype=np.uint8))
-        fed.set_roster(bits[: fed.num_clients].astype(bool))
+def _taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
+    """Only the clients `present` [K] bool take part in this block; None: those who do already."""
+    before = fed.roster
+    if present is not None:
+        fed.set_roster(present)
     try:
         yield
     finally:
-        fed.set_roster(everyone)
+        fed.set_roster(before)
 
 
 def pooled_score(

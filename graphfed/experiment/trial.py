@@ -15,7 +15,7 @@ from graphfed.experiment.train import Event, Outcome
 from graphfed.federation import Ledger, wire
 from graphfed.federation.cohort import Cohort, Names, save_cohort
 from graphfed.federation.link import SERVER_END
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS
 from graphfed.runtime.interrupts import Wish, listening
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
@@ -73,7 +73,7 @@ def run_on_loopback(
     federation: Loopback,
     method: Method,
     module: str,
-    config: TrainingConfig,
+    config: CommonConfig,
     *,
     run: str,
     checkpoint_every: float,

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from graphfed.experiment.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.methods.base import Task
+from graphfed.methods.base import Task, TrainingConfig
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
 __all__ = ["MESSAGES", "SCORE_UNITS", "VERTICES", "metrics_of", "owned_rows", "score_clients", "total"]
@@ -133,9 +133,9 @@ def scored(sums: Mapping[str, Tensor]) -> Scored:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located, task: Task, aggregation: str) -> Located | None:
+def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> Located | None:
     """What a hidden sum looks like."""
-    return fed.server.run(no_scores, task.num_classes) if is_hidden(aggregation) else None
+    return fed.server.run(no_scores, task.num_classes) if is_hidden(config.aggregation) else None
 
 
 def score(
@@ -145,17 +145,19 @@ def score(
     target: str,
     name: str,
     like: Located | None,
-    aggregation: str,
+    config: TrainingConfig,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server."""
     scores = fed.clients.run(score_clients, data, logits, target)
     if like is not None:
-        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, aggregation)
+        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, config.aggregation)
         return scores, fed.server.run(scored_sum, sums)
     sums = fed.sum(fed.clients.run(total, scores), name=f"{name}_scores", grad=False)
     return scores, fed.server.run(scored, sums)
 
 
-VERTICES = Evaluation(
-    TASKS[CLASSIFICATION].metric, MESSAGES, prepare, score, owned_rows, rows_of_target, better_clients
-)
+def decides(config: TrainingConfig) -> str:
+    return TASKS[CLASSIFICATION].metric
+
+
+VERTICES = Evaluation(decides, MESSAGES, prepare, score, owned_rows, rows_of_target, better_clients)

@@ -62,15 +62,15 @@ def messages(name: str, when: str, what: str) -> dict[str, str]:
 
 
 def secure_sum(
-    fed: Federation, x: Located, scale: Located, like: Located, *, name: str, simulated: bool = False
+    fed: Federation, x: Located, scale: Located | None, like: Located, *, name: str, simulated: bool = False
 ) -> Located:
     """sum_k scale_k x_k over the clients that take part, at the server: [...] float64, off by at most K *
     2^-25.
 
     x: every client's own floating tensors, [K_h, ...] at each host, or `SparseWeights`; scale [K_h] at the
-    clients, where 0 leaves a client out whatever its numbers; like: a value at the server of the form of one
-    client's part. The transfers are ``name/keys`` and so on (`PROTECTION`). simulated: the ideal form, which
-    protects nothing and says so on the ledger.
+    clients, where 0 leaves a client out whatever its numbers (None: 1 for each); like: a value at the server
+    of the form of one client's part. The transfers are ``name/keys`` and so on (`PROTECTION`). simulated: the
+    ideal form, which protects nothing and says so on the ledger.
 
     InputError for fewer than 3 clients, a number that cannot be summed, a library that is missing, and where
     the masked vectors of a cohort take more than 4 GiB."""
@@ -78,15 +78,17 @@ def secure_sum(
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
     def crossing(step: str) -> dict[str, Any]:
-        return {"name": f"{name}/{step}", "protection": "simulated" if simulated else PROTECTION[step]}
+        protection = "simulated" if simulated else PROTECTION[step]
+        return {"name": f"{name}/{step}", "protection": protection, "grad": False}
 
     present, ids = fed.present(), fed.client_ids()
+    scale = present if scale is None else scale
     clients = fed.clients.run(begin_clients, x, ids, present, members, terms, simulated)
     server = fed.server.run(begin_server, like, terms, simulated)
 
     keys = fed.collect(fed.clients.run(advertise, clients), **crossing("keys"))
     all_keys = fed.server.run(list_keys, server, keys)
-    all_keys = fed.broadcast(all_keys, **crossing("all_keys"), grad=False)
+    all_keys = fed.broadcast(all_keys, **crossing("all_keys"))
 
     sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **crossing("sealed_shares"))
     for_you = fed.scatter(fed.server.run(forward, server, sealed), **crossing("for_you"))
@@ -94,7 +96,7 @@ def secure_sum(
     masked = fed.clients.run(mask, clients, for_you, x, scale, present, terms)
     masked = fed.collect(masked, **crossing("masked"))
     survivors = fed.server.run(add_masked, server, masked)
-    survivors = fed.broadcast(survivors, **crossing("survivors"), grad=False)
+    survivors = fed.broadcast(survivors, **crossing("survivors"))
 
     shares = fed.collect(fed.clients.run(unmask, clients, survivors), **crossing("unmask"))
     result: Located = fed.server.run(open_sum, server, shares, like)

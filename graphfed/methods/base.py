@@ -7,9 +7,12 @@
     predict(fed, state, config, target) -> Located
         at the clients, with only what the method's protocol lets it see at prediction time: to classify
         vertices logits [n, C] of cohort.rows(target); to predict links scores [n] of cohort.pairs(target),
-        any real numbers, the larger the likelier (h_u . h_v), where target is "val", "test" or "all" (both)
+        any real numbers, the larger the likelier (h_u . h_v); to forecast [P, W, n], of the P sensors that
+        take part, of series.starts(target), in the unit of the readings; target is "val", "test" or "all"
+        (both)
 
-`data` is a `Cohort` located at the clients, `task` what everyone knows beforehand.
+`data` is a `Cohort` located at the clients, in forecasting a `SensorData`; `task` what everyone knows
+beforehand.
 
 `State.values` are what training changes (flat, savable); `State.prepared` is what setup worked out and rounds
 only read."""
@@ -26,13 +29,20 @@ from graphfed.data.graph import Graph
 from graphfed.federation import Federation, Located
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
-__all__ = ["Method", "State", "Task", "TrainingConfig", "clients_in_round"]
+__all__ = [
+    "CommonConfig",
+    "ForecastConfig",
+    "Method",
+    "State",
+    "Task",
+    "TrainingConfig",
+    "clients_in_round",
+]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class TrainingConfig:
-    """The settings every method shares; the defaults are the default recipe of node classification. Of other
-    tasks it differs (`tasks.TASKS`)."""
+class CommonConfig:
+    """The settings of every method of every task."""
 
     rounds: int = Field(default=100, ge=1, description="communication rounds")
     lr: float = Field(default=0.5, gt=0, allow_inf_nan=False, description="learning rate of the clients")
@@ -41,10 +51,6 @@ class TrainingConfig:
     )
     hidden: int = Field(default=16, ge=1, description="hidden width (GAT: of every head)")
     layers: int = Field(default=2, ge=1, description="graph layers")
-    dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
-    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
-    heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
-    local_steps: int = Field(default=3, ge=1, description="full-batch steps of every client in a round")
     fraction: float = Field(
         default=1.0, gt=0, le=1, description="share of the clients that take part in a round"
     )
@@ -55,13 +61,46 @@ class TrainingConfig:
     patience: int | None = Field(
         default=None, ge=1, description="stop after this many evaluations without improvement"
     )
-    eval_every: int = Field(
-        default=1, ge=1, description="rounds between evaluations on the validation vertices"
-    )
+    eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the validation part")
     aggregation: Literal["clear"] = Field(
         default="clear", description="how weights are averaged at the server"
     )
     seed: int = Field(default=0, ge=0, description="seed of weights, dropout and client sampling")
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class TrainingConfig(CommonConfig):
+    """The settings that methods on graphs share; the defaults are the default recipe of node classification.
+    Of link prediction it differs (`tasks.TASKS`)."""
+
+    dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
+    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
+    heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
+    local_steps: int = Field(default=3, ge=1, description="full-batch steps of every client in a round")
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class ForecastConfig(CommonConfig):
+    """The settings that methods of forecasting share."""
+
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the clients")
+    weight_decay: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient"
+    )
+    hidden: int = Field(default=64, ge=1, description="width of the recurrent network's state")
+    layers: int = Field(default=1, ge=1, description="recurrent layers")
+    optimizer: Literal["sgd", "adam"] = Field(default="adam", description="optimiser of the clients")
+    patience: int | None = Field(
+        default=20, ge=1, description="stop after this many evaluations without improvement"
+    )
+    lags: int = Field(default=12, ge=1, description="steps that a forecast is made from")
+    horizon: int = Field(default=12, ge=1, description="steps that are forecast")
+    every: int = Field(default=1, ge=1, description="train on every so manieth training window")
+    missing: Literal["masked", "as_read"] = Field(
+        default="masked",
+        description="a missing reading: left out of losses and taken for the mean where it is an input, or "
+        "what stands in its place, taken for a reading",
+    )
 
 
 def clients_in_round(fraction: float, num_clients: int) -> int:
@@ -98,13 +137,13 @@ class Method:
 
     name: str
     summary: str
-    config: type[TrainingConfig]
-    setup: Callable[[Federation, Located, Task, Any], State]
+    config: type[CommonConfig]
+    setup: Callable[[Federation, Any, Task, Any], State]
     round: Callable[[Federation, State, Any, int], State]
     predict: Callable[[Federation, State, Any, str], Located]
     #: The state of a run whose set-up released what must not be drawn again (noise, say), from its values:
     #: restore(fed, data, task, config, values) runs in the place of setup. None: setup runs again.
-    restore: Callable[[Federation, Located, Task, Any, Mapping[str, Located]], State] | None = None
+    restore: Callable[[Federation, Any, Task, Any, Mapping[str, Located]], State] | None = None
     #: At the clients, after training: what each client can say of its own part, a dictionary of [K] tensors,
     #: for a table (clients.parquet). account(fed, state, config); nothing crosses.
     account: Callable[[Federation, State, Any], Located] | None = None
@@ -139,6 +178,8 @@ class Method:
     model: tuple[str, ...] = ("weights",)
     #: Of these, the ones at the clients that are the same at all of them.
     replicated: tuple[str, ...] = ()
+    #: The values of a state that only the next round needs: no model of an earlier round is chosen with them.
+    scratch: tuple[str, ...] = ()
     #: What it asks of data and settings beyond features and classes, and beyond what the flags above say.
     needs: tuple[str, ...] = ()
     #: check(graph, config): raises InputError for a graph that the method cannot use, beyond what the flags

@@ -302,15 +302,11 @@ def training_vertices(devices: Devices) -> Tensor:
     return devices.cohort.train.sum()
 
 
-def one_each(devices: Devices) -> Tensor:
-    return torch.ones(devices.forest.num_devices)
-
-
 def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
     """Each device's gradient, and for how many vertices (to predict links: devices) its loss counts, [n]."""
     cohort = devices.cohort
     if cohort.links is not None:
-        return gradients, one_each(devices)
+        return gradients, torch.ones(devices.forest.num_devices)
     count = torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
     return gradients, count.double()
 
@@ -561,7 +557,7 @@ def round(fed: Federation, state: State, config: LumosConfig, number: int) -> St
         total = secure_sum(
             fed,
             fed.clients.run(with_count, prepared.devices, gradients),
-            fed.clients.run(one_each, prepared.devices),
+            None,
             fed.server.run(no_sum, state.weights),
             name="lumos/gradient",
             simulated=config.aggregation == "simulated",

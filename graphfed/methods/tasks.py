@@ -4,24 +4,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CLASSIFICATION", "LINK_PREDICTION", "TASKS", "TaskSpec"]
+__all__ = ["CLASSIFICATION", "FORECASTING", "LINK_PREDICTION", "TASKS", "TaskSpec"]
 
 CLASSIFICATION, LINK_PREDICTION = "classification", "link_prediction"
+FORECASTING = "forecasting"
 
 
 @dataclass(frozen=True)
 class TaskSpec:
     """One task.
 
-    metric: the validation metric that decides, the larger the better, and called: its name in a text; words:
-    what is predicted; scored: what the metrics are over; recipe: settings in which its default recipe differs
-    from `TrainingConfig`."""
+    metric: the validation metric that decides, and called: its name in a text; words: what is predicted;
+    scored: what the metrics are over; recipe: settings in which its default recipe differs from the shared
+    config's; error: whether the metric is an error, the smaller the better, in the unit of the data, and not
+    a share."""
 
     metric: str
     called: str
     words: str
     scored: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    error: bool = False
+
+    def better(self, value: float, best: float) -> bool:
+        """Whether a value of the metric is better than another one."""
+        return value < best if self.error else value > best
 
 
 TASKS: dict[str, TaskSpec] = {
@@ -41,4 +48,5 @@ TASKS: dict[str, TaskSpec] = {
             "local_steps": 1,
         },
     ),
+    FORECASTING: TaskSpec("rmse", "RMSE", "the next readings of every sensor", "forecasts", error=True),
 }

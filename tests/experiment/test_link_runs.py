@@ -244,7 +244,7 @@ def test_a_partition_that_was_dealt_with_all_edges_is_refused(capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("links", "unknown task 'links'; choose one of: classification, link_prediction"),
+        ("links", "unknown task 'links'; choose one of: classification, forecasting, link_prediction"),
         ("link_predicton", "did you mean 'link_prediction'"),
         (3, "task=3 cannot be used"),
     ],

@@ -17,6 +17,7 @@ from graphfed.experiment.evaluation import Evaluation, Scored
 from graphfed.experiment.link_scores import COARSE_BITS, LINKS, pair_codes
 from graphfed.experiment.vertex_scores import VERTICES
 from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.averaging import AveragingConfig
 
 CLIENTS = 3
 
@@ -28,9 +29,10 @@ def scores_of(
     fed = _Recording(CLIENTS, "cpu")
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
-    prepared = evaluation.prepare(fed, data, world.task, aggregation)
+    config = AveragingConfig(aggregation=aggregation)  # type: ignore[arg-type]
+    prepared = evaluation.prepare(fed, data, world.task, config)
     with fed.phase("eval", round=1):
-        _, scored = evaluation.score(fed, data, given, "val", "val", prepared, aggregation)
+        _, scored = evaluation.score(fed, data, given, "val", "val", prepared, config)
     return scored.parts[0], fed, cohort
 
 

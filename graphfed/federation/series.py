@@ -1,0 +1,293 @@
+"""What forecasting runs on: the series of the sensors that one host holds, one a client, and at the server
+the network of all sensors.
+
+The clients of a host are stacked as those of a `Cohort` are. A window is never stored: it is a view of a
+series. All sensors read at the same times.
+
+Shapes: K clients, T steps, W windows, m lags, n horizon, S sensors of the whole run, E edges."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.data.sensors import Sensors
+from graphfed.data.windows import TimeSplit
+from graphfed.errors import InputError
+from graphfed.federation.values import Located
+from graphfed.files import read_tensors, write_tensors
+from graphfed.nn.edges import Edges, make_edges
+
+__all__ = [
+    "MINUTES_PER_DAY",
+    "Network",
+    "SensorData",
+    "Series",
+    "load_network",
+    "load_series",
+    "make_network",
+    "make_series",
+    "save_network",
+    "save_series",
+    "starts_of",
+    "windows",
+]
+
+MINUTES_PER_DAY = 24 * 60
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The readings of K clients, a sensor each.
+
+    clients: stable ids of the clients, which are the numbers of their sensors; readings [K, T], 0 where
+    missing [K, T] bool; first_minute: of the week (Monday 0:00 is 0) at which the first reading was made,
+    step_minutes: between two; split: how the windows are divided, with `observed` [K] of these clients."""
+
+    clients: tuple[int, ...]
+    readings: Tensor
+    missing: Tensor
+    first_minute: int
+    step_minutes: int
+    split: TimeSplit
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def num_steps(self) -> int:
+        return self.readings.shape[1]
+
+    @property
+    def time_of_day(self) -> Tensor:
+        """The time of each reading as a share of the day: [T] in [0, 1)."""
+        minute = self.first_minute + self.step_minutes * torch.arange(
+            self.num_steps, device=self.readings.device
+        )
+        return (minute % MINUTES_PER_DAY).to(self.readings.dtype) / MINUTES_PER_DAY
+
+    def starts(self, target: str) -> Tensor:
+        """The first step of each window of a target, [W] int64 (see `starts_of`)."""
+        return starts_of(self.split, target).to(self.readings.device)
+
+    @property
+    def training_steps(self) -> int:
+        """How many steps, from the first, the training windows cover."""
+        return self.split.train + self.split.lags + self.split.horizon - 1
+
+    def of(self, present: Tensor) -> "Series":
+        """The series of some of the clients; present [K] bool."""
+        if bool(present.all()):
+            return self
+        chosen = present.nonzero()[:, 0]
+        return replace(
+            self,
+            clients=tuple(self.clients[k] for k in chosen.tolist()),
+            readings=self.readings[chosen],
+            missing=self.missing[chosen],
+            split=replace(self.split, observed=self.split.observed[present.cpu().numpy()]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What the server knows of the sensors, and nothing that they have read: edges, self loops among them,
+    whose vertices are the clients; split, whose `observed` [S] says which take part in training and
+    validation; and the times of the readings (see `Series`)."""
+
+    edges: Edges
+    first_minute: int
+    step_minutes: int
+    split: TimeSplit
+
+
+@dataclass(frozen=True)
+class SensorData:
+    """What a run of forecasting is given. series: a `Series` at each host of clients; network: a `Network` at
+    the server."""
+
+    series: Located
+    network: Located
+
+
+def starts_of(split: TimeSplit, target: str) -> Tensor:
+    """The first step of each window of "train" (those that are trained on), "val", "test" or "all" (val and
+    test), [W] int64."""
+    first, end, step = {
+        "train": (0, split.train, split.every),
+        "val": (split.train, split.train + split.val, 1),
+        "test": (split.train + split.val, split.train + split.val + split.test, 1),
+        "all": (split.train, split.train + split.val + split.test, 1),
+    }[target]
+    return torch.arange(first, end, step)
+
+
+def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
+    """The steps ``starts + first`` and so on of each series: [..., T], [W] -> [..., W, length]."""
+    return x.unfold(-1, length, 1).index_select(-2, starts + first)
+
+
+def make_series(
+    sensors: Sensors, split: TimeSplit, clients: Sequence[int], *, device: torch.device | str = "cpu"
+) -> Series:
+    """The series of the given clients (ascending numbers of sensors), in torch's default dtype.
+
+    Raises InputError for clients that are not sensors, ascending, each once."""
+    chosen = list(clients)
+    if chosen != sorted({*chosen} & {*range(sensors.num_sensors)}):
+        raise InputError(
+            f"clients must be some of the sensors 0..{sensors.num_sensors - 1}, ascending, each once; got "
+            f"{chosen[:10]}"
+        )
+    readings = np.ascontiguousarray(sensors.readings[:, chosen].T)
+    return Series(
+        clients=tuple(int(k) for k in chosen),
+        readings=torch.from_numpy(readings).to(device, torch.get_default_dtype()),
+        missing=torch.from_numpy(np.ascontiguousarray(sensors.missing[:, chosen].T)).to(device),
+        first_minute=_first_minute(sensors),
+        step_minutes=sensors.step_minutes,
+        split=replace(split, observed=split.observed[chosen]),
+    )
+
+
+def make_network(sensors: Sensors, split: TimeSplit, *, device: torch.device | str = "cpu") -> Network:
+    """The network of all sensors."""
+    edges = make_edges(sensors.adjacency).to(device)
+    return Network(edges, _first_minute(sensors), sensors.step_minutes, split)
+
+
+def _first_minute(sensors: Sensors) -> int:
+    """Of the week."""
+    start = np.datetime64(sensors.start, "m")
+    # 1970-01-01, where numpy counts from, was a Thursday.
+    return (int(start.astype(np.int64)) + 3 * MINUTES_PER_DAY) % (7 * MINUTES_PER_DAY)
+
+
+# ---- files: what one process of a run reads, and all it reads ----------------------------------------------
+
+_SERIES = {"readings": ("f", 2), "missing": ("b", 2), "observed": ("b", 1), "clients": ("i", 1)}
+_NETWORK = {
+    "sender": ("i", 1),
+    "receiver": ("i", 1),
+    "weight": ("f", 1),
+    "observed": ("b", 1),
+}
+_SPLIT = ("lags", "horizon", "every", "train", "val", "test")
+
+
+def save_series(series: Series, path: Path) -> None:
+    """Write the series of a host as one safetensors file."""
+    arrays = {
+        "readings": series.readings.cpu().numpy(),
+        "missing": series.missing.cpu().numpy(),
+        "observed": series.split.observed,
+        "clients": np.array(series.clients, dtype=np.int64),
+    }
+    write_tensors(path, arrays, {"series": json.dumps(_times(series))})
+
+
+def _times(known: Series | Network) -> dict[str, Any]:
+    """When readings are made, and which windows of them are for what."""
+    told = {"first_minute": known.first_minute, "step_minutes": known.step_minutes, "name": known.split.name}
+    return told | {key: getattr(known.split, key) for key in _SPLIT}
+
+
+def _split_from(told: dict[str, Any], observed: np.ndarray) -> TimeSplit | None:
+    """The split in `_times`; None where these are no times."""
+    numbers = [told.get(key) for key in ("first_minute", "step_minutes", *_SPLIT)]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    if not whole or not isinstance(told.get("name"), str):
+        return None
+    if min(told[key] for key in ("step_minutes", "lags", "horizon", "every")) < 1:
+        return None
+    return TimeSplit(name=told["name"], observed=observed, **{key: told[key] for key in _SPLIT})
+
+
+def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
+    """Read what `save_series` wrote. Raises InputError for any other file, and for one whose columns do not
+    go together."""
+    arrays, told = _read(path, "series", _SERIES)
+    clients, steps = arrays["readings"].shape
+    ids, split = arrays["clients"], _split_from(told, arrays["observed"])
+    fits = (
+        split is not None
+        and arrays["missing"].shape == (clients, steps)
+        and len(arrays["observed"]) == len(ids) == clients > 0
+        and ids.min() >= 0
+        and bool((np.diff(ids) > 0).all())
+        and bool(np.isfinite(arrays["readings"]).all())
+        and split.train + split.val + split.test + split.lags + split.horizon - 1 <= steps
+    )
+    if not fits:
+        raise InputError(
+            f"{path} is not a whole file of series: its columns do not go together; write it again"
+        )
+    assert split is not None
+    return Series(
+        clients=tuple(ids.tolist()),
+        readings=torch.from_numpy(arrays["readings"]).to(device),
+        missing=torch.from_numpy(arrays["missing"]).to(device),
+        first_minute=told["first_minute"],
+        step_minutes=told["step_minutes"],
+        split=split,
+    )
+
+
+def save_network(network: Network, path: Path) -> None:
+    """Write the server's network as one safetensors file."""
+    arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
+    told = {"vertices": network.edges.num_vertices, **_times(network)}
+    write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(told)})
+
+
+def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
+    """Read what `save_network` wrote. Raises InputError for any other file, and for one whose columns do not
+    go together."""
+    arrays, told = _read(path, "network", _NETWORK)
+    sensors, edges = told.get("vertices"), len(arrays["sender"])
+    ends, split = (arrays["sender"], arrays["receiver"]), _split_from(told, arrays["observed"])
+    fits = (
+        isinstance(sensors, int)
+        and split is not None
+        and len(arrays["receiver"]) == len(arrays["weight"]) == edges
+        and len(arrays["observed"]) == sensors
+        and all(end.min(initial=0) >= 0 and end.max(initial=-1) < sensors for end in ends)
+        and bool(np.isfinite(arrays["weight"]).all())
+        and bool((np.diff(arrays["receiver"]) >= 0).all())
+    )
+    if not fits:
+        raise InputError(
+            f"{path} is not a whole network of sensors: its columns do not go together; write it again"
+        )
+    assert isinstance(sensors, int)
+    assert split is not None
+    sender, receiver, weight = (
+        torch.from_numpy(arrays[name]).to(device) for name in ("sender", "receiver", "weight")
+    )
+    graph = Edges(receiver, sender, weight, sensors)
+    return Network(graph, told["first_minute"], told["step_minutes"], split)
+
+
+def _read(
+    path: Path, key: str, columns: dict[str, tuple[str, int]]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of a file and what it says of itself; InputError where a column is missing or is of another
+    kind."""
+    try:
+        arrays, metadata = read_tensors(path)
+        told = json.loads(metadata[key])
+    except Exception as error:
+        raise InputError(f"{path} is not a file of a sensor {key}: {error}") from error
+    for name, (kind, dimensions) in columns.items():
+        array = arrays.get(name)
+        if array is None or array.dtype.kind != kind or array.ndim != dimensions:
+            raise InputError(f"{path} is not a file of a sensor {key}: {name} is missing or of another kind")
+    if not isinstance(told, dict):
+        raise InputError(f"{path} is not a file of a sensor {key}: its description is no mapping")
+    return arrays, told

@@ -1,0 +1,74 @@
+"""The mean of what a sensor has read at the same time of the week in training, as its forecast; at a time
+that training has not seen, at the same time of the day, and failing that ever.
+
+Nothing crosses: every sensor has means of its own."""
+
+import torch
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.series import MINUTES_PER_DAY, SensorData, Series
+from graphfed.methods.base import ForecastConfig, Method, State, Task
+from graphfed.methods.tasks import FORECASTING
+
+__all__ = ["METHOD"]
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> State:
+    return State({}, data)
+
+
+def round(fed: Federation, state: State, config: ForecastConfig, number: int) -> State:
+    return state
+
+
+def predict(fed: Federation, state: State, config: ForecastConfig, target: str) -> Located:
+    """Each sensor's own series."""
+    data: SensorData = state.prepared
+    forecasts: Located = fed.clients.run(average_of_past, data.series, fed.present(), target, config.missing)
+    return forecasts
+
+
+def average_of_past(series: Series, present: Tensor, target: str, missing: str) -> Tensor:
+    """[P, W, n]."""
+    series = series.of(present)
+    split, steps = series.split, torch.arange(series.num_steps, device=series.readings.device)
+    minute = series.first_minute + series.step_minutes * steps
+    seen = series.readings[:, : series.training_steps]
+    weight = torch.ones_like(seen)
+    if missing == "masked":
+        weight = (~series.missing[:, : series.training_steps]).to(seen.dtype)
+    forecast = (seen * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True).clamp(min=1)
+    forecast = forecast.expand(-1, series.num_steps)
+    for period in (MINUTES_PER_DAY, 7 * MINUTES_PER_DAY):
+        slot, count = _slots(minute % period)
+        total, times = (
+            x.new_zeros(len(x), count).index_add_(1, slot[: series.training_steps], x)
+            for x in (seen * weight, weight)
+        )
+        known = (times > 0)[:, slot]
+        forecast = torch.where(known, (total / times.clamp(min=1))[:, slot], forecast)
+    first = series.starts(target) + split.lags
+    return forecast.unfold(-1, split.horizon, 1)[:, first]
+
+
+def _slots(minute: Tensor) -> tuple[Tensor, int]:
+    """Which of the different times each step has, [T], and how many there are."""
+    times, slot = torch.unique(minute, return_inverse=True)
+    return slot, len(times)
+
+
+METHOD = Method(
+    name="historical_average",
+    summary="the mean of a sensor's training readings at that time of the week is its forecast",
+    config=ForecastConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    partition="sensors",
+    tasks=(FORECASTING,),
+    crosses="nothing",
+    protection="nothing crosses",
+    model=(),
+    defaults={"rounds": 1},
+)

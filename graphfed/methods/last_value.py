@@ -1,0 +1,67 @@
+"""The last reading, again: the forecast that every other one has to beat.
+
+Nothing is trained and nothing crosses; a sensor that has read nothing in a window forecasts its own mean over
+the training steps."""
+
+import torch
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.series import SensorData, Series, windows
+from graphfed.methods.base import ForecastConfig, Method, State, Task
+from graphfed.methods.tasks import FORECASTING
+
+__all__ = ["METHOD"]
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> State:
+    return State({}, data)
+
+
+def round(fed: Federation, state: State, config: ForecastConfig, number: int) -> State:
+    return state
+
+
+def predict(fed: Federation, state: State, config: ForecastConfig, target: str) -> Located:
+    """Each sensor's own series."""
+    data: SensorData = state.prepared
+    forecasts: Located = fed.clients.run(repeat_last, data.series, fed.present(), target, config.missing)
+    return forecasts
+
+
+def repeat_last(series: Series, present: Tensor, target: str, missing: str) -> Tensor:
+    """[P, W, n]. missing=masked: the last reading that is there."""
+    series = series.of(present)
+    split, starts = series.split, series.starts(target)
+    inputs = windows(series.readings, starts, 0, split.lags)
+    if missing == "as_read":
+        return inputs[..., -1:].expand(*inputs.shape[:2], split.horizon)
+    there = ~windows(series.missing, starts, 0, split.lags)
+    steps = torch.arange(split.lags, device=starts.device)
+    last = torch.where(there, steps, -1).amax(-1)
+    value = inputs.gather(-1, last.clamp(min=0)[..., None])[..., 0]
+    value = torch.where(last >= 0, value, own_mean(series)[:, None])
+    return value[..., None].expand(*value.shape, split.horizon)
+
+
+def own_mean(series: Series) -> Tensor:
+    """The mean of each sensor's training readings, [K]; 0 where it has none."""
+    there = ~series.missing[:, : series.training_steps]
+    total = (series.readings[:, : series.training_steps] * there).sum(1)
+    return total / there.sum(1).clamp(min=1)
+
+
+METHOD = Method(
+    name="last_value",
+    summary="a sensor's last reading is its forecast",
+    config=ForecastConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    partition="sensors",
+    tasks=(FORECASTING,),
+    crosses="nothing",
+    protection="nothing crosses",
+    model=(),
+    defaults={"rounds": 1},
+)

@@ -1,0 +1,194 @@
+"""Stacked encoders and decoders against one torch.nn.GRU for each client, in forecasts and gradients."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from graphfed.nn.gru import Forecaster, client_errors, decode, encode, init, taught_steps
+
+SMALL = Forecaster(inputs=2, encoder=4, decoder=7)
+DEEP = Forecaster(inputs=3, encoder=5, decoder=5, layers=2)
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+
+
+def client_weights(forecaster: Forecaster, clients: int) -> dict[str, Tensor]:
+    drawn = [init(key, forecaster) for key in range(clients)]
+    return {name: torch.stack([weights[name] for weights in drawn]) for name in drawn[0]}
+
+
+def part(weights: dict[str, Tensor], k: int, shared: bool) -> dict[str, Tensor]:
+    return weights if shared else {name: w[k] for name, w in weights.items()}
+
+
+class OneClient(torch.nn.Module):
+    """The same forecaster of one client, of torch's own modules, with a plain loop over the steps."""
+
+    def __init__(self, forecaster: Forecaster, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        f, self.weights = forecaster, weights
+        self.encoder = torch.nn.GRU(f.inputs, f.encoder, f.layers, batch_first=True)
+        self.decoder = torch.nn.GRU(f.inputs, f.decoder, f.layers, batch_first=True)
+        self.readout = torch.nn.Linear(f.decoder, 1)
+        names = {"weight_ih": "input_weight", "weight_hh": "hidden_weight"}
+        names |= {"bias_ih": "input_bias", "bias_hh": "hidden_bias"}
+        mine = {
+            f"{p}.{theirs}_l{layer}": weights[f"{p}.{layer}.{ours}"]
+            for p in ("encoder", "decoder")
+            for layer in range(f.layers)
+            for theirs, ours in names.items()
+        }
+        mine |= {f"readout.{name}": weights[f"readout.{name}"] for name in ("weight", "bias")}
+        self.transposed = {name: w.t() if w.dim() == 2 else w for name, w in mine.items()}
+
+    def encode(self, x: Tensor) -> Tensor:
+        """x [W, m, D] -> [W, L*H]."""
+        own = {k.split(".")[1]: w for k, w in self.transposed.items() if k.startswith("encoder")}
+        _, h = torch.func.functional_call(self.encoder, own, (x,))
+        return h.transpose(0, 1).flatten(1)
+
+    def decode(
+        self, state: Tensor, last: Tensor, later: Tensor, horizon: int, truth: Tensor, teach: list[bool]
+    ) -> Tensor:
+        own = {k.split(".")[1]: w for k, w in self.transposed.items() if k.startswith("decoder")}
+        h = torch.stack(state.chunk(self.decoder.num_layers, 1))
+        frame, forecasts = last, []
+        for t in range(horizon):
+            out, h = torch.func.functional_call(self.decoder, own, (frame[:, None], h))
+            weight, bias = self.transposed["readout.weight"], self.transposed["readout.bias"]
+            forecasts.append(torch.nn.functional.linear(out[:, 0], weight, bias)[:, 0])
+            if t < horizon - 1:
+                value = truth[:, t] if teach[t] else forecasts[-1]
+                frame = torch.cat([value[:, None], later[:, t]], 1)
+        return torch.stack(forecasts, 1)
+
+
+@pytest.mark.parametrize("teach", [[False, False, False], [True, False, True]])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("forecaster", [SMALL, DEEP])
+def test_forecasts_and_gradients_are_those_of_torchs_own_modules_client_by_client(
+    forecaster: Forecaster, shared: bool, teach: list[bool]
+) -> None:
+    clients, windows, lags, horizon = 3, 4, 5, 4
+    f = forecaster
+    weights = init(7, f) if shared else client_weights(f, clients)
+    x = draw(0, clients, windows, lags, f.inputs)
+    embedding = draw(1, clients, windows, f.layers * (f.decoder - f.encoder))
+    later = draw(2, 1, windows, horizon - 1, f.inputs - 1)
+    truth, upstream = draw(3, clients, windows, horizon), draw(4, clients, windows, horizon)
+    leaves = {k: w.clone().requires_grad_() for k, w in weights.items()}
+    inputs = [x.clone().requires_grad_(), embedding.clone().requires_grad_()]
+    wanted = [*leaves.values(), *inputs]
+
+    h = encode(leaves, inputs[0], f.layers)
+    assert h.shape == (clients, windows, f.layers * f.encoder)
+    ours = decode(
+        leaves,
+        torch.cat([h, inputs[1]], -1),
+        x[:, :, -1],
+        later,
+        horizon,
+        truth,
+        torch.tensor(teach),
+        f.layers,
+    )
+    ours_grad = torch.autograd.grad((ours * upstream).sum(), wanted)
+
+    theirs = []
+    for k in range(clients):
+        one = OneClient(f, part(leaves, k, shared))
+        state = torch.cat([one.encode(inputs[0][k]), inputs[1][k]], 1)
+        theirs.append(one.decode(state, x[k, :, -1], later[0], horizon, truth[k], teach))
+    expected = torch.stack(theirs)
+    expected_grad = torch.autograd.grad((expected * upstream).sum(), wanted)
+    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+    for name, a, b in zip([*leaves, "x", "embedding"], ours_grad, expected_grad, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_a_gradient_for_the_state_alone_is_that_of_the_whole_backward() -> None:
+    weights = client_weights(SMALL, 2)
+    state, last, later = draw(0, 2, 3, 7), draw(1, 2, 3, 2), draw(2, 2, 3, 2, 1)
+    found = []
+    for learn in (True, False):
+        h = state.clone().requires_grad_()
+        leaves = {k: w.clone().requires_grad_(learn) for k, w in weights.items()}
+        decode(leaves, h, last, later, 3).square().sum().backward()
+        found.append(h.grad)
+        assert all((w.grad is None) == (not learn or k.startswith("encoder")) for k, w in leaves.items())
+    assert torch.equal(found[0], found[1])
+
+
+def test_an_embedding_of_zeros_is_a_doubled_state_whose_second_half_is_zero() -> None:
+    f = Forecaster(2, 4, 8)
+    weights, x, later = init(0, f), draw(0, 2, 3, 5, 2), draw(1, 1, 1, 5, 1)
+    h = encode(weights, x)
+    forecasts = decode(weights, torch.cat([h, torch.zeros_like(h)], -1), x[:, :, -1], later, 6)
+    one = OneClient(f, weights)
+    for k in range(2):
+        doubled = torch.cat([one.encode(x[k]), torch.zeros(3, 4)], 1)
+        expected = one.decode(
+            doubled, x[k, :, -1], later[0].expand(3, 5, 1), 6, torch.zeros(3, 6), [False] * 5
+        )
+        torch.testing.assert_close(forecasts[k], expected)
+
+
+def test_a_horizon_of_one_step_and_inputs_without_covariates_work() -> None:
+    f = Forecaster(1, 3, 3)
+    weights, x = init(0, f), draw(0, 2, 3, 4, 1)
+    one = decode(weights, encode(weights, x), x[:, :, -1], torch.zeros(1, 1, 0, 0), 1)
+    two = decode(weights, encode(weights, x), x[:, :, -1], torch.zeros(1, 1, 1, 0), 2)
+    assert one.shape == (2, 3, 1)
+    assert torch.equal(one[..., 0], two[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("forecaster", "count"),
+    [
+        (Forecaster(), 63_873),
+        (Forecaster(encoder=100, decoder=100), 62_501),
+        (Forecaster(encoder=200, decoder=200, layers=2), 727_401),
+    ],
+)
+def test_parameter_counts_are_the_papers(forecaster: Forecaster, count: int) -> None:
+    assert sum(w.numel() for w in init(0, forecaster).values()) == count
+
+
+def test_initial_weights_are_uniform_in_torchs_range_and_a_function_of_the_key() -> None:
+    weights, again, other = (init(key, Forecaster()) for key in (3, 3, 4))
+    for name, w in weights.items():
+        bound = (64 if name.startswith("encoder") else 128) ** -0.5
+        assert w.abs().max() <= bound
+        # The mean of n uniform draws has standard deviation bound / sqrt(3 n): beyond five times never.
+        assert abs(w.mean()) <= 5 * bound / (3 * w.numel()) ** 0.5
+        assert torch.equal(w, again[name])
+        assert not torch.equal(w, other[name])
+
+
+def test_a_clients_error_is_its_own_mean_square() -> None:
+    forecast, truth = draw(0, 3, 4, 5), draw(1, 3, 4, 5)
+    errors = client_errors(forecast, truth)
+    for k in range(3):
+        assert torch.isclose(errors[k], torch.nn.functional.mse_loss(forecast[k], truth[k]))
+
+
+def test_teaching_fades_as_its_law_says() -> None:
+    assert torch.equal(taught_steps(1, 5, 12), taught_steps(1, 5, 12))
+    draws = torch.stack([taught_steps(1, step, 101, decay=10.0) for step in (0, 23, 10_000)])
+    # k / (k + exp(s / k)) is 10/11 at step 0 and 1/2 at s = k log k = 23.03; 100 draws stray at most five
+    # standard deviations, sqrt(100 p (1 - p)).
+    assert abs(int(draws[0].sum()) - 91) <= 5 * 2.9
+    assert abs(int(draws[1].sum()) - 50) <= 5 * 5
+    assert not draws[2].any()
