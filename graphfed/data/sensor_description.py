@@ -169,11 +169,7 @@ def _reading_columns(
     if time not in columns and _PANDAS_INDEX in columns:
         time = _PANDAS_INDEX
     if time not in columns:
-        raise InputError(
-            f"{path} has no column {INDEX!r}; the columns are "
-            f"{', '.join(map(shown, columns[:8]))}{', ...' if len(columns) > 8 else ''}: name that of the "
-            f"times in {origin}, as in 'time: {columns[0][:40]}'"
-        )
+        raise _no_column(path, time, "time", columns, origin)
     sensor, value = asked.get("sensor", "sensor"), asked.get("value", "value")
     if sensor not in columns:
         if "value" in asked:
@@ -215,11 +211,7 @@ def _pair_columns(paths: Mapping[str, Path], content: Mapping[str, Any], origin:
     chosen = tuple(str(content.get(key, key)) for key in keys)
     for key, name in zip(keys, chosen, strict=True):
         if name not in columns:
-            raise InputError(
-                f"{origin}: {path} has no column {name!r} ({key}); the columns are "
-                f"{', '.join(map(shown, columns[:8]))}{', ...' if len(columns) > 8 else ''}: name the one to "
-                f"use, as in '{key}: {columns[0][:40]}'"
-            )
+            raise _no_column(path, name, key, columns, origin)
     if len(set(chosen)) < 3:
         raise InputError(f"{origin}: from, to and {last} must be three columns of {path}")
     return chosen
@@ -228,11 +220,9 @@ def _pair_columns(paths: Mapping[str, Path], content: Mapping[str, Any], origin:
 def _is_list(path: Path) -> bool:
     """Whether a file of weights is a table of pairs, and no matrix."""
     file = TableFile(path)
-    parquet = path.name.lower().endswith((".parquet", ".pq"))
-    names = (
-        file.columns if parquet else file.first_line
-    )  # a bare matrix may have equal numbers in its first line
-    return {"from", "to"} <= set(names)
+    if path.name.lower().endswith((".parquet", ".pq")):
+        return {"from", "to"} <= set(file.columns)
+    return {"from", "to"} <= set(file.first_line)  # that of a bare matrix names no columns
 
 
 def _location_columns(
@@ -259,12 +249,16 @@ def _location_columns(
     wanted = degrees if geographic else plane
     for key in ("id", *wanted):
         if chosen[key] not in columns:
-            raise InputError(
-                f"{origin}: {path} has no column {chosen[key]!r} ({key}); the columns are "
-                f"{', '.join(map(shown, columns[:8]))}{', ...' if len(columns) > 8 else ''}: name the one to "
-                f"use, as in '{key}: {columns[0][:40]}'"
-            )
+            raise _no_column(path, chosen[key], key, columns, origin)
     return chosen["id"], tuple(chosen[key] for key in wanted), geographic
+
+
+def _no_column(path: Path, name: str, key: str, columns: list[str], origin: str) -> InputError:
+    return InputError(
+        f"{path} has no column {name!r} ({key}); the columns are {', '.join(map(shown, columns[:8]))}"
+        f"{', ...' if len(columns) > 8 else ''}: name the one to use in {origin}, as in "
+        f"'{key}: {columns[0][:40]}'"
+    )
 
 
 def _number(key: str, value: Any, origin: str) -> float:

@@ -115,7 +115,7 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
     or as scipy.sparse.save_npz writes it.
 
     Raises InputError for another shape, other sensors, and a weight that is negative or not finite."""
-    if path.suffix == ".npz":
+    if path.name.lower().endswith(".npz"):
         matrix, names = _npz_matrix(path, ids)
     else:
         matrix, names = _csv_matrix(path, ids)
@@ -138,8 +138,8 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.csr_matrix:
 
 
 def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
-    first = [] if path.suffix in (".parquet", ".pq") else TableFile(path).first_line
-    bare = bool(first) and all(_is_number(value) for value in first) and not set(first) <= set(ids)
+    first = [] if path.name.lower().endswith((".parquet", ".pq")) else TableFile(path).first_line
+    bare = bool(first) and all(_is_number(value) for value in first) and not set(ids) <= set(first)
     file = TableFile(path, names=[str(i) for i in range(len(first))]) if bare else TableFile(path, index="id")
     columns = list(file.columns)
     named = "id" if not bare and columns[0] == "id" and "id" not in ids else None

@@ -34,6 +34,7 @@ MINUTE = 60_000_000  # in microseconds
 #: datetime's own years 1 to 9999, in microseconds.
 FIRST, LAST = (int(np.datetime64(day, "us").astype(np.int64)) for day in ("0001-01-01", "9999-12-31"))
 _MISSING = "leave the cell empty where there is no reading"
+_NO_SENSOR = f"{_MISSING} (and drop the column, if it is no sensor)"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
         times.append(clock.read(batch, start))
         block = np.empty((batch.num_rows, len(sensors)), dtype=np.float32)
         for s, name in enumerate(sensors):
-            block[:, s] = file.numbers(batch, name, start, _MISSING, gaps=True)
+            block[:, s] = file.numbers(batch, name, start, _NO_SENSOR, gaps=True)
         blocks.append(block)
     if not times:
         raise InputError(f"{path} has no row; it needs one for each time")

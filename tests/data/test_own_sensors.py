@@ -250,6 +250,15 @@ class TestGraph:
         sensors = read(distances=None, adjacency=name)
         assert sensors.adjacency.toarray().tolist() == weights.tolist()
 
+    def test_ids_that_are_numbers_are_no_weights_and_weights_no_ids(self):
+        write_wide(Path("speeds.csv"), ("0", "1", "5"), times_of(STEPS), numbers())
+        rows = "1,0.5,0\n0,1,0.25\n0,0,1\n"
+        Path("w.csv").write_text(rows)
+        bare = read(distances=None, adjacency="w.csv")
+        Path("w.csv").write_text("0,1,5\n" + rows)
+        assert (read(distances=None, adjacency="w.csv").adjacency != bare.adjacency).nnz == 0
+        assert bare.adjacency[0, 1] == 0.5
+
     def test_threshold_and_sigma_are_those_that_are_given(self):
         w = read(sigma=1000, threshold=0.5).adjacency.toarray()
         assert w[0, 1] == pytest.approx(np.exp(-0.01))
@@ -374,7 +383,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "times of seconds": (
         content("speeds.csv", "time,a,b,c\n2024-01-01 00:00:00,1,2,3\n2024-01-01 00:00:20,1,2,3\n"),
         "speeds.csv: most times are 20 seconds apart, and steps are whole minutes"),
-    "no column of times": (line("speeds.csv", 1, "when,a,b,c"), "speeds.csv has no column 'time'; the columns are 'when', 'a'"),
+    "no column of times": (line("speeds.csv", 1, "when,a,b,c"), "speeds.csv has no column 'time' (time); the columns are 'when', 'a'"),
     "no rows": (content("speeds.csv", "time,a,b\n"), "speeds.csv has no row"),
     "no sensors": (content("speeds.csv", "time\n2024-01-01\n"), "speeds.csv has no column but 'time'"),
     "a row too short": (line("speeds.csv", 4, "2024-01-01 00:10,1"), "speeds.csv, line 4: 2 values where"),
@@ -474,6 +483,14 @@ def test_what_is_wrong_is_said_in_one_line_that_names_file_row_value_and_fix(cas
     assert told.err.count("\n") == 1
     assert "Traceback" not in told.err
     assert told.out == ""
+
+
+def test_a_method_for_graphs_refuses_sensors_in_one_line(capsys):
+    assert main(["run", "fedavg", "--data", "d.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert "fedavg is for" in told
+    assert "'speeds' is for forecasting" in told
+    assert told.count("\n") == 1
 
 
 def test_hdf5_without_h5py_says_what_to_install(monkeypatch):
