@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.data.kernel import THRESHOLD
+from graphfed.data.messages import brief
 from graphfed.data.sensor_readings import HDF5, INDEX
 from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
@@ -181,7 +182,7 @@ def _reading_columns(
     if value not in columns:
         raise InputError(
             f"{path} has a column {sensor!r} and no column 'value'; name that of the readings in {origin}, "
-            f"as in 'value: {columns[-1][:40]}'"
+            f"as in 'value: {brief(columns[-1][:40])}'"
         )
     if len({time, sensor, value}) < 3:
         raise InputError(f"{origin}: time, sensor and value must be three columns of {path}")
@@ -257,7 +258,7 @@ def _no_column(path: Path, name: str, key: str, columns: list[str], origin: str)
     return InputError(
         f"{path} has no column {name!r} ({key}); the columns are {', '.join(map(shown, columns[:8]))}"
         f"{', ...' if len(columns) > 8 else ''}: name the one to use in {origin}, as in "
-        f"'{key}: {columns[0][:40]}'"
+        f"'{key}: {brief(columns[0][:40])}'"
     )
 
 

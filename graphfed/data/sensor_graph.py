@@ -144,6 +144,8 @@ def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
     columns = list(file.columns)
     named = "id" if not bare and columns[0] == "id" and "id" not in ids else None
     columns = columns[1:] if named else columns
+    if not columns:
+        raise InputError(f"{path} has a column of ids and none of weights; it needs one for each sensor")
     blocks: list[np.ndarray] = []
     rows: list[str] = []
     for start, batch in file.batches([named, *columns] if named else columns):
@@ -175,7 +177,7 @@ def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
             return _scipy_matrix(file), names
         rest = [key for key in file.names if key != "ids"]
         if len(rest) != 1:
-            file.refuse(f"it has {len(rest)} arrays ({', '.join(rest[:5])}), and one matrix is needed")
+            file.refuse(f"it has {len(rest)} arrays ({_some(tuple(rest))}), and one matrix is needed")
         matrix = file.take(rest[0])
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "fiub":
             file.refuse(
@@ -206,7 +208,9 @@ def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
     try:
         if name == "coo":
             row, column = file.take("row"), file.take("col")
-            # scipy checks the ends itself.
+            if row.dtype.kind not in "iu" or column.dtype.kind not in "iu":
+                raise ValueError("its rows and columns are no whole numbers")
+            # scipy checks their range itself.
             return sp.coo_matrix((data.astype(np.float64), (row, column)), shape=size).tocsr()
         matrix = csr_from_arrays(data, file.take("indices"), file.take("indptr"), size)
     except (ValueError, TypeError) as error:

@@ -417,6 +417,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a matrix of other sensors": (matrix("a,b,x\n1,0,0\n0,1,0\n0,0,1\n"), "w.csv has no row and column of sensor 'c'"),
     "a matrix that is not square": (matrix("a,b,c\n1,0,0\n0,1,0\n"), "w.csv has 2 rows and 3 columns of weights"),
     "a negative weight": (matrix("a,b,c\n1,0,-2\n0,1,0\n0,0,1\n"), "w.csv: the weight from 'a' to 'c' is -2"),
+    "a matrix of ids alone": (matrix("id\na\nb\nc\n"), "w.csv has a column of ids and none of weights"),
     "a weight beyond float32": (matrix("from,to,weight\na,b,1e39\n"), "w.csv, line 2, column 'weight': '1e39' is no finite number (in 32 bits)"),
     "a bare matrix of another size": (matrix("1,0\n0,1\n"), "w.csv has 2 rows and columns, and there are 3 ids (those of the readings)"),
     "an empty weight": (matrix("a,b,c\n1,0,\n0,1,0\n0,0,1\n"), "w.csv, line 2, column 'c': the value is empty"),
@@ -506,6 +507,10 @@ def test_a_grid_that_would_not_fit_is_refused_before_it_is_made(monkeypatch):
         read()
 
 
+TABLES, WEIGHTS = (
+    ("speeds.csv", "distances.csv", "sensors.csv"),
+    ("w.npz", "matrix.csv", "bare.csv", "list.csv"),
+)
 DAMAGE = st.lists(
     st.tuples(
         st.integers(0, 5000),
@@ -517,18 +522,24 @@ DAMAGE = st.lists(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(damage=DAMAGE, name=st.sampled_from(["speeds.csv", "distances.csv", "sensors.csv", *WRITERS]))
+@given(damage=DAMAGE, name=st.sampled_from([*TABLES, *WEIGHTS, *WRITERS]))
 def test_any_damage_is_refused_or_gives_data_that_are_whole(damage, name):
     good()
     if name in WRITERS:
         WRITERS[name](Path(name), IDS, times_of(STEPS), numbers())
+    np.savez("w.npz", w=np.eye(3), ids=np.array(IDS))
+    Path("matrix.csv").write_text("id,a,b,c\na,1,0.5,0\nb,0,1,0.25\nc,0,0,1\n")
+    Path("bare.csv").write_text("1,0.5,0\n0,1,0.25\n0,0,1\n")
+    Path("list.csv").write_text("from,to,weight\na,b,0.5\nb,c,0.25\n")
     raw = Path(name).read_bytes()
     for place, byte in damage:
         at = place % len(raw)
         raw = raw[:at] + byte + raw[at + 1 :]
     Path(name).write_bytes(raw)
     try:
-        sensors = read(readings=name if name in WRITERS else "speeds.csv", locations="sensors.csv")
+        readings = name if name in WRITERS else "speeds.csv"
+        graph = {"distances": None, "adjacency": name} if name in WEIGHTS else {}
+        sensors = read(readings=readings, locations="sensors.csv", **graph)
     except InputError as refused:
         told = str(refused)
     else:
