@@ -14,14 +14,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
+from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure_sum import messages, secure_sum
-from graphfed.federation.series import Series, windows
+from graphfed.federation.series import Network, Series, starts_of, windows
 from graphfed.methods.base import ForecastConfig
 from graphfed.nn import gru
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
-from graphfed.random import fold, permutation
+from graphfed.nn.precision import product_dtype
+from graphfed.random import fold
 
 __all__ = [
     "MESSAGES",
@@ -31,13 +33,15 @@ __all__ = [
     "Weights",
     "batch_of",
     "client_losses",
+    "common_split",
+    "decode",
     "descend",
+    "encode",
     "expanded",
     "fit_scaler",
-    "fresh_optimizer",
-    "ordered",
     "parts_of",
     "standardise",
+    "step_down",
     "teaching",
 ]
 
@@ -67,6 +71,11 @@ class NeuralConfig(ForecastConfig):
         allow_inf_nan=False,
         description="scheduled sampling: after s steps a true reading goes into the decoder, in the place of "
         "its own forecast, with probability k / (k + exp(s / k)) of this k; 0: never",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="format of matrix products; weights, states and sums stay float32. bfloat16 is faster "
+        "where the processor has it",
     )
     aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
         default="clear",
@@ -130,15 +139,25 @@ def fit_scaler(fed: Federation, series: Located, config: NeuralConfig) -> Locate
 @dataclass(frozen=True, eq=False)
 class Standardised:
     """The series of P clients on the common scale: value [P, T], weight [P, T] (1 where a loss counts the
-    reading, else 0), time_of_day [T], and the scale. A reading that is left out is 0, the mean."""
+    reading, else 0), time_of_day [T], the scale, and how the windows are divided. A reading that is left out
+    is 0, the mean."""
 
     value: Tensor
     weight: Tensor
     time_of_day: Tensor
     mean: Tensor
     std: Tensor
-    lags: int
-    horizon: int
+    split: TimeSplit
+    products: torch.dtype | None
+
+    @property
+    def num_clients(self) -> int:
+        """P."""
+        return len(self.value)
+
+    def starts(self, target: str) -> Tensor:
+        """The first step of each window of a target, [W] int64 (see `starts_of`)."""
+        return starts_of(self.split, target).to(self.value.device)
 
     def restored(self, forecast: Tensor) -> Tensor:
         """Standardised numbers in the unit of the readings."""
@@ -148,52 +167,72 @@ class Standardised:
 @dataclass(frozen=True, eq=False)
 class Batch:
     """W windows of P clients: x [P, W, m, 2], its last step [P, W, 2], the times of day after it
-    [1, W, n-1, 1], truth and weight [P, W, n]."""
+    [1, W, n-1, 1], truth and weight [P, W, n]; products: the dtype of matrix products (None: their own)."""
 
     x: Tensor
     last: Tensor
     later: Tensor
     truth: Tensor
     weight: Tensor
+    products: torch.dtype | None
 
 
-def standardise(series: Series, present: Tensor, scaler: Mapping[str, Tensor], missing: str) -> Standardised:
-    """Of the clients `present` [K] bool."""
+def standardise(
+    series: Series, present: Tensor, scaler: Mapping[str, Tensor], config: NeuralConfig
+) -> Standardised:
+    """Of the clients `present` [K] bool. InputError where the device cannot do what `precision` asks."""
     series = series.of(present)
     value = (series.readings - scaler["mean"]) / scaler["std"]
     weight = torch.ones_like(value)
-    if missing == "masked":
+    products = product_dtype(config.precision, value.device)
+    if config.missing == "masked":
         value = value.masked_fill(series.missing, 0.0)
         weight = weight.masked_fill(series.missing, 0.0)
-    split = series.split
     return Standardised(
-        value, weight, series.time_of_day, scaler["mean"], scaler["std"], split.lags, split.horizon
+        value, weight, series.time_of_day, scaler["mean"], scaler["std"], series.split, products
     )
 
 
 def batch_of(data: Standardised, starts: Tensor) -> Batch:
     """The windows that begin at `starts` [W]."""
-    lags, horizon = data.lags, data.horizon
+    lags, horizon = data.split.lags, data.split.horizon
     value = windows(data.value, starts, 0, lags)
     time = windows(data.time_of_day, starts, 0, lags).expand_as(value)
     x = torch.stack([value, time], -1)
     later = windows(data.time_of_day, starts, lags, horizon)[None, :, :-1, None]
     truth = windows(data.value, starts, lags, horizon)
-    return Batch(x, x[:, :, -1], later, truth, windows(data.weight, starts, lags, horizon))
+    weight = windows(data.weight, starts, lags, horizon)
+    return Batch(x, x[:, :, -1], later, truth, weight, data.products)
 
 
-def ordered(starts: Tensor, key: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of at most `size` windows in an order that the key draws, the same at every place: the places
-    of the windows in `starts` [S], and their first steps."""
-    order = permutation(key, len(starts)).to(starts.device)
-    for part in parts_of(len(starts), size):
-        yield order[part], starts[order[part]]
+def common_split(fed: Federation, network: Located) -> TimeSplit:
+    """How the windows are divided, as every place must know to go through them together."""
+    told = fed.control(split_numbers, network, name="windows")
+    return TimeSplit(name="", observed=fed.roster, **told)
+
+
+def split_numbers(network: Network) -> dict[str, int]:
+    names = ("lags", "horizon", "every", "train", "val", "test")
+    return {name: getattr(network.split, name) for name in names}
 
 
 def parts_of(count: int, size: int) -> Iterator[slice]:
     """0..count-1 in parts of at most `size`."""
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))
+
+
+def encode(weights: Weights, batch: Batch, layers: int = 1) -> Tensor:
+    """The encoder's state after each window's inputs: [P, W, layers * H]."""
+    return gru.encode(weights, batch.x, layers, batch.products)
+
+
+def decode(
+    weights: Weights, batch: Batch, state: Tensor, teach: Tensor | None = None, layers: int = 1
+) -> Tensor:
+    """Forecasts [P, W, n] on the common scale, from the last step and the decoder's first state [P, W, .]."""
+    truth, horizon = None if teach is None else batch.truth, batch.truth.shape[-1]
+    return gru.decode(weights, state, batch.last, batch.later, horizon, truth, teach, layers, batch.products)
 
 
 def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
@@ -217,26 +256,23 @@ def expanded(weights: Weights, count: int) -> dict[str, Tensor]:
     return {name: w.expand(count, *w.shape) for name, w in weights.items()}
 
 
-def fresh_optimizer(weights: Weights, config: ForecastConfig) -> AdamState:
-    return adam_init(weights) if config.optimizer == "adam" else {}
-
-
 def descend(
     weights: Weights, gradients: Weights, optimizer: AdamState, config: ForecastConfig, lr: float
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """One step of the optimiser; elementwise, so one for each client where weights are."""
+    """One step of the optimiser ({}: a fresh one); elementwise, so one for each client where weights are."""
     if config.optimizer == "sgd":
         return sgd(weights, gradients, lr, config.weight_decay), optimizer
-    return adam(weights, gradients, optimizer, lr, config.weight_decay)
+    return adam(weights, gradients, optimizer or adam_init(weights), lr, config.weight_decay)
 
 
-def train_on(
+def step_down(
     weights: Weights,
     optimizer: AdamState,
-    losses: Callable[[Weights], Tensor],
+    loss: Callable[[Weights], Tensor],
     config: ForecastConfig,
+    lr: float,
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """One step down the sum of losses(weights) [P]."""
+    """One step down loss(weights), a number."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-    gradients = torch.autograd.grad(losses(leaves).sum(), list(leaves.values()))
-    return descend(weights, dict(zip(leaves, gradients, strict=True)), optimizer, config, config.lr)
+    gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
+    return descend(weights, dict(zip(leaves, gradients, strict=True)), optimizer, config, lr)

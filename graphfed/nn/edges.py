@@ -42,6 +42,12 @@ class Edges:
         """The sums of values [E, ...] over the edges out of every vertex, [V, ...]."""
         return self._sums(self._by_sender, values)
 
+    def max_by_receiver(self, values: Tensor) -> Tensor:
+        """The largest of values [E, ...] over the edges into every vertex, [V, ...]; -inf without any. Not
+        differentiable."""
+        top = torch.segment_reduce(values.flatten(1), "max", offsets=self._by_receiver[0], unsafe=True)
+        return top.view(-1, *values.shape[1:])
+
     def _sums(self, pattern: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
         # A product with a sparse matrix of ones adds each vertex's edges in a row: no atomic additions.
         shape = (self.num_vertices, self.count)

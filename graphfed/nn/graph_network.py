@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from graphfed.nn.edges import Edges
+from graphfed.nn.precision import product
 from graphfed.random import fold, uniform_weights
 
 __all__ = ["graph_network", "init"]
@@ -71,7 +72,7 @@ def graph_network(weights: Weights, v: Tensor, edges: Edges, products: torch.dty
     layers = _layers(weights, v.shape[2])
 
     def run(part: Tensor) -> Tensor:
-        return _product(_features(layers, part, edges, products), weights["out.weight"], products)
+        return product(_features(layers, part, edges, products), weights["out.weight"], products)
 
     again = torch.is_grad_enabled() and v.shape[1] * edges.count > KEPT
     parts = torch.split(v, max(1, ROWS // max(1, edges.count)), 1)
@@ -125,18 +126,18 @@ def _mlp_weights(weights: Weights, path: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def _features(layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None) -> Tensor:
-    """What the last layer hands on of the vertices of some windows: v [V, b, H] -> [V, b, H + layers * out]."""
+    """The vertices as the last layer hands them on: v [V, b, H] of some windows -> [V, b, H + l * out]."""
     u = v.new_zeros(v.shape[1:])
     degree = edges.receiver.bincount(minlength=len(v)).to(v.dtype)[:, None, None]
     hidden: list[Tensor] = []
     for layer in layers:
-        here = _product(v, layer.receiver, products) + (u @ layer.shared + layer.bias)
-        there = _product(v, layer.sender, products)
+        here = product(v, layer.receiver, products) + (u @ layer.shared + layer.bias)
+        there = product(v, layer.sender, products)
         below = [x for pair in zip(layer.below, hidden, strict=True) for x in pair]
         tensors = (here, there, layer.weight, *layer.second, *below)
         sums, second = _EdgeHidden.apply(edges, products, *tensors)  # type: ignore[no-untyped-call]
         hidden.insert(0, second)
-        received = _product(sums, layer.third[0], products) + degree * layer.third[1]
+        received = product(sums, layer.third[0], products) + degree * layer.third[1]
         new_v = _mlp(layer.vertex, [v, received, u], products)
         if layer is not layers[-1]:
             new_u = _mlp(layer.shared_vector, [new_v.sum(0), received.sum(0), u], products)
@@ -150,17 +151,10 @@ def _mlp(mlp: list[tuple[Tensor, Tensor]], parts: Sequence[Tensor], products: to
     (first, bias), *others = mlp
     x = bias
     for part, weight in zip(parts, torch.split(first, [part.shape[-1] for part in parts]), strict=True):
-        x = x + _product(part, weight, products)
+        x = x + product(part, weight, products)
     for weight, bias in others:
-        x = _product(x.relu(), weight, products) + bias
+        x = product(x.relu(), weight, products) + bias
     return x
-
-
-def _product(x: Tensor, weight: Tensor, products: torch.dtype | None) -> Tensor:
-    """x @ weight, made in the dtype `products`, in x's own."""
-    if products is None or products == x.dtype:
-        return x @ weight
-    return (x.to(products) @ weight.to(products)).to(x.dtype)
 
 
 class _EdgeHidden(torch.autograd.Function):

@@ -113,6 +113,7 @@ class _Unrolled(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.plan, ctx.blocks = plan, []
         ctx.shapes = [tensor.shape for tensor in tensors]
+        ctx.save_for_backward(*tensors)
         return tuple(_forward(plan, tensors, ctx.blocks))
 
     @staticmethod
@@ -126,8 +127,11 @@ class _Unrolled(torch.autograd.Function):
         ]
         frames, readout, states, of_state, of_inputs = plan.parts(grads)
         groups, _, _, columns = plan.parts(ctx.shapes)[0]
-        # A block is let go as soon as its gradients are added.
-        blocks = ctx.blocks[::-1]
+        # A block is let go as soon as its gradients are added; who goes back again makes them again.
+        again: list[_Block] = []
+        if ctx.blocks is None:
+            _forward(plan, ctx.saved_tensors, again)
+        blocks = (ctx.blocks or again)[::-1]
         ctx.blocks = None
         for g, c in _blocks(groups, columns):
             block = blocks.pop()
