@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
-from graphfed.data.description import Description, describe
+from graphfed.data.description import Description
 from graphfed.data.graph import Graph
 from graphfed.data.partition import PARTITIONS, Partition
+from graphfed.data.sensor_description import SensorDescription
+from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
-from graphfed.experiment.source import DataSource, data_source
+from graphfed.experiment.source import DataSource, data_source, described
 from graphfed.methods.base import CommonConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
@@ -193,8 +195,7 @@ def make_config(
     seed = _integer("seed", seed, 0, MAX_SEED)
     asked = _task(task, chosen)
     known = data_source(data)
-    graph = known.value
-    _check_kind(graph, chosen)
+    graph = _graph_value(known, chosen)
     dealt = _dealing(default_partition(chosen, known) if partition is None else partition, clients)
     folder = _folder("data_dir", data_dir)
     if folder is not None:
@@ -299,7 +300,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
         if key == "data" and isinstance(value, dict):
-            options[key] = describe(value, path.parent, f"the config file {path}, data")
+            options[key] = described(value, path.parent, f"the config file {path}, data")
             continue
         if key == "partition" and partition_file(value) is not None:
             options[key] = str(path.parent / value)
@@ -544,15 +545,16 @@ def _task(task: Any, method: Method) -> str:
     return name
 
 
-def _check_kind(data: str | Graph | Description, method: Method) -> None:
-    """InputError where a data set is no graph."""
-    if not isinstance(data, str) or DATASETS[data].task == "classification":
-        return
-    raise InputError(
-        f"{method.name} is for {' and '.join(method.tasks)}, but data set {data!r} is for "
-        f"{DATASETS[data].task}; choose one of: "
-        f"{', '.join(name for name, s in DATASETS.items() if s.task == 'classification')}"
-    )
+def _graph_value(source: DataSource, method: Method) -> str | Graph | Description:
+    """What to load a graph from; InputError where the data is no graph."""
+    value = source.value
+    if source.task != "classification" or isinstance(value, Sensors | SensorDescription):
+        raise InputError(
+            f"{method.name} is for {' and '.join(method.tasks)}, but data set {source.name!r} is for "
+            f"{source.task}; choose one of: "
+            f"{', '.join(name for name, s in DATASETS.items() if s.task == 'classification')}"
+        )
+    return value
 
 
 def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:
