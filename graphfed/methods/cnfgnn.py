@@ -40,6 +40,7 @@ from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.series import Network, SensorData, starts_of
+from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.methods import averaging
 from graphfed.methods.averaging import check_aggregation
 from graphfed.methods.base import Method, State, Task
@@ -75,6 +76,8 @@ from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState
 from graphfed.nn.precision import product_dtype
 from graphfed.nn.server_gnn import get_server_network
+from graphfed.privacy.clipped import ClippedNoise
+from graphfed.privacy.gaussian import composed_gaussian_epsilon
 from graphfed.random import fold, permutation
 
 __all__ = ["METHOD", "CNFGNNConfig"]
@@ -110,6 +113,23 @@ class CNFGNNConfig(NeuralConfig):
         default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
     )
 
+    hidden_bits: Literal[8, 32] = Field(
+        default=32, description="bits of each number of an encoding on its way to the server"
+    )
+    clip: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest 2-norm of an encoding that leaves a site, with noise on it (none: as it is)",
+    )
+    noise_multiplier: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="deviation of the noise on clipped encodings, over twice the clip",
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the epsilon that is told for it")
+
     @property
     def averages(self) -> bool:
         """Whether clients share weights."""
@@ -135,6 +155,29 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     """The shared first weights, which everyone draws from the seed."""
     forecaster = Forecaster(encoder=config.hidden, decoder=2 * config.hidden)
     return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
+
+
+def releases(config: CNFGNNConfig) -> int:
+    """How many encodings a reading has a part in, at most: those of `lags` windows, each encoded once a round
+    or once an evaluation, and once at the end."""
+    return config.lags * (config.rounds + 1)
+
+
+def epsilon_of(config: CNFGNNConfig) -> float:
+    """Of all encodings of a run together, between any two values of one reading of one sensor."""
+    return composed_gaussian_epsilon(config.noise_multiplier, config.delta, releases(config))
+
+
+def wire_of(config: CNFGNNConfig) -> Wrapper | None:
+    """What goes around encodings on their way to the server."""
+    noise = None
+    if config.clip is not None:
+        protection = f"dp(eps={epsilon_of(config):.4g}, delta={config.delta:g})"
+        noise = ClippedNoise(config.clip, config.noise_multiplier, protection)
+    if config.hidden_bits == 32:
+        return noise
+    # An encoding's numbers are between -1 and 1.
+    return Quantised() if noise is None else Chained(noise, Quantised(noise.reach))
 
 
 def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
@@ -293,6 +336,17 @@ def embed_batch(
     return embed(network, hidden[:, order[part]], edges, config)
 
 
+def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
+    """For the result: how many weights a client and the server have, and epsilon of noised encodings."""
+    facts = {
+        "client_weights": torch.tensor(sum(w.numel() for w in first_weights(config, "cpu").values())),
+        "network_weights": torch.tensor(sum(w.numel() for w in first_network(config, "cpu").values())),
+    }
+    if config.clip is not None:
+        facts["epsilon_of_encodings"] = torch.tensor(epsilon_of(config), dtype=torch.float64)
+    return facts
+
+
 def embed_part(network: Weights, hidden: Tensor, part: slice, edges: Edges, config: CNFGNNConfig) -> Tensor:
     with torch.no_grad():
         return embed(network, hidden[:, part], edges, config)
@@ -374,6 +428,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         "scaler": scaler,
         "network": fed.server.run(first_network, config, device),
         "network_optimizer": fed.server.run(no_state),
+        "facts": fed.server.run(facts_of, config),
     }
     if config.strategy == "centralised":
         values["weights"] = fed.server.run(first_weights, config, device)
@@ -423,7 +478,7 @@ def alternate(fed: Federation, state: State, config: CNFGNNConfig, number: int) 
     own = average_own(fed, prepared, own, values, config)
     # (2) lines 15 to 18
     hidden = fed.clients.run(encode_windows, data, own, "train", None)
-    encoded = fed.collect(hidden, name="hidden", grad=False)
+    encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
     # (3) lines 19 to 30
     steps = -(-count // config.server_batch)
     for epoch in range(config.server_rounds):
@@ -462,7 +517,7 @@ def split_learning(fed: Federation, state: State, config: CNFGNNConfig, number: 
             mine = fed.clients.run(as_leaves, own)
             leaves = fed.server.run(as_leaves, values["network"])
             hidden = fed.clients.run(encode_batch, data, mine, order, part)
-            encoded = fed.collect(hidden, name="hidden")
+            encoded = fed.collect(hidden, name="hidden", wrap=wire_of(config))
             received = fed.scatter(fed.server.run(embed, leaves, encoded, edges, config), name="embeddings")
             step = (number - 1) * steps + i
             loss = fed.clients.run(loss_of_batch, data, mine, hidden, received, order, part, config, step)
@@ -541,7 +596,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     parts = []
     for part in parts_of(len(starts), PART):
         hidden = fed.clients.run(encode_windows, series, weights, target, part)
-        encoded = fed.collect(hidden, name="hidden", grad=False)
+        encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
         embedded = fed.server.run(embed_part, state.values["network"], encoded, slice(None), edges, config)
         embeddings = fed.scatter(embedded, name="embeddings", grad=False)
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
@@ -563,6 +618,7 @@ METHOD = Method(
     partition="sensors",
     tasks=(FORECASTING,),
     model=("weights", "network", "scaler"),
+    facts="facts",
     scratch=("own", "embeddings", "optimizer", "network_optimizer"),
     messages={
         **MESSAGES,
