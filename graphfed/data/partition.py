@@ -7,6 +7,7 @@ of the recipe modules and a row in PARTITIONS.
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from graphfed.data.graph import Graph
 from graphfed.data.label_partitions import label_dirichlet, label_skew
@@ -38,6 +39,13 @@ def _sites_of(graph: Graph) -> int:
     return len(graph.site_names)
 
 
+def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
+    raise InputError(
+        f"partition 'sensors' deals readings, a sensor to each client, and {graph.name!r} is a graph; use "
+        "another one, as 'label_dirichlet'"
+    )
+
+
 PARTITIONS: dict[str, PartitionSpec] = {
     "random": PartitionSpec(random, {}, "vertices dealt uniformly; sizes differ by at most one"),
     "label_dirichlet": PartitionSpec(
@@ -65,6 +73,12 @@ PARTITIONS: dict[str, PartitionSpec] = {
     "ego": PartitionSpec(ego, {}, "one site for each vertex", clients_of=lambda graph: graph.num_nodes),
     "column": PartitionSpec(
         column, {}, "the sites that the data itself names: the default where it does", clients_of=_sites_of
+    ),
+    "sensors": PartitionSpec(
+        _of_no_graph,
+        {},
+        "one client for each sensor: readings are dealt in no other way",
+        clients_of=_of_no_graph,
     ),
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import OPTIONS, default_partition, make_config, setting_names
+from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.plan import (
     Row,
     chosen_seeds,
@@ -25,9 +26,9 @@ from graphfed.experiment.plan import (
 )
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json
-from graphfed.experiment.run import Inputs, Result, keep_partition, now, write_manifest
+from graphfed.experiment.run import Result, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
-from graphfed.experiment.source import data_source
+from graphfed.experiment.source import data_source, default_data
 from graphfed.files import write_json
 from graphfed.methods.base import Method
 from graphfed.methods.registry import ALIASES, METHODS, get_method
@@ -378,11 +379,11 @@ def _plan(
     if not methods:
         raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
     asked = [_row_options(item) for item in methods]
-    # Looked at once: files of one's own are read for every config else.
-    options = {**options, "data": data_source(options.get("data", "digits"))}
     names = [row["method"] for row in asked]
     task = _common_task(asked, options)
-    options = {**options, "task": task}
+    data = options.get("data")
+    # Looked at once: files of one's own are read for every config else.
+    options = {**options, "task": task, "data": data_source(default_data(task) if data is None else data)}
     if options.get("partition") is None:
         # One for all rows: that of the first method which asks for one of its own.
         dealt = [default_partition(get_method(name), options["data"]) for name in names]

@@ -16,10 +16,9 @@ from graphfed.data.sensors import Sensors
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError, shown
 from graphfed.experiment.config import RunConfig, data_setting_names, make_config, setting_names
-from graphfed.experiment.run import (
-    Inputs,
+from graphfed.experiment.graph_inputs import (
+    GraphInputs,
     check_graph,
-    check_inputs,
     check_split,
     deal,
     load_graph,
@@ -116,7 +115,7 @@ def inspect(
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings or {})
     dealt = deal(config, graph) if asked else None
-    inputs = Inputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
+    inputs = GraphInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
     return Inspection(
         graph=graph,
         partition=dealt,
@@ -169,7 +168,7 @@ def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
 
 def _problem(
     name: str,
-    inputs: Inputs,
+    inputs: GraphInputs,
     graph_problem: str | None,
     split_problem: str | None,
     options: Mapping[str, Any],
@@ -182,7 +181,7 @@ def _problem(
         check_graph(config, inputs.graph)
         if split_problem is not None:
             return split_problem
-        check_inputs(config, inputs)
+        inputs.check(config)
     except InputError as error:
         return str(error)
     return None

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.graph import Graph
 from graphfed.errors import InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
+from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.reopen import go_on
-from graphfed.experiment.run import Inputs, Result, check_inputs, execute, has_checkpoint, load_inputs
+from graphfed.experiment.run import Result, execute, has_checkpoint
+from graphfed.methods.base import WINDOW_SETTINGS, ForecastConfig
 
 __all__ = [
     "InputCache",
@@ -116,22 +117,22 @@ def run_or_read(
 
 
 class InputCache:
-    """Inputs of runs that follow each other: every graph is loaded once, and the last `keep` inputs stay
+    """Inputs of runs that follow each other: every data set is loaded once, and the last `keep` inputs stay
     (None: all), so that runs on the same data, split and partition share them."""
 
     def __init__(self, keep: int | None = 16) -> None:
-        self._graphs: dict[Any, Graph] = {}
+        self._loaded: dict[Any, Any] = {}
         self._made: dict[Any, Inputs] = {}  # the one used last is the last
         self._keep = keep
 
     def get(self, config: RunConfig) -> Inputs:
         """The inputs of a run; raises what `load_inputs` raises."""
         key = _input_key(config)
-        inputs = self._made.pop(key, None) or load_inputs(config, self._graphs)
+        inputs = self._made.pop(key, None) or load_inputs(config, self._loaded)
         self._made[key] = inputs
         if self._keep is not None and len(self._made) > self._keep:
             del self._made[next(iter(self._made))]
-        check_inputs(config, inputs)
+        inputs.check(config)
         return inputs
 
 
@@ -145,7 +146,7 @@ def _input_key(config: RunConfig) -> tuple[Any, ...]:
     """What decides a run's inputs."""
     return (
         config.task,
-        id(config.data) if isinstance(config.data, Graph) else config.data,
+        config.data,
         tuple(config.data_options.items()),
         config.data_dir,
         config.clients,
@@ -155,7 +156,16 @@ def _input_key(config: RunConfig) -> tuple[Any, ...]:
         config.partition_file,
         config.split,
         config.split_seed,
+        *_windows(config),
     )
+
+
+def _windows(config: RunConfig) -> tuple[Any, ...]:
+    """Of forecasting: the settings that decide the windows."""
+    training = config.training
+    if not isinstance(training, ForecastConfig):
+        return ()
+    return tuple(getattr(training, name) for name in WINDOW_SETTINGS)
 
 
 def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:

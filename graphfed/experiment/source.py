@@ -10,19 +10,29 @@ from graphfed.data.datasets import DATASETS
 from graphfed.data.description import Description, describe, describe_file
 from graphfed.data.graph import Graph, from_pyg
 from graphfed.data.own import FILES, from_networkx, read_graph_file
+from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.methods.tasks import FORECASTING, TASKS
 
-__all__ = ["DataSource", "data_source"]
+__all__ = ["DEFAULT_DATA", "DataSource", "data_source", "default_data"]
+
+#: What is trained on where nobody says, by kind.
+DEFAULT_DATA = {"graph": "digits", "sensors": "roads"}
+
+
+def default_data(task: str) -> str:
+    """The data set of a task where nobody names one; of what is no task (others refuse it), a graph."""
+    return DEFAULT_DATA[TASKS[task].data if task in TASKS else "graph"]
 
 
 @dataclass(frozen=True, eq=False)
 class DataSource:
     """Data, named or in hand.
 
-    value: a data set's name, a graph, or the description of one's files; source: how to name it again in
-    plain JSON (a name, a path, a description), None for an object in Python."""
+    value: a data set's name, a graph, sensors, or the description of one's files; source: how to name it
+    again in plain JSON (a name, a path, a description), None for an object in Python."""
 
-    value: str | Graph | Description
+    value: str | Graph | Sensors | Description
     source: Any
 
     @property
@@ -31,9 +41,18 @@ class DataSource:
         return self.value if isinstance(self.value, str) else self.value.name
 
     @property
+    def kind(self) -> str:
+        """What it is: "graph" or "sensors" (`TaskSpec.data`)."""
+        if isinstance(self.value, str):
+            return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
+        return "sensors" if isinstance(self.value, Sensors) else "graph"
+
+    @property
     def default_partition(self) -> str:
-        """The sites that the data names, else an even deal."""
-        named = not isinstance(self.value, str) and self.value.names_sites
+        """A client for each sensor; of a graph the sites that the data names, else an even deal."""
+        if self.kind == "sensors":
+            return "sensors"
+        named = isinstance(self.value, Graph | Description) and self.value.names_sites
         return "column" if named else "label_dirichlet"
 
     @property
@@ -46,7 +65,8 @@ class DataSource:
 
 def data_source(data: Any) -> DataSource:
     """What a user gave: the name of a data set, the path of a file (.yaml: a description of one's own files,
-    .pt: a PyG `Data`, .graphml), a description as a mapping, a `Graph`, a PyG `Data` or a networkx graph.
+    .pt: a PyG `Data`, .graphml), a description as a mapping, a `Graph`, a PyG `Data`, a networkx graph or
+    `Sensors`.
 
     Raises InputError for anything else, and for a file that cannot be used."""
     if isinstance(data, DataSource):
@@ -57,7 +77,7 @@ def data_source(data: Any) -> DataSource:
         data = describe(data, Path(), "the data's description")
     if isinstance(data, Description):
         return DataSource(data, data.to_json())
-    return DataSource(_graph(data), None)
+    return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
 
 
 def _graph(data: Any) -> Graph:
@@ -70,7 +90,7 @@ def _graph(data: Any) -> Graph:
         return from_networkx(data)
     raise InputError(
         f"data of type {type(data).__name__} cannot be used; give the name of a data set, the path of a "
-        "description, a graphfed Graph, a PyG Data or a networkx graph"
+        "description, a graphfed Graph or Sensors, a PyG Data or a networkx graph"
     )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.plan import (
     Row,
     chosen_seeds,
@@ -35,7 +36,7 @@ from graphfed.experiment.plan import (
 )
 from graphfed.experiment.progress import human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json, read_manifest
-from graphfed.experiment.run import Inputs, Result, execute, keep_partition, now, write_manifest
+from graphfed.experiment.run import Result, execute, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
@@ -158,7 +159,8 @@ def sweep(
     GraphfedError when no trial gave finite predictions."""
     grid, drawn = _grid(grid), {key: _range(key, value) for key, value in (ranges or {}).items()}
     count = _trial_count(grid, drawn, trials)
-    options = {**options, "data": data_source(options.get("data", "digits"))}
+    if options.get("data") is not None:
+        options = {**options, "data": data_source(options["data"])}  # files are read once
     configs = {
         seed: make_config(method, **options, seed=seed, settings=settings) for seed in chosen_seeds(seeds)
     }

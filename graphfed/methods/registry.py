@@ -24,6 +24,8 @@ METHODS: dict[str, str] = {
     "lumos": "graphfed.methods.lumos",
     "lpgnn": "graphfed.methods.lpgnn",
     "naive_fedgnn": "graphfed.methods.naive_fedgnn",
+    "last_value": "graphfed.methods.last_value",
+    "historical_average": "graphfed.methods.historical_average",
 }
 
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
