@@ -149,7 +149,9 @@ class RunConfig:
         own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
         default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
         chosen = dataclasses.asdict(self.training)
-        return {key: value for key, value in chosen.items() if key != "seed" and value != default[key]}
+        # What learns nothing is the same after any number of rounds.
+        left_out = ("seed",) if self.method.model else ("seed", "rounds")
+        return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
 def make_config(
