@@ -19,10 +19,9 @@ from graphfed.data.splits import make_split
 from graphfed.data.windows import make_time_split
 from graphfed.errors import InputError, shown
 from graphfed.experiment.config import RunConfig, data_setting_names, make_config, setting_names
-from graphfed.experiment.run import (
-    Inputs,
+from graphfed.experiment.graph_inputs import (
+    GraphInputs,
     check_graph,
-    check_inputs,
     check_split,
     deal,
     load_graph,
@@ -31,7 +30,7 @@ from graphfed.experiment.run import (
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import DataSource, data_source, sensors_of
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 
 __all__ = ["Inspection", "SensorInspection", "inspect"]
 
@@ -118,7 +117,7 @@ def inspect(
     if settings is not None and not isinstance(settings, Mapping):
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     source = data_source(data)
-    if source.task == "forecasting":
+    if source.kind == "sensors":
         return _inspect_sensors(source, clients, partition, split, data_dir, settings)
     assert not isinstance(source.value, Sensors | SensorDescription)
     options: dict[str, Any] = {
@@ -135,7 +134,7 @@ def inspect(
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings or {})
     dealt = deal(config, graph) if asked else None
-    inputs = Inputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
+    inputs = GraphInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
     return Inspection(
         graph=graph,
         partition=dealt,
@@ -188,7 +187,7 @@ def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
 
 def _problem(
     name: str,
-    inputs: Inputs,
+    inputs: GraphInputs,
     graph_problem: str | None,
     split_problem: str | None,
     options: Mapping[str, Any],
@@ -201,7 +200,7 @@ def _problem(
         check_graph(config, inputs.graph)
         if split_problem is not None:
             return split_problem
-        check_inputs(config, inputs)
+        inputs.check(config)
     except InputError as error:
         return str(error)
     return None
@@ -233,7 +232,7 @@ def _inspect_sensors(
         split=split if cut is None else cut.name,
         split_problem=problem,
         methods={
-            name: f"{name} is for graphs" if source.task not in get_method(name).tasks else problem
+            name: problem if FORECASTING in get_method(name).tasks else f"{name} is for graphs"
             for name in METHODS
         },
     )

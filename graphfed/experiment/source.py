@@ -14,8 +14,17 @@ from graphfed.data.own_sensors import load_sensors
 from graphfed.data.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.methods.tasks import FORECASTING, TASKS
 
-__all__ = ["DataSource", "data_source", "described", "sensors_of"]
+__all__ = ["DEFAULT_DATA", "DataSource", "data_source", "default_data", "described", "sensors_of"]
+
+#: What is trained on where nobody says, by kind.
+DEFAULT_DATA = {"graph": "digits", "sensors": "roads"}
+
+
+def default_data(task: str) -> str:
+    """The data set of a task where nobody names one; of what is no task (others refuse it), a graph."""
+    return DEFAULT_DATA[TASKS[task].data if task in TASKS else "graph"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +38,22 @@ class DataSource:
     source: Any
 
     @property
-    def task(self) -> str:
-        """What it is for: "classification", as of every graph, or "forecasting"."""
-        if isinstance(self.value, str):
-            return DATASETS[self.value].task
-        return "forecasting" if isinstance(self.value, Sensors | SensorDescription) else "classification"
-
-    @property
     def name(self) -> str:
         """For people."""
         return self.value if isinstance(self.value, str) else self.value.name
 
     @property
+    def kind(self) -> str:
+        """What it is: "graph" or "sensors" (`TaskSpec.data`)."""
+        if isinstance(self.value, str):
+            return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
+        return "sensors" if isinstance(self.value, Sensors | SensorDescription) else "graph"
+
+    @property
     def default_partition(self) -> str:
-        """The sites that the data names, else an even deal."""
+        """A client for each sensor; of a graph the sites that the data names, else an even deal."""
+        if self.kind == "sensors":
+            return "sensors"
         named = isinstance(self.value, Graph | Description) and self.value.names_sites
         return "column" if named else "label_dirichlet"
 
