@@ -49,18 +49,26 @@ POINTS, DOTS = 200, 500
 NAMED_SITES = 12
 
 
-def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, scored: str = "vertices") -> str:
+def curves(
+    rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, scored: str = "vertices", unit: str = ""
+) -> str:
     """Validation metric by round. rows: label -> {round: value} for each seed; the line is the mean over
-    seeds, the band its sample standard deviation."""
+    seeds, the band its sample standard deviation. A row with one round is a level: a dashed line. unit: of an
+    error; its first rounds, when nothing is learned yet, may lie above the frame."""
 
     def draw() -> Any:
         figure = new_figure(2.9 + legend_height(list(rows)))
         ax = figure.add_subplot()
+        means = []
         for i, (label, runs) in enumerate(rows.items()):
             colour = SERIES[i % len(SERIES)]
             shared = sorted(set.intersection(*(set(run) for run in runs)))
             values = np.array([[run[r] for r in shared] for run in runs])
             mean = values.mean(0)
+            means.append(mean)
+            if len(shared) == 1:
+                ax.axhline(mean[0], color=colour, label=short(label), linewidth=1.4, linestyle="--")
+                continue
             ax.plot(
                 shared, mean, color=colour, label=short(label),
                 linewidth=1.6, marker=MARKERS[i % len(MARKERS)],
@@ -69,9 +77,12 @@ def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, score
             if len(runs) > 1:
                 spread = values.std(0, ddof=1)
                 ax.fill_between(shared, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-        ax.set_xlabel("communication round")
+        above = unit and _leave_out_first_rounds(ax, means)
+        ax.set_xlabel("communication round" + (" (the first lie above the frame)" if above else ""))
         ax.xaxis.set_major_locator(locator(8, integer=True))
-        ax.set_ylabel(f"{metric}, validation {scored}")
+        ax.set_ylabel(
+            short(f"validation {metric} ({unit})", 36) if unit else f"{metric}, validation {scored}"
+        )
         ax.margins(x=0.01)
         add_legend(figure, list(rows))
         return figure
@@ -79,9 +90,23 @@ def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, score
     return svg(draw, f"{metric} by round")
 
 
-def score_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], metric: str) -> str:
+def _leave_out_first_rounds(ax: Any, means: Sequence[np.ndarray]) -> bool:
+    """Whether the first rounds' errors are so large that the later ones would be one line; then they are left
+    out of the frame."""
+    later = np.concatenate([mean[len(mean) // 5 :] for mean in means])
+    low, high = later.min(), later.max()
+    top = high + 0.2 * max(high - low, 0.05 * high)
+    if max(mean.max() for mean in means) <= top + 2 * (high - low):
+        return False
+    ax.set_ylim(low - (top - high), top)
+    return True
+
+
+def score_against_bytes(
+    rows: Sequence[tuple[str, float, float, float | None]], metric: str, unit: str | None = None
+) -> str:
     """What a test metric cost: (label, bytes, mean, deviation) of each row; rows that sent nothing are at the
-    left."""
+    left. unit: of an error, "" where it is not known; None: the metric is a share, drawn in percent."""
     from graphfed.experiment.progress import human_bytes
 
     def draw() -> Any:
@@ -90,9 +115,10 @@ def score_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], 
         ax = figure.add_subplot()
         sent = [crossed for _, crossed, _, _ in rows if crossed]
         nothing = min(sent) / 8 if sent else 1.0
+        scale = 100 if unit is None else 1
         for i, (label, crossed, mean, std) in enumerate(rows):
             ax.errorbar(
-                crossed or nothing, 100 * mean, None if std is None else 100 * std,
+                crossed or nothing, scale * mean, None if std is None else scale * std,
                 fmt=MARKERS[i % len(MARKERS)], color=SERIES[i % len(SERIES)], capsize=3, markersize=7,
                 label=short(label),
             )  # fmt: skip
@@ -106,7 +132,8 @@ def score_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], 
         ax.set_xticks([nothing, *ticks], ["nothing", *(human_bytes(t) for t in ticks)])
         ax.margins(x=0.12, y=0.15)
         ax.set_xlabel("bytes of set-up and training, mean of a run")
-        ax.set_ylabel(f"test {metric}, percent")
+        told = "percent" if unit is None else unit
+        ax.set_ylabel(short(f"test {metric}, {told}" if told else f"test {metric}", 36))
         add_legend(figure, labels)
         return figure
 

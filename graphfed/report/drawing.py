@@ -23,6 +23,7 @@ __all__ = [
     "add_legend",
     "any_script",
     "grouped",
+    "legend_columns",
     "legend_height",
     "locator",
     "new_figure",
