@@ -69,18 +69,18 @@ def forecasts_against_truth(
     def draw() -> Any:
         horizon = chosen[0][1].forecast.shape[1]
         steps = list(dict.fromkeys((1, max(1, horizon // 2), horizon)))
-        labels = ["readings", *(f"forecast {ahead(h * step_minutes)} before" for h in steps)]
-        figure = new_figure(0.7 + 1.55 * len(chosen) + legend_height(labels))
+        labels = ["readings", *(f"{ahead(h * step_minutes)} ahead" for h in steps)]
+        figure = new_figure(0.7 + 1.7 * len(chosen) + legend_height(labels))
         axes = np.atleast_1d(figure.subplots(len(chosen), 1, sharex=True))
         for ax, (title, one) in zip(axes, chosen, strict=True):
             at, truth = _inside(span, *one.at(1, step_minutes)[::2])
-            ax.plot(at, truth, color=INK, linewidth=1.3, label=labels[0])
+            ax.plot(at, truth, color=INK, linewidth=1.2, label=labels[0], zorder=3)
             alone = _alone(truth)
-            ax.plot(at[alone], truth[alone], ".", color=INK, markersize=2.5)
+            ax.plot(at[alone], truth[alone], ".", color=INK, markersize=2.5, zorder=3)
             for i, h in enumerate(steps):
                 at, forecast = _inside(span, *one.at(h, step_minutes)[:2])
                 ax.plot(
-                    at, forecast, color=SERIES[i], linewidth=1.1, linestyle=("-", "--", "-.")[i],
+                    at, forecast, color=SERIES[i], linewidth=1.0, alpha=0.9, linestyle=("-", "--", "-.")[i],
                     label=labels[i + 1],
                 )  # fmt: skip
             ax.set_title(short(title, 60), loc="left", fontsize=10)
@@ -139,19 +139,22 @@ def _weekday(day: np.datetime64) -> str:
 
 def error_by_horizon(
     rows: Mapping[str, Sequence[Mapping[str, Sequence[float]]]],
+    among: Sequence[str],
     metrics: Mapping[str, str],
     step_minutes: int,
     unit: str,
 ) -> str:
     """Test errors by how far ahead a forecast is. rows: label -> for each seed the errors [n] by metric; a
-    line is the mean over seeds, its band their sample standard deviation. metrics: key -> name to show."""
+    line is the mean over seeds, its band their sample standard deviation. among: all labels, by
+    whose places lines have the colours of other charts. metrics: key -> name to show."""
 
     def draw() -> Any:
         labels = list(rows)
         figure = new_figure(2.7 + legend_height(labels))
         axes = figure.subplots(1, len(metrics), squeeze=False)[0]
         for ax, (metric, called) in zip(axes, metrics.items(), strict=True):
-            for i, (label, runs) in enumerate(rows.items()):
+            for label, runs in rows.items():
+                i = among.index(label)
                 values = np.array([run[metric] for run in runs], dtype=float)
                 minutes = step_minutes * np.arange(1, values.shape[1] + 1)
                 mean = values.mean(0)
@@ -214,7 +217,7 @@ def error_map(
         handles = _class_handles(limits, classes, rmse, observed, unit)
         figure = new_figure(0.75 + (WIDTH - 0.7) * ratio + legend_height([h.get_label() for h in handles]))
         ax = figure.add_subplot()
-        ax.set_aspect("equal", adjustable="datalim")
+        ax.set_aspect("equal")
         heaviest = edges[np.argsort(-edges[:, 2], kind="stable")[:DRAWN_EDGES]]
         pairs = np.unique(np.sort(heaviest[:, :2].astype(int), 1), axis=0)
         ax.add_collection(LineCollection(place[pairs], colors=MUTED, linewidths=0.5, alpha=0.45, zorder=1))
@@ -262,10 +265,12 @@ def _classes(rmse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not known.any():
         return np.zeros(1), np.full(len(rmse), -1)
     low, high = float(rmse[known].min()), float(rmse[known].max())
-    limits = np.asarray(locator(CLASSES).tick_values(low, high), dtype=float)
-    limits = limits[np.searchsorted(limits, low, "right") - 1 : np.searchsorted(limits, high, "left") + 1]
-    if len(limits) > CLASSES + 1 or len(limits) < 2:
-        limits = np.linspace(low, high if high > low else low + 1, CLASSES + 1)
+    for bins in range(CLASSES, 0, -1):
+        limits = np.asarray(locator(bins).tick_values(low, high), dtype=float)
+        first, last = np.searchsorted(limits, low, "right") - 1, np.searchsorted(limits, high, "left")
+        limits = limits[first : max(last, first + 1) + 1]
+        if len(limits) <= CLASSES + 1:
+            break
     found = np.clip(np.searchsorted(limits, np.where(known, rmse, low), "right") - 1, 0, len(limits) - 2)
     return limits, np.where(known, found, -1)
 
@@ -370,15 +375,17 @@ def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, 
 # ---- rounds ------------------------------------------------------------------------------------------------
 
 
-def bytes_by_round(lines: Mapping[str, Mapping[int, int]]) -> str:
-    """Bytes that have crossed by the end of each round, by label: round -> bytes; round 0 is the set-up."""
+def bytes_by_round(lines: Mapping[str, Mapping[int, int]], among: Sequence[str]) -> str:
+    """Bytes that have crossed by the end of each round, by label: round -> bytes; round 0 is the set-up.
+    among: all labels, by whose places lines have the colours of other charts."""
     from graphfed.experiment.progress import human_bytes
 
     def draw() -> Any:
         labels = list(lines)
         figure = new_figure(2.6 + legend_height(labels))
         ax = figure.add_subplot()
-        for i, (label, crossed) in enumerate(lines.items()):
+        for label, crossed in lines.items():
+            i = among.index(label)
             ax.plot(
                 list(crossed), list(crossed.values()), color=SERIES[i % len(SERIES)], label=short(label),
                 linewidth=1.6, linestyle=LINES[i // len(SERIES) % 4], marker=MARKERS[i % len(MARKERS)],

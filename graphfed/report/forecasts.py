@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.sensor_overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report import forecast_charts as charts
@@ -18,7 +17,7 @@ from graphfed.report.forecast_table import (
 )
 from graphfed.report.read import Run, Subject
 
-__all__ = ["caveats", "charts_of", "errors_of", "facts", "sensors_of", "what_is_forecast"]
+__all__ = ["bytes_by_round", "caveats", "charts_of", "errors_of", "facts", "sensors_of", "what_is_forecast"]
 
 
 def sensors_of(run: Run) -> Mapping[str, Any] | None:
@@ -105,10 +104,31 @@ def caveats(subject: Subject, errors: Errors) -> list[str]:
 
 
 def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """An overview's numbers, with those of training."""
-    observed = told["sensors"]["observed"]
-    more = [] if all(observed) else [("sensors trained on", f"{sum(observed):,} of {len(observed):,}")]
-    return [*sensor_facts(told), *more]
+    """An overview's numbers, in words and for people."""
+    each, windows, step = told["sensors"], told["windows"], told["step_minutes"]
+    ids, missing, observed = each["ids"], each["missing"], each["observed"]
+    worst = int(np.argmax(missing))
+    share = f"{100 * float(np.mean(missing)):.1f} %"
+    if missing[worst]:
+        share += f"; of sensor {ids[worst]}, which has the most, {100 * missing[worst]:.1f} %"
+    neighbours = {end for sender, receiver, _ in told["edges"] for end in (sender, receiver)}
+    every = f", one of every {windows['every']} of them" if windows["every"] != 1 else ""
+    found = [
+        ("sensors", f"{len(ids):,}"),
+        ("what is read", str(told["quantity"])),
+        ("steps", f"{told['steps']:,}, every {charts.ahead(step)}, from {told['start'].replace('T', ' ')}"),
+        ("missing readings", share),
+        ("edges", f"{len(told['edges']):,}, directed"),
+        ("sensors without a neighbour", f"{len(ids) - len(neighbours):,}"),
+        (
+            "windows",
+            f"{windows['lags']} steps in, {windows['horizon']} out: {windows['train']:,} to train on{every}, "
+            f"{windows['val']:,} to select on, {windows['test']:,} to test on",
+        ),
+    ]
+    if not all(observed):
+        found.append(("sensors trained on", f"{sum(observed):,} of {len(observed):,}"))
+    return [*found, *([("note", str(told["note"]))] if told.get("note") else [])]
 
 
 # ---- what is drawn -----------------------------------------------------------------------------------------
@@ -127,12 +147,14 @@ def charts_of(subject: Subject, shown: Run, errors: Errors) -> dict[str, str]:
     rows = {label: runs for label, runs in rows.items() if _drawable(runs, metrics)}
     if rows and step is not None:
         named = {metric: errors.name(metric) for metric in metrics}
-        drawn["horizon"] = charts.error_by_horizon(rows, named, step, errors.unit)
+        drawn["horizon"] = charts.error_by_horizon(rows, list(subject.rows), named, step, errors.unit)
     if told is not None and "deployment" not in shown.manifest:  # their forecasts are at the sites
         drawn |= _sensor_charts(shown, told, errors)
-    crossed = _bytes_by_round(subject)
+    crossed = bytes_by_round(subject)
     if crossed:
-        drawn["rounds"] = charts.bytes_by_round(crossed)
+        drawn["rounds"] = charts.bytes_by_round(
+            crossed, list(subject.rows if subject.comparison else crossed)
+        )
     return drawn
 
 
@@ -176,7 +198,7 @@ DIRECTIONS = {
 }
 
 
-def _bytes_by_round(subject: Subject) -> dict[str, dict[int, int]]:
+def bytes_by_round(subject: Subject) -> dict[str, dict[int, int]]:
     """Bytes of set-up (round 0) and training by the end of each round: of one run by direction, of several
     rows in all, of their first seeds. Rows in which nothing crosses are left out."""
     lines: dict[str, dict[int, int]] = {}

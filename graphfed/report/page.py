@@ -159,6 +159,7 @@ def render(subject: Subject, device: int | None = None) -> str:
         comparison=comparison,
         task=_task(result.task),
         called=figures.called,
+        unit=f", in {figures.unit}," if isinstance(figures, Errors) and figures.unit else "",
         scores=None if comparison is not None else _scores(first, figures),
         charts=_charts(subject, figures),
         shown=_best_row(subject, figures),
@@ -192,17 +193,14 @@ def _answer(subject: Subject, figures: Figures) -> str:
     """One sentence: the result, with its spread and the row that bounds it."""
     result = subject.first.result
     metric, called = figures.metric, figures.called
-    what = (
-        f" of its forecasts of {forecasts.what_is_forecast(subject.first)},"
-        if isinstance(figures, Errors)
-        else ""
-    )
+    errors = isinstance(figures, Errors)
+    what = forecasts.what_is_forecast(subject.first) if errors else ""
     if subject.comparison is None:
-        reached = figures.told(metric, result.test.get(metric))
+        reached = f"{called} of {figures.told(metric, result.test.get(metric))}"
+        does = f"forecasts {what}, with a test {reached}" if errors else f"reached a test {reached}"
         return (
-            f"{result.method} reached a test {called}{what} of {reached}{_as_read(result.test, figures)} on "
-            f"{result.dataset}, dealt over {result.clients} sites, with seed {result.seed}; "
-            f"{human_bytes(result.bytes['total'])} crossed."
+            f"{result.method} {does}{_as_read(result.test, figures)} on {result.dataset}, dealt over "
+            f"{result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} crossed."
         )
     scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
     if not scored:
@@ -210,11 +208,8 @@ def _answer(subject: Subject, figures: Figures) -> str:
     federated = [row for row in scored if _federated(row)]
     best = _best(federated or scored, "test", figures)
     who = "Of the rows in which sites work together," if federated else "Sites work together in no row;"
-    most = "smallest" if isinstance(figures, Errors) else "highest"
-    text = (
-        f"{who} {best['label']} has the {most} mean test {called}"
-        f"{what.removesuffix(',')}: {_told(best, figures)}"
-    )
+    does = f"forecasts {what}, with the smallest" if errors else "has the highest"
+    text = f"{who} {best['label']} {does} mean test {called}: {_told(best, figures)}"
     others = [
         f"{row['label']} {_told(row, figures)}" for row in scored if row is not best and not _federated(row)
     ]
@@ -553,8 +548,8 @@ def _result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     task = _task(subject.first.result.task)
     unit = (figures.unit or "unit of the readings") if isinstance(figures, Errors) else None
     lines = {label: [_curve(run, figures.metric) for run in runs] for label, runs in subject.rows.items()}
-    # A row is drawn over the rounds in which every seed was evaluated. Of shares it must be more than a point;
-    # a forecast that learns nothing is a level that the others have to reach.
+    # A row is drawn over the rounds in which every seed was evaluated. Of shares it must be more than a
+    # point; a forecast that learns nothing is a level that the others have to reach.
     shared = {label: len(set.intersection(*(set(run) for run in runs))) for label, runs in lines.items()}
     least = 1 if unit else 2
     lines = {label: runs for label, runs in lines.items() if shared[label] >= least}
