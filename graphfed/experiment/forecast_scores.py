@@ -147,7 +147,7 @@ def scored(sums: Tensor) -> Scored:
 
 def bits_of(network: Network) -> dict[str, str | None]:
     """Which sensors take part, as `plan` tells it."""
-    return {"roster": None if network.observed.all() else roster_code(network.observed)}
+    return {"roster": None if network.split.observed.all() else roster_code(network.split.observed)}
 
 
 # ---- the evaluation ----------------------------------------------------------------------------------------

@@ -329,7 +329,7 @@ def _round(
     with taking_part(fed, present), fed.phase("train", round=number):
         state = method.round(fed, run.state, config, number)
     # What only the next round needs is of the newest round in every state, so that nothing is held twice.
-    newest = {name: state.values[name] for name in method.scratch}
+    newest = {name: state.values[name] for name in method.scratch if name in state.values}
     best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
     run = replace(run, number=number + 1, decision=None, state=state, best=best)
     if number % config.eval_every != 0 and number != config.rounds:

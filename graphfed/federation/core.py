@@ -445,22 +445,38 @@ class Federation(OfTheProgram):
         self._all_present(name)
         return self._own_rows(x, Transfer(name, "gather", self._flow, protection, grad, wrap))
 
-    def collect(self, x: Located, *, name: str, protection: str = "clear") -> Located:
+    def collect(
+        self,
+        x: Located,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
         """Clients to server: a row of every client that takes part, [P_h, ...] at each host -> [P, ...] in
-        client order. No gradient comes back."""
+        client order."""
         self._expect(x, CLIENTS, name)
-        return self._own_rows(x, Transfer(name, "gather", self._flow, protection, False))
+        return self._own_rows(x, Transfer(name, "gather", self._flow, protection, grad, wrap))
 
-    def scatter(self, x: Located, *, name: str, protection: str = "clear") -> Located:
+    def scatter(
+        self,
+        x: Located,
+        *,
+        name: str,
+        protection: str = "clear",
+        grad: bool = True,
+        wrap: Wrapper | None = None,
+    ) -> Located:
         """Server to clients: to every client that takes part a row of its own, `x` [P, ...] in client order
-        -> [P_h, ...] at each host. No gradient comes back."""
+        -> [P_h, ...] at each host."""
         self._expect(x, SERVER, name)
         sizes = {h: len(self._present_in(h)) for _, h in self._down}
         messages: dict[Pair, Any] = {}
         for value in x.parts:
             check_rows(value, sum(sizes.values()), f"transfer {name!r}: {x.name!r}", "the clients are")
             messages = dict(zip(self._down, pay.split_rows(value, list(sizes.values())), strict=True))
-        transfer = Transfer(name, "scatter", self._flow.back, protection, False)
+        transfer = Transfer(name, "scatter", self._flow.back, protection, grad, wrap)
         got = self._move(transfer, messages, self._down)
         for (_, h), rows in got.items():
             check_rows(rows, sizes[h], f"transfer {name!r}: from the server", "its clients are")

@@ -78,7 +78,8 @@ def secure_sum(
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
     def crossing(step: str) -> dict[str, Any]:
-        return {"name": f"{name}/{step}", "protection": "simulated" if simulated else PROTECTION[step]}
+        protection = "simulated" if simulated else PROTECTION[step]
+        return {"name": f"{name}/{step}", "protection": protection, "grad": False}
 
     present, ids = fed.present(), fed.client_ids()
     scale = present if scale is None else scale
@@ -87,7 +88,7 @@ def secure_sum(
 
     keys = fed.collect(fed.clients.run(advertise, clients), **crossing("keys"))
     all_keys = fed.server.run(list_keys, server, keys)
-    all_keys = fed.broadcast(all_keys, **crossing("all_keys"), grad=False)
+    all_keys = fed.broadcast(all_keys, **crossing("all_keys"))
 
     sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **crossing("sealed_shares"))
     for_you = fed.scatter(fed.server.run(forward, server, sealed), **crossing("for_you"))
@@ -95,7 +96,7 @@ def secure_sum(
     masked = fed.clients.run(mask, clients, for_you, x, scale, present, terms)
     masked = fed.collect(masked, **crossing("masked"))
     survivors = fed.server.run(add_masked, server, masked)
-    survivors = fed.broadcast(survivors, **crossing("survivors"), grad=False)
+    survivors = fed.broadcast(survivors, **crossing("survivors"))
 
     shares = fed.collect(fed.clients.run(unmask, clients, survivors), **crossing("unmask"))
     result: Located = fed.server.run(open_sum, server, shares, like)

@@ -34,6 +34,7 @@ __all__ = [
     "make_series",
     "save_network",
     "save_series",
+    "starts_of",
     "windows",
 ]
 
@@ -72,15 +73,8 @@ class Series:
         return (minute % MINUTES_PER_DAY).to(self.readings.dtype) / MINUTES_PER_DAY
 
     def starts(self, target: str) -> Tensor:
-        """The first step of each window of "train", "val", "test" or "all" (val and test), [W] int64."""
-        s = self.split
-        first, end, step = {
-            "train": (0, s.train, s.every),
-            "val": (s.train, s.train + s.val, 1),
-            "test": (s.train + s.val, s.train + s.val + s.test, 1),
-            "all": (s.train, s.train + s.val + s.test, 1),
-        }[target]
-        return torch.arange(first, end, step, device=self.readings.device)
+        """The first step of each window of a target, [W] int64 (see `starts_of`)."""
+        return starts_of(self.split, target).to(self.readings.device)
 
     @property
     def training_steps(self) -> int:
@@ -103,11 +97,14 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What the server knows of the sensors: edges, self loops among them, whose vertices are the clients; and
-    which sensors take part in training and validation, observed [S] bool."""
+    """What the server knows of the sensors, and nothing that they have read: edges, self loops among them,
+    whose vertices are the clients; split, whose `observed` [S] says which take part in training and
+    validation; and the times of the readings (see `Series`)."""
 
     edges: Edges
-    observed: np.ndarray
+    first_minute: int
+    step_minutes: int
+    split: TimeSplit
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,18 @@ class SensorData:
 
     series: Located
     network: Located
+
+
+def starts_of(split: TimeSplit, target: str) -> Tensor:
+    """The first step of each window of "train" (those that are trained on), "val", "test" or "all" (val and
+    test), [W] int64."""
+    first, end, step = {
+        "train": (0, split.train, split.every),
+        "val": (split.train, split.train + split.val, 1),
+        "test": (split.train + split.val, split.train + split.val + split.test, 1),
+        "all": (split.train, split.train + split.val + split.test, 1),
+    }[target]
+    return torch.arange(first, end, step)
 
 
 def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
@@ -136,15 +145,12 @@ def make_series(
             f"clients must be some of the sensors 0..{sensors.num_sensors - 1}, ascending, each once; got "
             f"{chosen[:10]}"
         )
-    start = np.datetime64(sensors.start, "m")
-    # 1970-01-01, where numpy counts from, was a Thursday.
-    minute = (int(start.astype(np.int64)) + 3 * MINUTES_PER_DAY) % (7 * MINUTES_PER_DAY)
     readings = np.ascontiguousarray(sensors.readings[:, chosen].T)
     return Series(
         clients=tuple(int(k) for k in chosen),
         readings=torch.from_numpy(readings).to(device, torch.get_default_dtype()),
         missing=torch.from_numpy(np.ascontiguousarray(sensors.missing[:, chosen].T)).to(device),
-        first_minute=minute,
+        first_minute=_first_minute(sensors),
         step_minutes=sensors.step_minutes,
         split=replace(split, observed=split.observed[chosen]),
     )
@@ -152,7 +158,15 @@ def make_series(
 
 def make_network(sensors: Sensors, split: TimeSplit, *, device: torch.device | str = "cpu") -> Network:
     """The network of all sensors."""
-    return Network(make_edges(sensors.adjacency).to(device), split.observed)
+    edges = make_edges(sensors.adjacency).to(device)
+    return Network(edges, _first_minute(sensors), sensors.step_minutes, split)
+
+
+def _first_minute(sensors: Sensors) -> int:
+    """Of the week."""
+    start = np.datetime64(sensors.start, "m")
+    # 1970-01-01, where numpy counts from, was a Thursday.
+    return (int(start.astype(np.int64)) + 3 * MINUTES_PER_DAY) % (7 * MINUTES_PER_DAY)
 
 
 # ---- files: what one process of a run reads, and all it reads ----------------------------------------------
@@ -175,13 +189,24 @@ def save_series(series: Series, path: Path) -> None:
         "observed": series.split.observed,
         "clients": np.array(series.clients, dtype=np.int64),
     }
-    told = {
-        "first_minute": series.first_minute,
-        "step_minutes": series.step_minutes,
-        "name": series.split.name,
-    }
-    told |= {key: getattr(series.split, key) for key in _SPLIT}
-    write_tensors(path, arrays, {"series": json.dumps(told)})
+    write_tensors(path, arrays, {"series": json.dumps(_times(series))})
+
+
+def _times(known: Series | Network) -> dict[str, Any]:
+    """When readings are made, and which windows of them are for what."""
+    told = {"first_minute": known.first_minute, "step_minutes": known.step_minutes, "name": known.split.name}
+    return told | {key: getattr(known.split, key) for key in _SPLIT}
+
+
+def _split_from(told: dict[str, Any], observed: np.ndarray) -> TimeSplit | None:
+    """The split in `_times`; None where these are no times."""
+    numbers = [told.get(key) for key in ("first_minute", "step_minutes", *_SPLIT)]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    if not whole or not isinstance(told.get("name"), str):
+        return None
+    if min(told[key] for key in ("step_minutes", "lags", "horizon", "every")) < 1:
+        return None
+    return TimeSplit(name=told["name"], observed=observed, **{key: told[key] for key in _SPLIT})
 
 
 def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
@@ -189,28 +214,21 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
     go together."""
     arrays, told = _read(path, "series", _SERIES)
     clients, steps = arrays["readings"].shape
-    numbers = [told.get(key) for key in ("first_minute", "step_minutes", *_SPLIT)]
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
-    ids = arrays["clients"]
+    ids, split = arrays["clients"], _split_from(told, arrays["observed"])
     fits = (
-        whole
+        split is not None
         and arrays["missing"].shape == (clients, steps)
         and len(arrays["observed"]) == len(ids) == clients > 0
         and ids.min() >= 0
         and bool((np.diff(ids) > 0).all())
         and bool(np.isfinite(arrays["readings"]).all())
+        and split.train + split.val + split.test + split.lags + split.horizon - 1 <= steps
     )
-    if not fits or not isinstance(told.get("name"), str):
+    if not fits:
         raise InputError(
             f"{path} is not a whole file of series: its columns do not go together; write it again"
         )
-    split = TimeSplit(name=told["name"], observed=arrays["observed"], **{key: told[key] for key in _SPLIT})
-    needed = split.train + split.val + split.test + split.lags + split.horizon - 1
-    if min(split.lags, split.horizon, split.every, told["step_minutes"]) < 1 or needed > steps:
-        raise InputError(
-            f"{path} is not a whole file of series: its windows cover {needed} steps and it has {steps}; "
-            "write it again"
-        )
+    assert split is not None
     return Series(
         clients=tuple(ids.tolist()),
         readings=torch.from_numpy(arrays["readings"]).to(device),
@@ -224,8 +242,8 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
 def save_network(network: Network, path: Path) -> None:
     """Write the server's network as one safetensors file."""
     arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
-    told = {"vertices": network.edges.num_vertices}
-    write_tensors(path, {**arrays, "observed": network.observed}, {"network": json.dumps(told)})
+    told = {"vertices": network.edges.num_vertices, **_times(network)}
+    write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(told)})
 
 
 def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
@@ -233,9 +251,10 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
     go together."""
     arrays, told = _read(path, "network", _NETWORK)
     sensors, edges = told.get("vertices"), len(arrays["sender"])
-    ends = (arrays["sender"], arrays["receiver"])
+    ends, split = (arrays["sender"], arrays["receiver"]), _split_from(told, arrays["observed"])
     fits = (
         isinstance(sensors, int)
+        and split is not None
         and len(arrays["receiver"]) == len(arrays["weight"]) == edges
         and len(arrays["observed"]) == sensors
         and all(end.min(initial=0) >= 0 and end.max(initial=-1) < sensors for end in ends)
@@ -247,10 +266,12 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
             f"{path} is not a whole network of sensors: its columns do not go together; write it again"
         )
     assert isinstance(sensors, int)
+    assert split is not None
     sender, receiver, weight = (
         torch.from_numpy(arrays[name]).to(device) for name in ("sender", "receiver", "weight")
     )
-    return Network(Edges(receiver, sender, weight, sensors), arrays["observed"])
+    graph = Edges(receiver, sender, weight, sensors)
+    return Network(graph, told["first_minute"], told["step_minutes"], split)
 
 
 def _read(

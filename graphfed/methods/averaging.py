@@ -48,7 +48,7 @@ def average(
     counts_of_own: Located,
     counts: Located,
     otherwise: Located,
-    config: AveragingConfig,
+    aggregation: str,
     *,
     name: str,
 ) -> Located:
@@ -57,11 +57,11 @@ def average(
 
     counts_of_own [K_h]: n_k at the clients; counts [K]: all of them at the server. Raises what `secure_sum`
     raises, and InputError where 1 or 2 clients with training vertices take part."""
-    if config.aggregation == "clear":
+    if aggregation == "clear":
         return fed.average(local, counts, otherwise=otherwise, name=name, grad=False)
     members = tuple(fed.roster.nonzero()[0].tolist())
     fed.server.run(enough_to_hide, counts, members)
-    simulated = config.aggregation == "simulated"
+    simulated = aggregation == "simulated"
     total = secure_sum(fed, local, counts_of_own, otherwise, name=name, simulated=simulated)
     mean: Located = fed.server.run(divide, total, counts, members, otherwise)
     return mean

@@ -99,7 +99,9 @@ def average_local_training(
     # w_{t+1} = sum_k (n_k / n) w_k over the clients that take part; w_t where none of them has a training
     # vertex
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = averaging.average(fed, local, counts, clients.counts, state.weights, config, name="update")
+    mean = averaging.average(
+        fed, local, counts, clients.counts, state.weights, config.aggregation, name="update"
+    )
     return mean, fed.keep_absent(optimizer, state.values["optimizer"])
 
 

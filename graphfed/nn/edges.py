@@ -1,11 +1,14 @@
 """The directed edges of one graph, sorted by receiver, as the server's networks take them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+
+from graphfed.nn.sparse import SparseMatrix, spmm
 
 __all__ = ["Edges", "induced", "make_edges"]
 
@@ -29,6 +32,42 @@ class Edges:
         """The same edges on another device."""
         receiver, sender = self.receiver.to(device), self.sender.to(device)
         return Edges(receiver, sender, self.weight.to(device), self.num_vertices)
+
+    def sum_by_receiver(self, values: Tensor) -> Tensor:
+        """The sums of values [E, ...] over the edges into every vertex, [V, ...], in one order on every
+        device. Differentiable."""
+        return self._sums(self._by_receiver, values)
+
+    def sum_by_sender(self, values: Tensor) -> Tensor:
+        """The sums of values [E, ...] over the edges out of every vertex, [V, ...]."""
+        return self._sums(self._by_sender, values)
+
+    def max_by_receiver(self, values: Tensor) -> Tensor:
+        """The largest of values [E, ...] over the edges into every vertex, [V, ...]; -inf without any. Not
+        differentiable."""
+        top = torch.segment_reduce(values.flatten(1), "max", offsets=self._by_receiver[0], unsafe=True)
+        return top.view(-1, *values.shape[1:])
+
+    def _sums(self, pattern: tuple[Tensor, Tensor], values: Tensor) -> Tensor:
+        # A product with a sparse matrix of ones adds each vertex's edges in a row: no atomic additions.
+        shape = (self.num_vertices, self.count)
+        ones = values.new_ones(self.count, requires_grad=False)
+        return spmm(SparseMatrix.from_csr(*pattern, ones, shape), values.flatten(1)).view(
+            -1, *values.shape[1:]
+        )
+
+    @cached_property
+    def _by_receiver(self) -> tuple[Tensor, Tensor]:
+        return self._pattern(self.receiver)
+
+    @cached_property
+    def _by_sender(self) -> tuple[Tensor, Tensor]:
+        return self._pattern(self.sender)
+
+    def _pattern(self, vertex: Tensor) -> tuple[Tensor, Tensor]:
+        """CSR pointers [V+1] and the edges [E] of every vertex."""
+        counts = torch.bincount(vertex, minlength=self.num_vertices)
+        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.argsort(vertex, stable=True)
 
 
 def make_edges(adjacency: sp.csr_matrix) -> Edges:

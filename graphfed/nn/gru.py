@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphfed.nn.recurrence import Cell, unroll
 from graphfed.random import fold, uniform, uniform_weights
 
 __all__ = ["Forecaster", "client_errors", "decode", "encode", "init", "taught_steps"]
@@ -68,17 +69,13 @@ def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
     return weights
 
 
-def encode(weights: Weights, x: Tensor, layers: int = 1) -> Tensor:
-    """The state after reading x [K, W, m, D] from zeros: [K, W, L*H]."""
-    states = []
-    sequence = list(x.unbind(2))
-    for layer in range(layers):
-        cell = _Cell(weights, f"encoder.{layer}")
-        h = x.new_zeros(*x.shape[:2], cell.hidden)
-        for t, frame in enumerate(sequence):
-            sequence[t] = h = cell.step(frame, h)
-        states.append(h)
-    return torch.cat(states, -1)
+def encode(weights: Weights, x: Tensor, layers: int = 1, products: torch.dtype | None = None) -> Tensor:
+    """The state after reading x [K, W, m, D] from zeros: [K, W, L*H].
+
+    products: the dtype that matrix products are made in, that of the weights if None."""
+    frames, cells = _columns(x, weights), _cells(weights, "encoder", layers)
+    start = [frames.new_zeros(len(frames), cell.hidden, frames.shape[-1]) for cell in cells]
+    return _rows(torch.cat(unroll(cells, start, frames, products=products), 1), x)
 
 
 def decode(
@@ -90,60 +87,57 @@ def decode(
     truth: Tensor | None = None,
     teach: Tensor | None = None,
     layers: int = 1,
+    products: torch.dtype | None = None,
 ) -> Tensor:
     """Forecasts [K, W, n] of the `horizon` = n steps after the frame `last` [K, W, D], from `state`
     [K, W, L*H].
 
     The first input is `last`; that of a later step is the forecast before it, with the covariates `later`
     [K or 1, W or 1, n-1, D-1] known for that forecast's time. Where `teach` [n-1] is true the `truth`
-    [K, W, n] of that time goes in, not the forecast (scheduled sampling)."""
-    cells = [_Cell(weights, f"decoder.{layer}") for layer in range(layers)]
-    h = list(state.chunk(layers, -1))
-    frame = last
-    later = later.expand(*last.shape[:2], horizon - 1, last.shape[2] - 1)
-    forecasts: list[Tensor] = []
-    for t in range(horizon):
-        if t:
-            taught = truth is not None and teach is not None and bool(teach[t - 1])
-            value = truth[..., t - 1] if taught else forecasts[-1]  # type: ignore[index]
-            frame = torch.cat([value[..., None], later[:, :, t - 1]], -1)
-        signal = frame
-        for layer, cell in enumerate(cells):
-            h[layer] = signal = cell.step(signal, h[layer])
-        readout = _product(signal, weights["readout.weight"]) + _per_client(weights["readout.bias"], 1)
-        forecasts.append(readout[..., 0])
-    return torch.stack(forecasts, -1)
+    [K, W, n] of that time goes in, not the forecast (scheduled sampling). products: as in `encode`."""
+    clients, windows, inputs = last.shape
+    taught = [False] * (horizon - 1) if truth is None or teach is None else teach.tolist()
+    value = last.new_zeros(clients, windows, horizon - 1) if truth is None else truth[..., :-1]
+    known = torch.cat([value[..., None], later.expand(clients, windows, horizon - 1, inputs - 1)], -1)
+    frames = _columns(torch.cat([last[:, :, None], known], 2), weights)
+    cells = _cells(weights, "decoder", layers)
+    states = _columns(state, weights).chunk(layers, 1)
+    weight, bias = weights["readout.weight"], weights["readout.bias"]
+    readout = _grouped(torch.cat([weight, bias[..., None]], -2))
+    own = [False, *(not each for each in taught)]
+    return _rows(unroll(cells, states, frames, readout, own, products)[0], last)
 
 
-class _Cell:
-    """One layer's weights, ready to multiply [K, W, .]."""
-
-    def __init__(self, weights: Weights, path: str) -> None:
-        self.input_weight, self.hidden_weight = (
-            weights[f"{path}.input_weight"],
-            weights[f"{path}.hidden_weight"],
-        )
-        self.input_bias = _per_client(weights[f"{path}.input_bias"], 1)
-        self.hidden_bias = _per_client(weights[f"{path}.hidden_bias"], 1)
-        self.hidden = self.hidden_weight.shape[-2]
-
-    def step(self, x: Tensor, h: Tensor) -> Tensor:
-        """h' of x [K, W, D] and h [K, W, H]."""
-        of_x = (_product(x, self.input_weight) + self.input_bias).chunk(3, -1)
-        of_h = (_product(h, self.hidden_weight) + self.hidden_bias).chunk(3, -1)
-        r, z = (of_x[0] + of_h[0]).sigmoid(), (of_x[1] + of_h[1]).sigmoid()
-        c = (of_x[2] + r * of_h[2]).tanh()
-        return c + z * (h - c)
+def _cells(weights: Weights, part: str, layers: int) -> list[Cell]:
+    """The layers of the encoder or the decoder as `unroll` takes them."""
+    cells = []
+    for layer in range(layers):
+        names = ("hidden_weight", "input_weight", "hidden_bias", "input_bias")
+        of_h, of_x, bias_h, bias_x = (weights[f"{part}.{layer}.{name}"] for name in names)
+        bias_h, bias_x = bias_h[..., None, :], bias_x[..., None, :]
+        hidden = of_h.shape[-2]
+        gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
+        both = torch.cat([of_h, of_x, bias_h + bias_x], -2)[..., gates]
+        alone = torch.cat([of_h, torch.zeros_like(of_x), bias_h], -2)[..., candidate]
+        inputs = torch.cat([of_x, bias_x], -2)[..., candidate]
+        cells.append(Cell(_grouped(torch.cat([both, alone], -1)), _grouped(inputs)))
+    return cells
 
 
-def _product(x: Tensor, weight: Tensor) -> Tensor:
-    """x [K, W, F] times weight [F, H] or [K, F, H]."""
-    return x @ weight
+def _grouped(weight: Tensor) -> Tensor:
+    """A weight [F, H] or [K, F, H] as [G, H, F], contiguous: one group if it is shared, else one a client."""
+    return weight.reshape(-1, *weight.shape[-2:]).transpose(1, 2).contiguous()
 
 
-def _per_client(bias: Tensor, shared_dim: int) -> Tensor:
-    """A bias that adds to [K, W, H]: one per client gets a dimension for the windows."""
-    return bias if bias.dim() == shared_dim else bias[:, None]
+def _columns(x: Tensor, weights: Weights) -> Tensor:
+    """Rows [K, W, ...] as columns of the groups, [G, ..., C]: G = 1 and C = K*W if weights are shared."""
+    shared = weights["readout.bias"].dim() == 1
+    return (x.reshape(1, -1, *x.shape[2:]) if shared else x).movedim(1, -1)
+
+
+def _rows(columns: Tensor, like: Tensor) -> Tensor:
+    """Columns [G, F, C] as rows [K, W, F] again, K and W as those of `like`."""
+    return columns.transpose(1, 2).reshape(*like.shape[:2], -1)
 
 
 def client_errors(forecast: Tensor, truth: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from graphfed.nn import graph_network as module
 from graphfed.nn.edges import Edges, induced, make_edges
 from graphfed.nn.graph_network import graph_network, init
 
@@ -51,7 +52,7 @@ def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Ten
             (r, s): torch.tensor([float(adjacency[s, r])]) for s, r in zip(senders, receivers, strict=True)
         }
         shared = torch.zeros(v.shape[2])
-        for layer in range(2):
+        for layer in range(sum(name.endswith("edge.0.weight") for name in weights)):
             path = f"layers.{layer}"
             new_edge = {
                 (r, s): mlp(weights, f"{path}.edge", torch.cat([vertex[r], vertex[s], e, shared]))
@@ -73,10 +74,16 @@ def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Ten
     return torch.stack(windows, 1)
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("loops", [True, False])
-def test_embeddings_and_gradients_are_those_of_the_equations_edge_by_edge(loops: bool) -> None:
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_embeddings_and_gradients_are_those_of_the_equations_edge_by_edge(
+    layers: int, loops: bool, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS", 30)  # two windows or three at a time
+    monkeypatch.setattr(module, "KEPT", kept)
     adjacency = random_adjacency(1, 6, loops=loops)
-    weights = init(5, hidden=3, width=7, out=4)
+    weights = init(5, hidden=3, width=7, out=4, layers=layers)
     v, upstream = draw(0, 6, 5, 3), draw(1, 6, 5, 3)
     found = []
     for forward, graph in ((graph_network, make_edges(adjacency)), (slow, adjacency)):
@@ -89,7 +96,7 @@ def test_embeddings_and_gradients_are_those_of_the_equations_edge_by_edge(loops:
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-10)
     for name in weights:
         expected = found[1][2][name]
-        if name.startswith("layers.1.global"):  # reaches nothing
+        if name.startswith(f"layers.{layers - 1}.global"):  # reaches nothing
             assert expected is None
             expected = torch.zeros_like(weights[name])
         torch.testing.assert_close(found[0][2][name], expected, rtol=1e-9, atol=1e-10)

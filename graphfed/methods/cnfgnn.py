@@ -1,0 +1,666 @@
+"""CNFGNN: Meng, Rambhatla and Liu, "Cross-node federated graph neural network for spatio-temporal data
+modeling", KDD 2021 (arXiv:2106.05223).
+
+    paper                   here
+    node i                  a client: one sensor with its series
+    x_i [m, D], y_i         Batch.x, Batch.truth: the standardised reading and the time of day; readings
+    theta_c, theta_c,i      weights (`nn.gru`): of all, or one set for each client
+    h_c,i                   hidden [P, W, H]
+    theta_GN                network (`nn.graph_network`), at the server only
+    h_G,c,i                 embeddings [P, W, H]
+    R_g, R_c, R_s           rounds, local_epochs, server_rounds
+    eta_c, eta_s            lr, server_lr
+
+Five ways to train the same networks (setting `strategy`; Section 3.2.3 and Table 10):
+
+    at_fedavg       Alg. 1 and 2, the paper's method: alternating training, clients' weights averaged
+    at              Alg. 1 without line 11: every client keeps weights of its own
+    sl              split learning: in every batch encodings go up, embeddings come down, and gradients of both
+                    go the other way
+    sl_fedavg       the same, and clients' weights are averaged after every round
+    centralised     every sensor sends its readings to the server, which trains by itself
+
+A round of AT + FedAvg sends 2 N W + (2 + 2 R_s) N S H numbers (N clients, W weights, S windows), one of SL
+4 N S H. Per server round AT sends (2 + 2 R_s) / R_s times N S H, which is less than SL's 4 from R_s = 2 on.
+
+Differs from the paper: the graph network steps down the mean over nodes, not the sum (line 27), as the authors'
+program does and Adam mostly hides. Weights of nodes are averaged alike, since all have as many windows (N_i / N).
+A missing reading is left out of losses unless missing=as_read, as the paper trains. The scale is a federated
+statistic. Every client draws the same order of windows."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+
+from graphfed.data.windows import TimeSplit
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located, as_leaves
+from graphfed.federation.series import Network, SensorData, Series, starts_of
+from graphfed.methods import averaging
+from graphfed.methods.averaging import check_aggregation
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.forecasting import (
+    MESSAGES,
+    Batch,
+    NeuralConfig,
+    Standardised,
+    Weights,
+    batch_of,
+    client_losses,
+    common_split,
+    decode,
+    descend,
+    encode,
+    expanded,
+    fit_scaler,
+    parts_of,
+    standardise,
+    step_down,
+    teaching,
+)
+from graphfed.methods.tasks import FORECASTING
+from graphfed.nn import gru
+from graphfed.nn.edges import Edges, induced
+from graphfed.nn.gru import Forecaster
+from graphfed.nn.optim import AdamState
+from graphfed.nn.precision import product_dtype
+from graphfed.nn.server_gnn import get_server_network
+from graphfed.random import fold, permutation
+
+__all__ = ["METHOD", "CNFGNNConfig"]
+
+ALTERNATING = ("at_fedavg", "at")
+#: Windows that are encoded, embedded and forecast at a time where nothing is learned.
+PART = 128
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class CNFGNNConfig(NeuralConfig):
+    layers: int = Field(default=1, ge=1, le=1, description="recurrent layers; the paper's network has one")
+    strategy: Literal["at_fedavg", "at", "sl_fedavg", "sl", "centralised"] = Field(
+        default="at_fedavg",
+        description="how the networks are trained: alternating (the paper's), with clients' weights averaged "
+        "or their own; by split learning, averaged or own; or at the server, which gets all readings",
+    )
+    local_epochs: int = Field(
+        default=1, ge=1, description="passes of a client over its windows in a round (R_c; alternating only)"
+    )
+    server_rounds: int = Field(
+        default=1,
+        ge=1,
+        description="passes of the server over the windows in a round (R_s; alternating only)",
+    )
+    server_lr: float = Field(
+        default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the server's graph network"
+    )
+    network: Literal["graph_network", "gat", "diffusion"] = Field(
+        default="graph_network",
+        description="the server's network: the paper's graph network, graph attention, or the diffusion "
+        "convolution of DCRNN",
+    )
+    server_batch: int = Field(
+        default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
+    )
+
+    @property
+    def averages(self) -> bool:
+        """Whether clients share weights."""
+        return self.strategy in ("at_fedavg", "sl_fedavg")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """data: as it was given; training: every client's `Standardised` series, at the clients (of strategy
+    centralised at the server); edges: of the sensors that take part, at the server; split: how the windows
+    are divided."""
+
+    data: SensorData
+    training: Located
+    edges: Located
+    split: TimeSplit
+
+
+# ---- networks ----------------------------------------------------------------------------------------------
+
+
+def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
+    """The shared first weights, which everyone draws from the seed."""
+    forecaster = Forecaster(encoder=config.hidden, decoder=2 * config.hidden)
+    return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
+
+
+def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
+    drawn = get_server_network(config.network).init(fold(config.seed, "network"), config.hidden)
+    return {k: w.to(device) for k, w in drawn.items()}
+
+
+def embed(network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig) -> Tensor:
+    """h_G [P, B, H] of h_c [P, B, H]."""
+    products = product_dtype(config.precision, hidden.device)
+    return get_server_network(config.network).forward(network, hidden, edges, products)
+
+
+def forecast(
+    weights: Weights, batch: Batch, hidden: Tensor, embeddings: Tensor, teach: Tensor | None = None
+) -> Tensor:
+    """Eq. (2): [P, B, n], from the last step and [h_c ; h_G]."""
+    return decode(weights, batch, torch.cat([hidden, embeddings], -1), teach)
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def own_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]:
+    """A set for each client, of strategies in which they keep their own; else one for all."""
+    shared = first_weights(config, str(data.value.device))
+    return (
+        shared if config.averages else {k: w.clone() for k, w in expanded(shared, data.num_clients).items()}
+    )
+
+
+def no_embeddings(data: Standardised, config: CNFGNNConfig) -> Tensor:
+    """Zeros [P, S, H], before the first round (Alg. 1, l. 4)."""
+    return data.value.new_zeros(data.num_clients, len(data.starts("train")), config.hidden)
+
+
+def no_state() -> dict[str, dict[str, Tensor]]:
+    return {}
+
+
+def train_locally(
+    data: Standardised,
+    weights: Weights,
+    embeddings: Tensor,
+    optimizer: AdamState,
+    config: CNFGNNConfig,
+    number: int,
+) -> tuple[dict[str, Tensor], AdamState]:
+    """ClientUpdate (Alg. 2): R_c passes with the embeddings h_G as they are, and no gradient through them;
+    one set of weights for each client comes out, [P, ...]."""
+    starts = data.starts("train")
+    own = expanded(weights, data.num_clients) if config.averages else dict(weights)
+    step = (number - 1) * config.local_epochs * -(-len(starts) // config.batch)
+    for epoch in range(config.local_epochs):
+        order = permutation(fold(config.seed, "windows", number, epoch), len(starts)).to(starts.device)
+        for part in parts_of(len(order), config.batch):
+            batch, received = batch_of(data, starts[order[part]]), embeddings[:, order[part]]
+            teach = teaching(config, "clients", step)
+
+            def loss(
+                w: Weights, batch: Batch = batch, received: Tensor = received, teach: Tensor | None = teach
+            ) -> Tensor:
+                hidden = encode(w, batch)
+                outputs = forecast(w, batch, hidden, received, teach)
+                return client_losses(outputs, batch).sum()
+
+            own, optimizer = step_down(own, optimizer, loss, config, config.lr)
+            step += 1
+    return own, optimizer if config.client_state == "keep" else {}
+
+
+def of_all(weights: Weights, present: Tensor) -> Weights:
+    """A row for every client of the cohort, as an average takes them; those that do not take part have zeros,
+    which do not count."""
+    if bool(present.all()):
+        return weights
+    rows = {}
+    for name, w in weights.items():
+        rows[name] = w.new_zeros(len(present), *w.shape[1:])
+        rows[name][present] = w
+    return rows
+
+
+def encode_windows(data: Standardised, weights: Weights, target: str, part: slice | None) -> Tensor:
+    """ClientEncode (Alg. 2): h_c of a target's windows, [P, W, H]."""
+    starts = data.starts(target)
+    chosen = starts if part is None else starts[part]
+    with torch.no_grad():
+        encoded = [encode(weights, batch_of(data, chosen[some])) for some in parts_of(len(chosen), PART)]
+    return torch.cat(encoded, 1)
+
+
+def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slice) -> Tensor:
+    """h_c of a part of the training windows in their order [S], with a gradient: [P, B, H]."""
+    return encode(weights, batch_of(data, data.starts("train")[order[part]]))
+
+
+def loss_of_embeddings(
+    data: Standardised,
+    weights: Weights,
+    hidden: Tensor,
+    embeddings: Tensor,
+    order: Tensor,
+    part: slice,
+    config: CNFGNNConfig,
+    step: int,
+) -> Tensor:
+    """`loss_of_batch` (Alg. 2, ClientBackward); hidden: of all training windows."""
+    return loss_of_batch(data, weights, hidden[:, order[part]], embeddings, order, part, config, step)
+
+
+def loss_of_batch(
+    data: Standardised,
+    weights: Weights,
+    hidden: Tensor,
+    embeddings: Tensor,
+    order: Tensor,
+    part: slice,
+    config: CNFGNNConfig,
+    step: int,
+) -> Tensor:
+    """The sum over the cohort's clients of l_i, of a part of the training windows in their order [S]."""
+    batch = batch_of(data, data.starts("train")[order[part]])
+    teach = teaching(config, "server", step)
+    return client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
+
+
+def forecast_part(
+    data: Standardised, weights: Weights, hidden: Tensor, embeddings: Tensor, target: str, part: slice
+) -> Tensor:
+    """[P, B, n], in the unit of the readings."""
+    batch = batch_of(data, data.starts(target)[part])
+    with torch.no_grad():
+        return data.restored(forecast(weights, batch, hidden, embeddings))
+
+
+def own_step(
+    weights: Weights, gradients: Weights, optimizer: AdamState, config: CNFGNNConfig
+) -> tuple[dict[str, Tensor], AdamState]:
+    return descend({k: w.detach() for k, w in weights.items()}, gradients, optimizer, config, config.lr)
+
+
+def start_of_round(data: Standardised, weights: Weights, config: CNFGNNConfig) -> dict[str, Tensor]:
+    """A set of weights for each client."""
+    return expanded(weights, data.num_clients) if config.averages else dict(weights)
+
+
+def ended(optimizer: AdamState, config: CNFGNNConfig) -> AdamState:
+    """What a client keeps of its optimiser after a round."""
+    return optimizer if config.client_state == "keep" else {}
+
+
+def joined(*parts: Tensor) -> Tensor:
+    """Windows in their order, [P, W, ...]."""
+    return torch.cat(parts, 1)
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
+    """The edges among the sensors that take part."""
+    if not absent:
+        return network.edges
+    keep = torch.ones(network.edges.num_vertices, dtype=torch.bool, device=network.edges.sender.device)
+    keep[list(absent)] = False
+    return induced(network.edges, keep)
+
+
+def embed_batch(
+    network: Weights, hidden: Tensor, order: Tensor, part: slice, edges: Edges, config: CNFGNNConfig
+) -> Tensor:
+    return embed(network, hidden[:, order[part]], edges, config)
+
+
+def embed_part(network: Weights, hidden: Tensor, part: slice, edges: Edges, config: CNFGNNConfig) -> Tensor:
+    with torch.no_grad():
+        return embed(network, hidden[:, part], edges, config)
+
+
+def network_step(
+    network: Weights, gradients: Weights, optimizer: AdamState, edges: Edges, config: CNFGNNConfig
+) -> tuple[dict[str, Tensor], AdamState]:
+    """Down the mean over the P nodes of their losses' gradients (Alg. 1, l. 27 and 28)."""
+    mean = {k: g / edges.num_vertices for k, g in gradients.items()}
+    return descend({k: w.detach() for k, w in network.items()}, mean, optimizer, config, config.server_lr)
+
+
+def alike(network: Network) -> Tensor:
+    """How much each client weighs: [K]."""
+    return torch.ones(network.edges.num_vertices)
+
+
+def share_of_own(series: Series) -> Tensor:
+    return torch.ones(series.num_clients)
+
+
+# ---- centralised training: at the server, which gets the readings ------------------------------------------
+
+
+def told_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
+    """What a sensor sends of its steps: [P, end - first], NaN where a reading is missing."""
+    series = series.of(present)
+    readings = series.readings[:, first:end]
+    return readings.masked_fill(series.missing[:, first:end], torch.nan) if missing == "masked" else readings
+
+
+def pooled(
+    network: Network, told: Tensor, scaler: Weights, first: int, length: int, config: CNFGNNConfig
+) -> Standardised:
+    """The series that sensors have sent, from step `first` on, with as many steps after them, of which only the
+    time is known, that there are `length`."""
+    told = torch.cat([told, told.new_full((len(told), length - told.shape[1]), torch.nan)], 1)
+    series = Series(
+        tuple(range(len(told))),
+        told.nan_to_num(nan=0.0),
+        told.isnan(),
+        network.first_minute + first * network.step_minutes,
+        network.step_minutes,
+        network.split,
+    )
+    return standardise(series, torch.ones(len(told), dtype=torch.bool), scaler, config)
+
+
+def train_centrally(
+    data: Standardised,
+    weights: Weights,
+    network: Weights,
+    optimizer: AdamState,
+    network_optimizer: AdamState,
+    edges: Edges,
+    config: CNFGNNConfig,
+    number: int,
+) -> tuple[Weights, Weights, AdamState, AdamState]:
+    """One pass over the training windows: both networks step down the mean loss over nodes."""
+    starts = data.starts("train")
+    count = -(-len(starts) // config.batch)
+    order = permutation(fold(config.seed, "windows", number, 0), len(starts)).to(starts.device)
+    for i, part in enumerate(parts_of(len(order), config.batch)):
+        batch = batch_of(data, starts[order[part]])
+        teach = teaching(config, "clients", (number - 1) * count + i)
+        mine, theirs = (
+            {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
+        )
+        hidden = encode(mine, batch)
+        embeddings = embed(theirs, hidden, edges, config)
+        outputs = forecast(mine, batch, hidden, embeddings, teach)
+        torch.autograd.backward(client_losses(outputs, batch).mean())
+        weights, optimizer = descend(weights, gradients_of(mine), optimizer, config, config.lr)
+        network, network_optimizer = descend(
+            network, gradients_of(theirs), network_optimizer, config, config.server_lr
+        )
+    return weights, network, optimizer, network_optimizer
+
+
+def gradients_of(leaves: Weights) -> dict[str, Tensor]:
+    return {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in leaves.items()}
+
+
+def forecast_centrally(
+    data: Standardised, weights: Weights, network: Weights, edges: Edges, count: int, config: CNFGNNConfig
+) -> Tensor:
+    """The forecasts of `count` windows that follow each other, from the first step on: [P, W, n], in the unit
+    of the readings."""
+    forecasts = []
+    with torch.no_grad():
+        for part in parts_of(count, PART):
+            batch = batch_of(data, torch.arange(part.start, part.stop, device=data.value.device))
+            hidden = encode(weights, batch)
+            embeddings = embed(network, hidden, edges, config)
+            forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings)))
+    return torch.cat(forecasts, 1)
+
+
+# ---- the method --------------------------------------------------------------------------------------------
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -> State:
+    """The common scale, and first weights everywhere."""
+    check_aggregation(config.aggregation, int(fed.roster.sum()))
+    if not config.averages and config.strategy != "centralised" and not fed.roster.all():
+        raise InputError(
+            f"strategy={config.strategy} gives every sensor weights of its own, and sensors that training does "
+            "not see have none to forecast with; use strategy=at_fedavg, or another split"
+        )
+    split = common_split(fed, data.network)
+    edges = fed.server.run(graph_of, data.network, absent(fed))
+    scaler = fit_scaler(fed, data.series, config)
+    device = str(fed.device)
+    values = {
+        "scaler": scaler,
+        "network": fed.server.run(first_network, config, device),
+        "network_optimizer": fed.server.run(no_state),
+    }
+    if config.strategy == "centralised":
+        values["weights"] = fed.server.run(first_weights, config, device)
+        values["optimizer"] = fed.server.run(no_state)
+        training = pool(fed, data, scaler, split, "train", config)
+    else:
+        told = fed.broadcast(scaler, name="scaler", grad=False)
+        training = fed.clients.run(standardise, data.series, fed.present(), told, config)
+        own = fed.clients.run(own_weights, training, config)
+        if config.averages:
+            values["weights"], values["own"] = fed.server.run(first_weights, config, device), own
+        else:
+            values["weights"] = own
+        values["optimizer"] = fed.clients.run(no_state)
+        if config.strategy in ALTERNATING:
+            values["embeddings"] = fed.clients.run(no_embeddings, training, config)
+    return State(values, Prepared(data, training, edges, split))
+
+
+def absent(fed: Federation) -> tuple[int, ...]:
+    """The clients that do not take part."""
+    return tuple((~fed.roster).nonzero()[0].tolist())
+
+
+def in_order(fed: Federation, key: int, count: int) -> tuple[Located, Located]:
+    """The numbers of training windows in an order that the key draws, alike at the clients and at the server:
+    [S] int64."""
+    device = str(fed.device)
+    return fed.clients.run(draw_order, key, count, device), fed.server.run(draw_order, key, count, device)
+
+
+def draw_order(key: int, count: int, device: str) -> Tensor:
+    return permutation(key, count).to(device)
+
+
+def pool(
+    fed: Federation, data: SensorData, scaler: Located, split: TimeSplit, target: str, config: CNFGNNConfig
+) -> Located:
+    """The readings that windows of a target need, sent to the server and standardised there: of training
+    windows inputs and what is forecast, of others the inputs."""
+    starts = starts_of(split, target)
+    first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
+    inputs = end if target == "train" else end - split.horizon
+    told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
+    told = fed.collect(told, name="readings", grad=False)
+    sent: Located = fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
+    return sent
+
+
+def round(fed: Federation, state: State, config: CNFGNNConfig, number: int) -> State:
+    if config.strategy == "centralised":
+        return central_round(fed, state, config, number)
+    return (alternate if config.strategy in ALTERNATING else split_learning)(fed, state, config, number)
+
+
+def alternate(fed: Federation, state: State, config: CNFGNNConfig, number: int) -> State:
+    """Alg. 1: clients train on embeddings that stand still, then the graph network on clients that do."""
+    prepared: Prepared = state.prepared
+    data, edges, count = prepared.training, prepared.edges, len(starts_of(prepared.split, "train"))
+    values = dict(state.values)
+    # (1) lines 7 to 14
+    start = values["own"] if config.averages else values["weights"]
+    own, values["optimizer"] = fed.clients.run(
+        train_locally, data, start, values["embeddings"], values["optimizer"], config, number, outputs=2
+    )
+    own = average_own(fed, prepared, own, values, config)
+    # (2) lines 15 to 18
+    hidden = fed.clients.run(encode_windows, data, own, "train", None)
+    encoded = fed.collect(hidden, name="hidden", grad=False)
+    # (3) lines 19 to 30
+    steps = -(-count // config.server_batch)
+    for epoch in range(config.server_rounds):
+        order = in_order(fed, fold(config.seed, "server windows", number, epoch), count)
+        for i, part in enumerate(parts_of(count, config.server_batch)):
+            step = ((number - 1) * config.server_rounds + epoch) * steps + i
+            with fed.tape():
+                leaves = fed.server.run(as_leaves, values["network"])
+                embedded = fed.server.run(embed_batch, leaves, encoded, order[1], part, edges, config)
+                received = fed.scatter(embedded, name="embeddings")
+                loss = fed.clients.run(
+                    loss_of_embeddings, data, own, hidden, received, order[0], part, config, step
+                )
+                fed.backward(loss)
+            step_network(fed, leaves, values, edges, config)
+    # (4) lines 31 to 35
+    parts = []
+    for part in parts_of(count, PART):
+        embedded = fed.server.run(embed_part, values["network"], encoded, part, edges, config)
+        parts.append(fed.scatter(embedded, name="final_embeddings", grad=False))
+    values["embeddings"] = fed.clients.run(joined, *parts)
+    return State(values, prepared)
+
+
+def split_learning(fed: Federation, state: State, config: CNFGNNConfig, number: int) -> State:
+    """SL: everyone steps after every batch, on gradients that have gone through all of it."""
+    prepared: Prepared = state.prepared
+    data, edges, count = prepared.training, prepared.edges, len(starts_of(prepared.split, "train"))
+    values = dict(state.values)
+    own = fed.clients.run(start_of_round, data, values["own" if config.averages else "weights"], config)
+    optimizer = values["optimizer"]
+    steps = -(-count // config.batch)
+    order, _ = in_order(fed, fold(config.seed, "windows", number, 0), count)
+    for i, part in enumerate(parts_of(count, config.batch)):
+        with fed.tape():
+            mine = fed.clients.run(as_leaves, own)
+            leaves = fed.server.run(as_leaves, values["network"])
+            hidden = fed.clients.run(encode_batch, data, mine, order, part)
+            encoded = fed.collect(hidden, name="hidden")
+            received = fed.scatter(fed.server.run(embed, leaves, encoded, edges, config), name="embeddings")
+            step = (number - 1) * steps + i
+            loss = fed.clients.run(loss_of_batch, data, mine, hidden, received, order, part, config, step)
+            fed.backward(loss)
+        own, optimizer = fed.clients.run(own_step, own, fed.gradients(mine), optimizer, config, outputs=2)
+        step_network(fed, leaves, values, edges, config)
+    values["optimizer"] = fed.clients.run(ended, optimizer, config)
+    average_own(fed, prepared, own, values, config)
+    return State(values, prepared)
+
+
+def average_own(
+    fed: Federation, prepared: Prepared, own: Located, values: dict[str, Located], config: CNFGNNConfig
+) -> Located:
+    """What the clients go on with: the mean of all weights (Alg. 1, l. 11), which the server keeps too, or
+    their own."""
+    if not config.averages:
+        values["weights"] = own
+        return own
+    values["weights"] = averaging.average(
+        fed,
+        fed.clients.run(of_all, own, fed.present()),
+        fed.clients.run(share_of_own, prepared.data.series),
+        fed.server.run(alike, prepared.data.network),
+        values["weights"],
+        config.aggregation,
+        name="update",
+    )
+    values["own"] = fed.broadcast(values["weights"], name="model", grad=False)
+    return values["own"]
+
+
+def step_network(
+    fed: Federation, leaves: Located, values: dict[str, Located], edges: Located, config: CNFGNNConfig
+) -> None:
+    """Put the graph network after a step into `values`."""
+    values["network"], values["network_optimizer"] = fed.server.run(
+        network_step,
+        values["network"],
+        fed.gradients(leaves),
+        values["network_optimizer"],
+        edges,
+        config,
+        outputs=2,
+    )
+
+
+def central_round(fed: Federation, state: State, config: CNFGNNConfig, number: int) -> State:
+    prepared: Prepared = state.prepared
+    values = dict(state.values)
+    names = ("weights", "network", "optimizer", "network_optimizer")
+    trained = fed.server.run(
+        train_centrally,
+        prepared.training,
+        *(values[name] for name in names),
+        prepared.edges,
+        config,
+        number,
+        outputs=4,
+    )
+    return State(values | dict(zip(names, trained, strict=True)), prepared)
+
+
+def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) -> Located:
+    """Every sensor's own inputs, and the embeddings that the server makes of all sensors' encodings."""
+    prepared: Prepared = state.prepared
+    data, starts = prepared.data, starts_of(prepared.split, target)
+    edges = fed.server.run(graph_of, data.network, absent(fed))
+    if config.strategy == "centralised":
+        sent = pool(fed, data, state.values["scaler"], prepared.split, target, config)
+        forecasts = fed.server.run(
+            forecast_centrally,
+            sent,
+            state.weights,
+            state.values["network"],
+            edges,
+            len(starts),
+            config,
+        )
+        received: Located = fed.scatter(forecasts, name="forecasts", grad=False)
+        return received
+    scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False)
+    series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
+    weights = fed.broadcast(state.weights, name="model", grad=False) if config.averages else state.weights
+    parts = []
+    for part in parts_of(len(starts), PART):
+        hidden = fed.clients.run(encode_windows, series, weights, target, part)
+        encoded = fed.collect(hidden, name="hidden", grad=False)
+        embedded = fed.server.run(embed_part, state.values["network"], encoded, slice(None), edges, config)
+        embeddings = fed.scatter(embedded, name="embeddings", grad=False)
+        parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
+    whole: Located = fed.clients.run(joined, *parts)
+    return whole
+
+
+METHOD = Method(
+    name="cnfgnn",
+    summary="every sensor encodes and forecasts its own series, a graph network at the server relates them",
+    paper="Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal data modeling. "
+    "KDD 2021, arXiv:2106.05223",
+    crosses="encodings, embeddings and their gradients, and weights, every round",
+    protection=averaging.PROTECTION,
+    config=CNFGNNConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    partition="sensors",
+    tasks=(FORECASTING,),
+    model=("weights", "network", "scaler"),
+    scratch=("own", "embeddings", "optimizer", "network_optimizer"),
+    messages={
+        **MESSAGES,
+        **averaging.MESSAGES,
+        "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
+        "at_fedavg and sl_fedavg).",
+        "update": "Only with aggregation=clear, of strategies at_fedavg and sl_fedavg: each site's weights after "
+        "its training, which the server averages. The server reads each site's; from weights, readings can in "
+        "part be inferred.",
+        "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
+        "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
+        "site's.",
+        "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, from "
+        "the server to that site.",
+        "embeddings": "What the server's graph network makes of the encodings, each site's own, in training and "
+        "to forecast.",
+        "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
+        "depends on the readings that are forecast. The server reads each site's.",
+        "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating training).",
+        "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
+        "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
+    },
+)
