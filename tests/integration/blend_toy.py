@@ -1,5 +1,5 @@
-"""A method of forecasting that is trained in a second: every forecast is one mixture of a sensor's last reading
-and the mean of what it has just read; the share is learned together."""
+"""A method of forecasting that is trained in a second: every forecast is a mixture of a sensor's last reading
+and of the mean of what it has just read; the share is learned together."""
 
 import torch
 from torch import Tensor
