@@ -22,12 +22,14 @@ __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "parti
 @dataclass(frozen=True)
 class PartitionSpec:
     """One way to deal a graph. `options` maps each option to its default, which also fixes its type;
-    `clients_of` says how many clients a graph has where the recipe leaves no choice."""
+    `clients_of` says how many clients a graph has where the recipe leaves no choice; `data` is the kind that
+    it deals, "graph" or "sensors"."""
 
     function: Callable[..., Partition]
     options: Mapping[str, Option]
     description: str
     clients_of: Callable[[Graph], int] | None = None
+    data: str = "graph"
 
 
 def _sites_of(graph: Graph) -> int:
@@ -79,6 +81,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
         {},
         "one client for each sensor: readings are dealt in no other way",
         clients_of=_of_no_graph,
+        data="sensors",
     ),
 }
 

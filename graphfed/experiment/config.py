@@ -149,7 +149,9 @@ class RunConfig:
         own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
         default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
         chosen = dataclasses.asdict(self.training)
-        return {key: value for key, value in chosen.items() if key != "seed" and value != default[key]}
+        # What learns nothing is the same after any number of rounds.
+        left_out = ("seed",) if self.method.model else ("seed", "rounds")
+        return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
 def make_config(
@@ -564,19 +566,15 @@ def _check_kind(source: DataSource, method: Method, task: str) -> None:
 
 def _check_dealing(dealt: _Dealing, source: DataSource) -> None:
     """InputError where a graph's partition deals sensors, or the sensors' one a graph."""
-    of_sensors = dealt.name == "sensors" and dealt.file is None
-    if of_sensors == (source.kind == "sensors"):
+    kind = "graph" if dealt.file else PARTITIONS[dealt.name].data
+    if kind == source.kind:
         return
-    if of_sensors:
-        raise InputError(
-            f"partition 'sensors' deals readings, a sensor to each client, and {source.name!r} is a graph; "
-            "leave it out"
-        )
-    what = f"partition {dealt.name!r}" if dealt.file is None else f"the partition in {dealt.file}"
-    raise InputError(
-        f"{what} deals graphs, and {source.name!r} is readings of sensors, which have a client each; leave "
-        "it out"
-    )
+    what = f"the partition in {dealt.file}" if dealt.file else f"partition {dealt.name!r}"
+    if kind == "sensors":
+        fault = f"deals readings, a sensor to each client, and {source.name!r} is a graph"
+    else:
+        fault = f"deals graphs, and {source.name!r} is readings of sensors, which have a client each"
+    raise InputError(f"{what} {fault}; leave it out")
 
 
 def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:

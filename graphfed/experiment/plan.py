@@ -1,6 +1,7 @@
 """What comparisons, sweeps and reproductions share: runs planned before the first one starts, inputs loaded
 once, runs that go on where they stopped, and statistics over seeds."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -200,12 +201,17 @@ def statistic(values: Sequence[float | None]) -> dict[str, Any]:
     return {"mean": float(np.mean(known)), "std": std, "values": known}
 
 
-def spread(told: Mapping[str, Any] | None) -> str:
-    """``81.2 ± 0.4`` in percent, of a `statistic`."""
+def spread(told: Mapping[str, Any] | None, *, error: bool = False) -> str:
+    """A `statistic` as ``81.2 ± 0.4``, of a share in percent; of an error, in its own unit, to four digits of
+    the mean: ``4.517 ± 0.032``."""
     if not told or told["mean"] is None:
         return "-"
-    mean = f"{100 * told['mean']:.1f}"
-    return mean if told.get("std") is None else f"{mean} ± {100 * told['std']:.1f}"
+    scale, decimals = 100, 1
+    if error:
+        mean = abs(told["mean"])
+        scale, decimals = 1, max(0, 3 - math.floor(math.log10(mean))) if mean else 0
+    text = f"{scale * told['mean']:.{decimals}f}"
+    return text if told.get("std") is None else f"{text} ± {scale * told['std']:.{decimals}f}"
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

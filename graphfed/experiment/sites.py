@@ -42,12 +42,12 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
     caller is killed. InputError when the file or the method's settings cannot be used."""
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = host_data(arguments["task"]["name"])
-    load = kind.load_server if fed.server_ends else kind.load
+    load = kind.load if fed.here else kind.load_server
     mine = [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
     register(arguments["method"], arguments["module"])
     method = get_method(arguments["method"])
     config = method.config(**arguments["config"])
-    data = kind.located(fed, *(([], mine) if fed.server_ends else (mine, [])))
+    data = kind.located(fed, *((mine, []) if fed.here else ([], mine)))
 
     def on_event(event: Event) -> None:
         tell(dataclasses.asdict(event))
