@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Cell", "unroll"]
+__all__ = ["SERIES", "Cell", "unroll"]
 
 #: Series of a block. Measured at widths of 64 to 200: 256 to 1024 are alike, all series at once are slower.
 SERIES = 512
