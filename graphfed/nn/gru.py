@@ -159,13 +159,13 @@ def client_errors(forecast: Tensor, truth: Tensor) -> Tensor:
 def weight_gradients(
     weights: Weights, losses: Callable[[dict[str, Tensor], slice], Tensor], clients: int, windows: int
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The losses [K] of `clients` = K clients, and their gradients: each client's own, [K, ...], for per-client
-    weights, or the sum over the clients for shared ones.
+    """The losses [K] of `clients` = K clients, and their gradients: of per-client weights each client's own,
+    [K, ...], of shared ones the sum over the clients.
 
-    losses(weights, few) gives the losses of the clients `few`, a slice of 0..K-1, from `windows` windows each
-    and weights that are theirs. A few go forward and back before the next ones, as many as a block of the
-    recurrence holds: memory does not grow with the steps of all clients, as with one call for all, which gives
-    the same numbers."""
+    losses(weights, few) gives the losses of the clients `few`, a slice of 0..K-1, from `windows` windows of
+    each and weights that are theirs. A few go forward and back before the next ones, as many as a block of
+    the recurrence holds. So memory does not grow with the steps of all clients as it does with one call for
+    all, which gives the same numbers."""
     shared = _is_shared(weights)
     size = max(1, SERIES // max(1, windows))
     gradients = {name: w.new_zeros(w.shape) for name, w in weights.items()}
