@@ -4,10 +4,10 @@ share of what plain products of the same shapes reach, and beside a loop over cl
     client step    encode 12 steps, decode 12, mean squared error, gradients of all weights; 128 windows
     server step    the graph network on 207 vertices and 1722 edges, gradients of its weights and its input
 
-A peak is the best rate of plain products of the shapes that the step's products have: forward, and back to the
-left factor and the right one, of all rows at once. GFLOP/s count two operations for each multiplication of a
-matrix product that is carried out, and nothing else. The graph network carries out fewer than its equations
-spell out (edges share the products of their vertices); what the equations spell out is told beside.
+A peak is the best rate of plain products of the shapes that the step's products have: forward, and back to
+the left factor and the right one, of all rows at once. GFLOP/s count two operations for each multiplication
+of a matrix product that is carried out, and nothing else. The graph network carries out fewer than its
+equations spell out (edges share the products of their vertices); what the equations spell out is told beside.
 
 First, in float64, clients stacked give the gradients of torch.nn.GRU modules client by client, and the graph
 network those of its equations on every edge. OMP_NUM_THREADS must not be less than --threads: it bounds the
