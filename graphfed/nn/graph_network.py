@@ -173,9 +173,9 @@ class _EdgeHidden(torch.autograd.Function):
     """The second hidden layer of the edge network, and its sums over the edges into every vertex.
 
     here, there [b V, F]: what the receiver and the sender give to the first layer, window by window; w [F],
-    weight and bias: the edge weight's row of the first layer, and the second layer; below: matrices [F, F] and
-    hidden layers [b E, F] of earlier layers, in turns. Gives sums [b V, F], and the layer [b E, F] itself in
-    the dtype of products."""
+    weight and bias: the edge weight's row of the first layer, and the second layer; below: matrices [F, F]
+    and hidden layers [b E, F] of earlier layers, in turns. Gives sums [b V, F], and the layer [b E, F] itself
+    in the dtype of products."""
 
     @staticmethod
     def forward(

@@ -298,6 +298,14 @@ def test_products_in_bfloat16_stray_by_their_eight_bits(shared: bool) -> None:
         assert ((short_grad[name] - gradient).norm() / gradient.norm()).item() < 24 * 2**-9
 
 
+def test_going_back_twice_gives_the_same_gradients() -> None:
+    weights = {k: w.requires_grad_() for k, w in init(0, SMALL).items()}
+    x, later, embedding = draw(0, 2, 3, 5, 2), draw(1, 1, 1, 3, 1), draw(2, 2, 3, 3)
+    errors = end_to_end(weights, x, embedding, later, draw(3, 2, 3, 4), None, 1).sum()
+    one, two = (torch.autograd.grad(errors, list(weights.values()), retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
 def test_no_more_than_is_asked_for_is_differentiated() -> None:
     weights, x = init(0, SMALL), draw(0, 2, 3, 5, 2)
     assert not encode(weights, x).requires_grad
