@@ -11,7 +11,8 @@ import numpy as np
 from graphfed.audit.transcript import Transcript, record_first_round
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
-from graphfed.experiment.run import Inputs, Result
+from graphfed.experiment.inputs import Inputs
+from graphfed.experiment.run import Result
 from graphfed.federation import Ledger
 from graphfed.methods.tasks import CLASSIFICATION
 

@@ -80,7 +80,7 @@ def run(audited: AuditedRun) -> Finding:
     update = transcript.first("update", "train")
     sent = transcript.first("model", "train", to_server=False).payload
     name = f"layers.{training.layers - 1}.bias"
-    cohort, classes = transcript.cohort, audited.inputs.graph.num_classes
+    cohort, classes = transcript.cohort, transcript.cohort.num_classes
     rows = cohort.rows("train")
     cells = (cohort.client[rows] * classes + cohort.y[rows]).cpu().numpy()
     histogram = np.bincount(cells, minlength=cohort.num_clients * classes).reshape(-1, classes)

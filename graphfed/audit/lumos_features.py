@@ -28,6 +28,7 @@ from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import dense_rows
+from graphfed.experiment.graph_inputs import GraphInputs
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.route import PeerRoute
@@ -83,6 +84,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and keep what the attackers get; also what they do not have: their neighbours' features
     [S, F], and the mean over all devices [F]."""
     config, inputs = audited.config, audited.inputs
+    assert isinstance(inputs, GraphInputs)
     in_clear: dict[str, Any] = {"comparison": "simulated", "aggregation": "clear"}
     training = replace(config.training, **in_clear)
     assert isinstance(training, LumosConfig)

@@ -97,7 +97,7 @@ def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None =
             skipped[name] = f"made for {', '.join(check.methods)}"
         else:
             skipped[name] = f"the run made no transfer {', '.join(check.transfers)}"
-    found = Audit(config.method.name, inputs.graph.name, config.seed, findings, skipped, folder)
+    found = Audit(config.method.name, inputs.name, config.seed, findings, skipped, folder)
     try:
         write_json(folder / "audit.json", found.to_json())
     except OSError as error:

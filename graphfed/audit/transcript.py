@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from graphfed.errors import GraphfedError
-from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.federation import Federation
+from graphfed.federation.cohort import Cohort
 from graphfed.nn.sparse import SparseMatrix
 
 if TYPE_CHECKING:
     from graphfed.experiment.config import RunConfig
-    from graphfed.experiment.run import Inputs
+    from graphfed.experiment.inputs import Inputs
 
 __all__ = ["Crossing", "Transcript", "dense_rows", "record_first_round"]
 
@@ -72,18 +72,15 @@ class _Recording(Federation):
 
 def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     """Set up and train one round as the run did, and keep what crossed."""
+    from graphfed.experiment.host_data import host_data
     from graphfed.experiment.train import train
-    from graphfed.methods.base import Task
 
-    partition = inputs.partition
-    fed = _Recording(partition.num_sites, config.device)
-    cohort = make_cohort(
-        inputs.graph, inputs.split, partition, range(partition.num_sites), device=config.device
-    )
-    data = fed.locate(CLIENTS, "data", [cohort])
-    task = Task(inputs.graph.num_features, inputs.graph.num_classes, config.task)
-    train(fed, config.method, data, task, dataclasses.replace(config.training, rounds=1))
-    return Transcript(tuple(fed.crossings), cohort)
+    fed = _Recording(inputs.clients_of(config.method), config.device)
+    parts = inputs.parts(config, fed.hosts)
+    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    training = dataclasses.replace(config.training, rounds=1)
+    train(fed, config.method, data, inputs.task(config.task), training)
+    return Transcript(tuple(fed.crossings), parts[0])
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:

@@ -7,6 +7,7 @@ of the recipe modules and a row in PARTITIONS.
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from graphfed.data.graph import Graph
 from graphfed.data.label_partitions import label_dirichlet, label_skew
@@ -21,12 +22,14 @@ __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "parti
 @dataclass(frozen=True)
 class PartitionSpec:
     """One way to deal a graph. `options` maps each option to its default, which also fixes its type;
-    `clients_of` says how many clients a graph has where the recipe leaves no choice."""
+    `clients_of` says how many clients a graph has where the recipe leaves no choice; `data` is the kind that
+    it deals, "graph" or "sensors"."""
 
     function: Callable[..., Partition]
     options: Mapping[str, Option]
     description: str
     clients_of: Callable[[Graph], int] | None = None
+    data: str = "graph"
 
 
 def _sites_of(graph: Graph) -> int:
@@ -36,6 +39,13 @@ def _sites_of(graph: Graph) -> int:
             "description (site: ...), or deal the graph with another partition, as 'random'"
         )
     return len(graph.site_names)
+
+
+def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
+    raise InputError(
+        f"partition 'sensors' deals readings, a sensor to each client, and {graph.name!r} is a graph; use "
+        "another one, as 'label_dirichlet'"
+    )
 
 
 PARTITIONS: dict[str, PartitionSpec] = {
@@ -65,6 +75,13 @@ PARTITIONS: dict[str, PartitionSpec] = {
     "ego": PartitionSpec(ego, {}, "one site for each vertex", clients_of=lambda graph: graph.num_nodes),
     "column": PartitionSpec(
         column, {}, "the sites that the data itself names: the default where it does", clients_of=_sites_of
+    ),
+    "sensors": PartitionSpec(
+        _of_no_graph,
+        {},
+        "one client for each sensor: readings are dealt in no other way",
+        clients_of=_of_no_graph,
+        data="sensors",
     ),
 }
 

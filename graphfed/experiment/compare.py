@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import OPTIONS, default_partition, make_config, setting_names
+from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.plan import (
     Row,
     chosen_seeds,
@@ -25,24 +26,34 @@ from graphfed.experiment.plan import (
 )
 from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json
-from graphfed.experiment.run import Inputs, Result, keep_partition, now, write_manifest
+from graphfed.experiment.run import Result, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
-from graphfed.experiment.source import data_source
+from graphfed.experiment.source import data_source, default_data
 from graphfed.files import write_json
 from graphfed.methods.base import Method
 from graphfed.methods.registry import ALIASES, METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["REFERENCES", "Comparison", "compare", "comparison_in", "comparison_of", "resume_comparison"]
+__all__ = [
+    "REFERENCES",
+    "Comparison",
+    "compare",
+    "comparison_in",
+    "comparison_of",
+    "resume_comparison",
+    "table_metrics",
+]
 
 #: The rows every table has: all data pooled, every client alone, averaging with the cross edges dropped. In
-#: link prediction the last two have no score for a pair whose vertices are at two clients.
+#: link prediction the last two have no score for a pair whose vertices are at two clients. In
+#: forecasting: all readings at one party, every sensor alone, and what learns nothing.
 REFERENCES: dict[str, tuple[str, ...]] = {
     CLASSIFICATION: ("central", "isolated", "fedavg"),
     LINK_PREDICTION: ("central",),
+    FORECASTING: tuple(name for name in ("gru_central", "gru_local", "last_value") if name in METHODS),
 }
 
 #: No value of a setting.
@@ -50,6 +61,20 @@ _ABSENT = object()
 
 #: What a row may choose for itself; the rest is common to the table.
 _ROW_KEYS = (*(key for key in OPTIONS if key not in ("seed", "out", "set")), "settings", "label")
+
+
+#: An error over all readings, the missing ones among them.
+AS_READ = "rmse_as_read"
+
+
+def table_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics that a table of these rows shows. Errors over missing readings: one of them, where some
+    reading is missing."""
+    metrics = [name for name in rows[0]["test"] if name != "loss"]
+    if not TASKS[task].error:
+        return metrics
+    missing = any(row["test"][AS_READ]["mean"] != row["test"][TASKS[task].metric]["mean"] for row in rows)
+    return [name for name in metrics if not name.endswith("_as_read") or (missing and name == AS_READ)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +132,7 @@ class Comparison:
         )
         # Only labels are broken where the screen is narrow: numbers stay whole.
         table.add_column("method", overflow="fold")
-        metrics = [m for m in self.rows[0]["test"] if m != "loss"]
+        metrics, error = table_metrics(self.task, self.rows), TASKS[self.task].error
         for metric in metrics:
             table.add_column(metric.replace("_", " "), justify="right", no_wrap=True)
         pooled = any(row["test_pooled"] for row in self.rows)
@@ -116,7 +141,7 @@ class Comparison:
         for name in (*(("rounds",) if differ else ()), "bytes", "time"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.rows:
-            cells = [spread(row["test"].get(metric)) for metric in metrics]
+            cells = [spread(row["test"].get(metric), error=error) for metric in metrics]
             if pooled:
                 cells.append(spread(row["test_pooled"].get("accuracy")))
             if differ:
@@ -148,10 +173,13 @@ class Comparison:
         return {key: value for key, value in row["recipe"].items() if key not in shared}
 
     def _caption(self) -> str:
+        unit = "mape in percent" if TASKS[self.task].error else "percent"
         lines = [
-            f"test {TASKS[self.task].scored}, percent: mean ± sample standard deviation over seeds",
+            f"test {TASKS[self.task].scored}, {unit}: mean ± sample standard deviation over seeds",
             "bytes, time: mean of a run",
         ]
+        if AS_READ in table_metrics(self.task, self.rows):
+            lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
         if any(row["test_pooled"] for row in self.rows):
             lines[1:1] = ["pooled: the same weights on the whole graph, which no client has"]
         if self.added:
@@ -182,7 +210,7 @@ def compare(
 
     methods: names, or mappings for rows with choices of their own, as in
     {"method": "fedgcn", "label": "one hop", "settings": {"hops": 1}}. The rows central, isolated and fedavg
-    are added where they are missing: no figure stands without them.
+    (in other tasks those of REFERENCES) are added where they are missing: no figure stands without them.
     options: what `run` takes (data, clients, partition, rounds, split, ...), common to all rows; so are the
     settings (those given by name too, as in lr=0.1), where a key goes to every row whose method has it, and
     ``"fedgcn.hops"`` to that method alone.
@@ -378,11 +406,11 @@ def _plan(
     if not methods:
         raise InputError("no method was named; name at least one to compare (see 'graphfed methods')")
     asked = [_row_options(item) for item in methods]
-    # Looked at once: files of one's own are read for every config else.
-    options = {**options, "data": data_source(options.get("data", "digits"))}
     names = [row["method"] for row in asked]
     task = _common_task(asked, options)
-    options = {**options, "task": task}
+    data = options.get("data")
+    # Looked at once: files of one's own are read for every config else.
+    options = {**options, "task": task, "data": data_source(default_data(task) if data is None else data)}
     if options.get("partition") is None:
         # One for all rows: that of the first method which asks for one of its own.
         dealt = [default_partition(get_method(name), options["data"]) for name in names]
@@ -394,7 +422,9 @@ def _plan(
     for row in asked:
         own = {key: value for key, value in row.items() if key not in ("label", "settings")}
         merged = {**shared[row["method"]], **row["settings"]}
-        configs = {seed: make_config(**{**options, **own}, seed=seed, settings=merged) for seed in seeds}
+        # What learns nothing is as good after one round.
+        common = options if get_method(row["method"]).model else {**options, "rounds": None}
+        configs = {seed: make_config(**{**common, **own}, seed=seed, settings=merged) for seed in seeds}
         if row["label"] in (r.label for r in rows):
             raise InputError(
                 f"two rows are called {row['label']!r}; name each method once, or give one another label "
@@ -473,8 +503,10 @@ def _shared_settings(
                 )
             specific[method][rest] = value
             continue
-        # Methods that need every client, the references among them, take no fraction.
-        takers = [m for m in known if key in known[m] and (key != "fraction" or get_method(m).dropouts)]
+        # Methods that need every client, the references among them, take no fraction, and what learns
+        # nothing no number of rounds.
+        spared = {"fraction": lambda m: not m.dropouts, "rounds": lambda m: not m.model}.get(key)
+        takers = [m for m in known if key in known[m] and not (spared and spared(get_method(m)))]
         if not takers:
             every = sorted({name for names in known.values() for name in names})
             hint = unknown_setting(key, every)

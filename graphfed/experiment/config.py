@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
-from graphfed.data.description import Description, describe
+from graphfed.data.description import Description
 from graphfed.data.graph import Graph
 from graphfed.data.partition import PARTITIONS, Partition
+from graphfed.data.sensor_description import SensorDescription
+from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
-from graphfed.experiment.source import DataSource, data_source
-from graphfed.methods.base import CommonConfig, Method, TrainingConfig
+from graphfed.experiment.source import DataSource, data_source, default_data, described
+from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
 from graphfed.plain_yaml import read_yaml
@@ -41,6 +43,7 @@ __all__ = [
     "partition_file",
     "read_config",
     "setting_names",
+    "threads_for",
 ]
 
 Placement = Literal["stacked", "one-at-a-time"]
@@ -83,7 +86,7 @@ class RunConfig:
     method: Method
     task: str
     training: CommonConfig
-    data: str | Graph | Description
+    data: str | Graph | Description | Sensors | SensorDescription
     data_source: DataSource
     data_options: Mapping[str, Any]
     data_dir: Path | None
@@ -142,19 +145,21 @@ class RunConfig:
     def recipe(self) -> dict[str, Any]:
         """The settings in which this run differs from the default recipe, so that no table hides it.
 
-        The default of a shared setting is in `TrainingConfig` and the task's recipe; of a method's own it is
-        the method's."""
+        The default of a shared setting is in `Method.shared_config` and the task's recipe; of a method's own
+        it is the method's."""
         own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
-        default = own | dataclasses.asdict(TrainingConfig(**TASKS[self.task].recipe))
+        default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
         chosen = dataclasses.asdict(self.training)
-        return {key: value for key, value in chosen.items() if key != "seed" and value != default[key]}
+        # What learns nothing is the same after any number of rounds.
+        left_out = ("seed",) if self.method.model else ("seed", "rounds")
+        return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
 def make_config(
     method: str | None,
     *,
     task: str | None = None,
-    data: Any = "digits",
+    data: Any = None,
     clients: int | None = None,
     partition: str | Path | None = None,
     rounds: int | None = None,
@@ -172,7 +177,7 @@ def make_config(
     """Check every choice and fill in the defaults.
 
     task: default the method's first.
-    data: what `data_source` takes, or gave.
+    data: what `data_source` takes, or gave; default "digits", of forecasting "roads".
     clients: default 10, or as many as the partition fixes.
     partition: a name, or the file of a saved one; default the sites of the data where it has them, else the
     method's.
@@ -192,10 +197,11 @@ def make_config(
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0, MAX_SEED)
     asked = _task(task, chosen)
-    known = data_source(data)
+    known = data_source(default_data(asked) if data is None else data)
     graph = known.value
-    _check_kind(graph, chosen)
+    _check_kind(known, chosen, asked)
     dealt = _dealing(default_partition(chosen, known) if partition is None else partition, clients)
+    _check_dealing(dealt, known)
     folder = _folder("data_dir", data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
@@ -211,9 +217,9 @@ def make_config(
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
     kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
-    if asked == LINK_PREDICTION and kind == "nvflare":
+    if asked != CLASSIFICATION and kind == "nvflare":
         raise InputError(
-            "runtime 'nvflare' cannot do task 'link_prediction'; use runtime 'local' or 'processes', or "
+            f"runtime 'nvflare' cannot do task {asked!r}; use runtime 'local' or 'processes', or "
             "leave the task out"
         )
     return RunConfig(
@@ -299,7 +305,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
         if key == "data" and isinstance(value, dict):
-            options[key] = describe(value, path.parent, f"the config file {path}, data")
+            options[key] = described(value, path.parent, f"the config file {path}, data")
             continue
         if key == "partition" and partition_file(value) is not None:
             options[key] = str(path.parent / value)
@@ -321,7 +327,8 @@ def _unknown_key(key: Any, known: list[str]) -> str:
     """What to say of a key of a config file that is no option."""
     name = key if isinstance(key, str) else ""
     meant = SYNONYMS.get(name, name)
-    if meant in {f.name for f in dataclasses.fields(TrainingConfig)} - set(known) or home_of(meant):
+    shared = {f.name for config in (TrainingConfig, ForecastConfig) for f in dataclasses.fields(config)}
+    if meant in shared - set(known) or home_of(meant):
         return f"{meant} is a setting: write it under 'set:'"
     option = OPTION_WORDS.get(name, meant)
     return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
@@ -544,15 +551,31 @@ def _task(task: Any, method: Method) -> str:
     return name
 
 
-def _check_kind(data: str | Graph | Description, method: Method) -> None:
-    """InputError where a data set is no graph."""
-    if not isinstance(data, str) or DATASETS[data].task == "classification":
+def _check_kind(source: DataSource, method: Method, task: str) -> None:
+    """InputError where the data is no such thing as the task is done on."""
+    if source.kind == TASKS[task].data:
         return
+    able = [name for name in METHODS if TASKS[get_method(name).tasks[0]].data == source.kind]
+    if source.kind == "sensors":
+        raise InputError(f"{source.name!r} is for forecasting; {', '.join(able)} can use it")
+    known = [name for name in DATASETS if data_source(name).kind == TASKS[task].data]
     raise InputError(
-        f"{method.name} is for {' and '.join(method.tasks)}, but data set {data!r} is for "
-        f"{DATASETS[data].task}; choose one of: "
-        f"{', '.join(name for name, s in DATASETS.items() if s.task == 'classification')}"
+        f"{method.name} forecasts readings of sensors, and {source.name!r} is a graph; choose one of: "
+        f"{', '.join(known)}, or another method: {', '.join(able)}"
     )
+
+
+def _check_dealing(dealt: _Dealing, source: DataSource) -> None:
+    """InputError where a graph's partition deals sensors, or the sensors' one a graph."""
+    kind = "graph" if dealt.file else PARTITIONS[dealt.name].data
+    if kind == source.kind:
+        return
+    what = f"the partition in {dealt.file}" if dealt.file else f"partition {dealt.name!r}"
+    if kind == "sensors":
+        fault = f"deals readings, a sensor to each client, and {source.name!r} is a graph"
+    else:
+        fault = f"deals graphs, and {source.name!r} is readings of sensors, which have a client each"
+    raise InputError(f"{what} {fault}; leave it out")
 
 
 def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:
@@ -606,7 +629,8 @@ def checked_device(device: Any) -> str:
     return str(device)
 
 
-#: Stored features and edge ends from which a second thread pays: below, waiting for each other costs more.
+#: Stored features and edge ends, or readings in windows, from which a second thread pays: below, waiting for
+#: each other costs more.
 MANY_ENTRIES = 1_000_000
 
 
@@ -614,6 +638,11 @@ def default_threads(graph: Graph) -> int:
     """One thread for a small graph, every core this process may use for a large one."""
     stored = getattr(graph.x, "nnz", None)
     entries = (stored if stored is not None else graph.num_nodes * graph.num_features) + 2 * graph.num_edges
+    return threads_for(entries)
+
+
+def threads_for(entries: int) -> int:
+    """Threads for an epoch over so many numbers."""
     if entries < MANY_ENTRIES:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,8 +6,9 @@
     checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
     metrics.jsonl        one line a round
     ledger.json          every named transfer: bytes, messages, protection
-    model.safetensors    the best weights (layout: `weight_arrays`)
-    predictions.parquet  one row for each vertex a site owns; of link prediction, for each scored pair
+    model.safetensors    the best weights (layout: `weight_arrays`); no tensor of a method that has none
+    predictions.parquet  one row for each vertex a site owns; of link prediction, for each scored pair; of
+                         forecasting, for each sensor and window
     result.json          the result
     report.html          all of it for people, and model_card.md (`graphfed.report`)
 
@@ -24,22 +25,19 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.data.graph import Split
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.experiment.pair_table import PairPredictions, pairs_table
 from graphfed.files import write_bytes, write_json, write_tensors
 from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from graphfed.data.graph import Graph
-    from graphfed.data.links import EdgeSplit
+    from graphfed.data.graph import Graph, Split
 
 __all__ = [
     "CHECKPOINTS",
@@ -296,19 +294,17 @@ def write_run(
     ledger: Mapping[str, Any],
     result: Mapping[str, Any],
     weights: Mapping[str, np.ndarray],
-    predictions: Predictions | PairPredictions,
-    graph: "Graph",
-    split: "Split | EdgeSplit",
+    predictions: Iterable[Any],
     accounts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write what a run found, the result last; GraphfedError when the disk refuses. accounts: a column each,
-    a row for every client."""
+    """Write what a run found, the result last; GraphfedError when the disk refuses. predictions: see
+    `write_predictions`; accounts: a column each, a row for every client."""
     try:
         lines = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in history)
         write_bytes(folder / "metrics.jsonl", lines.encode())
         write_json(folder / "ledger.json", plain(ledger))
         write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
-        write_predictions(folder / "predictions.parquet", predicted_table(predictions, graph, split))
+        write_predictions(folder / "predictions.parquet", predictions)
         if accounts is not None:
             write_accounts(folder / ACCOUNTS, accounts)
         write_json(folder / "result.json", plain(result))
@@ -337,13 +333,19 @@ def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
     )
 
 
-def write_predictions(path: Path, table: Any) -> None:
-    """Write a pyarrow table as parquet."""
+def write_predictions(path: Path, tables: Iterable[Any]) -> None:
+    """Write pyarrow tables of the same columns, at least one, as one parquet file; each is made, written and
+    forgotten before the next."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    tables = iter(tables)
+    first = next(tables)
+    with pq.ParquetWriter(sink, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
@@ -357,19 +359,6 @@ def read_predictions(folder: Path) -> Any:
         return pq.read_table(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
-
-
-def predicted_table(
-    predictions: Predictions | PairPredictions,
-    graph: "Graph",
-    split: "Split | EdgeSplit",
-    class_names: Sequence[str] | None = None,
-) -> Any:
-    """The table of what a run predicts: see `predictions_table` and `pair_table.pairs_table`."""
-    if isinstance(predictions, PairPredictions):
-        return pairs_table(predictions, graph)
-    assert isinstance(split, Split)
-    return predictions_table(predictions, graph, split, class_names)
 
 
 def predictions_table(

@@ -1,6 +1,7 @@
 """What comparisons, sweeps and reproductions share: runs planned before the first one starts, inputs loaded
 once, runs that go on where they stopped, and statistics over seeds."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.graph import Graph
 from graphfed.errors import InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
+from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.reopen import go_on
-from graphfed.experiment.run import Inputs, Result, check_inputs, execute, has_checkpoint, load_inputs
+from graphfed.experiment.run import Result, execute, has_checkpoint
+from graphfed.methods.base import WINDOW_SETTINGS, ForecastConfig
 
 __all__ = [
     "InputCache",
@@ -116,22 +118,22 @@ def run_or_read(
 
 
 class InputCache:
-    """Inputs of runs that follow each other: every graph is loaded once, and the last `keep` inputs stay
+    """Inputs of runs that follow each other: every data set is loaded once, and the last `keep` inputs stay
     (None: all), so that runs on the same data, split and partition share them."""
 
     def __init__(self, keep: int | None = 16) -> None:
-        self._graphs: dict[Any, Graph] = {}
+        self._loaded: dict[Any, Any] = {}
         self._made: dict[Any, Inputs] = {}  # the one used last is the last
         self._keep = keep
 
     def get(self, config: RunConfig) -> Inputs:
         """The inputs of a run; raises what `load_inputs` raises."""
         key = _input_key(config)
-        inputs = self._made.pop(key, None) or load_inputs(config, self._graphs)
+        inputs = self._made.pop(key, None) or load_inputs(config, self._loaded)
         self._made[key] = inputs
         if self._keep is not None and len(self._made) > self._keep:
             del self._made[next(iter(self._made))]
-        check_inputs(config, inputs)
+        inputs.check(config)
         return inputs
 
 
@@ -145,7 +147,7 @@ def _input_key(config: RunConfig) -> tuple[Any, ...]:
     """What decides a run's inputs."""
     return (
         config.task,
-        id(config.data) if isinstance(config.data, Graph) else config.data,
+        config.data,
         tuple(config.data_options.items()),
         config.data_dir,
         config.clients,
@@ -155,7 +157,16 @@ def _input_key(config: RunConfig) -> tuple[Any, ...]:
         config.partition_file,
         config.split,
         config.split_seed,
+        *_windows(config),
     )
+
+
+def _windows(config: RunConfig) -> tuple[Any, ...]:
+    """Of forecasting: the settings that decide the windows."""
+    training = config.training
+    if not isinstance(training, ForecastConfig):
+        return ()
+    return tuple(getattr(training, name) for name in WINDOW_SETTINGS)
 
 
 def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
@@ -190,12 +201,17 @@ def statistic(values: Sequence[float | None]) -> dict[str, Any]:
     return {"mean": float(np.mean(known)), "std": std, "values": known}
 
 
-def spread(told: Mapping[str, Any] | None) -> str:
-    """``81.2 ± 0.4`` in percent, of a `statistic`."""
+def spread(told: Mapping[str, Any] | None, *, error: bool = False) -> str:
+    """A `statistic` as ``81.2 ± 0.4``, of a share in percent; of an error, in its own unit, to four digits of
+    the mean: ``4.517 ± 0.032``."""
     if not told or told["mean"] is None:
         return "-"
-    mean = f"{100 * told['mean']:.1f}"
-    return mean if told.get("std") is None else f"{mean} ± {100 * told['std']:.1f}"
+    scale, decimals = 100, 1
+    if error:
+        mean = abs(told["mean"])
+        scale, decimals = 1, max(0, 3 - math.floor(math.log10(mean))) if mean else 0
+    text = f"{scale * told['mean']:.{decimals}f}"
+    return text if told.get("std") is None else f"{text} ± {scale * told['std']:.{decimals}f}"
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

@@ -13,13 +13,14 @@ import numpy as np
 from graphfed.data.graph import Graph, Split
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
-from graphfed.experiment.folder import Predictions, check_new_file, predicted_table, read_predictions
-from graphfed.experiment.pair_table import PairPredictions
+from graphfed.experiment.folder import check_new_file, read_predictions
+from graphfed.experiment.graph_inputs import GraphInputs, load_graph, pooled_partition
+from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
-from graphfed.experiment.run import Inputs, load_graph, pooled_partition, predictions_of
+from graphfed.experiment.source import data_source
 from graphfed.files import read_tensors, write_bytes
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 
 if TYPE_CHECKING:
     from graphfed.federation import Federation
@@ -68,15 +69,12 @@ def predict(
     if data is None:
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
-        config = config_from_json(manifest["config"], folder, data=data, data_dir=data_dir)
-        inputs = _other_inputs(config, load_graph(config), manifest["data"])
-    predictions = _predict(config, inputs, _weights_in(folder), manifest["data"])
-    names = tuple(manifest["data"].get("class_names") or ())
-    table = predicted_table(predictions, inputs.graph, inputs.split, names)
-    if data is not None:
+        config, inputs = _other(folder, manifest, data, data_dir)
+    table = _predict(config, inputs, _weights_in(folder), manifest["data"])
+    if data is not None and isinstance(inputs, GraphInputs):
         # Another graph is one site's, has no split, and numbers its classes in its own way.
         table = table.drop_columns(["split", "site", "label"])
-    return table if nodes is None else _chosen(table, inputs.graph.name, nodes)
+    return table if nodes is None else _chosen(table, inputs.name, nodes)
 
 
 def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, nodes: Any) -> Any:
@@ -90,8 +88,33 @@ def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, 
     return table if nodes is None else _chosen(table, str(manifest["data"]["name"]), nodes)
 
 
-def _other_inputs(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> Inputs:
-    """Another graph as one client's, checked against what the model was trained on."""
+def _other(
+    folder: Path, manifest: Mapping[str, Any], data: Any, data_dir: str | Path | None
+) -> tuple[RunConfig, Inputs]:
+    """The run's config on other data, checked against what the model was trained on."""
+    asked = manifest["config"]
+    if asked.get("task") != FORECASTING:
+        config = config_from_json(asked, folder, data=data, data_dir=data_dir)
+        return config, _other_graph(config, load_graph(config), manifest["data"])
+    _check_shared(get_method(str(asked.get("method"))), data_source(data).name)
+    # Options of the run's own data, and how many sensors it had, say nothing of this one.
+    config = config_from_json(
+        {**asked, "clients": None, "data_options": {}}, folder, data=data, data_dir=data_dir
+    )
+    return config, load_inputs(config)
+
+
+def _check_shared(method: "Method", name: str) -> None:
+    """InputError where a model that was trained on one data set can say nothing of another one's clients."""
+    if method.personal:
+        raise InputError(
+            f"{method.name} has a model for every client, and {name!r} is of none of them; use a run of a "
+            "method whose model is shared"
+        )
+
+
+def _other_graph(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> GraphInputs:
+    """Another graph as one client's."""
     if graph.x is None or graph.num_features != known["features"]:
         raise InputError(
             f"the model takes {known['features']} features, and {graph.name!r} has {graph.num_features}; "
@@ -111,14 +134,10 @@ def _other_inputs(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> 
             f"has {'them' if has else 'none, or all are 1'}; "
             + ("leave them out (in a description: 'weight:' with nothing after it)" if has else "add them")
         )
-    if config.method.personal:
-        raise InputError(
-            f"{config.method.name} has a model for every client, and {graph.name!r} is of none of them; use "
-            "a run of a method whose model is shared"
-        )
+    _check_shared(config.method, graph.name)
     everything = np.ones(graph.num_nodes, dtype=bool)
     # Set-up counts training vertices; nothing is trained here.
-    return Inputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
+    return GraphInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
 
 
 def _weights_in(folder: Path) -> dict[str, np.ndarray]:
@@ -140,26 +159,30 @@ def _weights_in(folder: Path) -> dict[str, np.ndarray]:
 
 def _predict(
     config: RunConfig, inputs: Inputs, arrays: Mapping[str, np.ndarray], known: Mapping[str, Any]
-) -> Predictions | PairPredictions:
-    """Set up as training does, put the weights in, and predict, all clients stacked."""
-    from graphfed.experiment.train import EVALUATIONS
-    from graphfed.federation import CLIENTS
-    from graphfed.federation.cohort import make_cohort
-    from graphfed.methods.base import Task
+) -> Any:
+    """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
+    the model was trained on."""
+    import pyarrow as pa
+
+    from graphfed.experiment.host_data import host_data
+    from graphfed.experiment.train import EVALUATIONS, taking_part
     from graphfed.runtime.local import stacked
 
-    method = config.method
-    partition = pooled_partition(inputs.graph) if method.pooled else inputs.partition
-    fed = stacked(partition.num_sites, config.device)
-    cohort = make_cohort(inputs.graph, inputs.split, partition, fed.hosts[0], device=config.device)
-    data = fed.locate(CLIENTS, "data", [cohort])
-    with fed.phase("setup", round=0):
-        task = Task(known["features"], known["classes"], config.task)
+    method, evaluation = config.method, EVALUATIONS[config.task]
+    fed = stacked(inputs.clients_of(method), config.device)
+    parts = inputs.parts(config, fed.hosts)
+    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    task = inputs.task(config.task)
+    if "classes" in known:  # another graph may lack some
+        task = replace(task, num_classes=known["classes"])
+    enrolled = evaluation.enrolled(fed, data)
+    with fed.phase("setup", round=0), taking_part(fed, enrolled):
         fresh = method.setup(fed, data, task, config.training)
     with fed.phase("predict"):
         outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
-        rows, values = fed.clients.run(EVALUATIONS[config.task].keep, data, outputs).parts[0]
-    return predictions_of(config, inputs, [(cohort, rows, values)], partition)
+        kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
+    names = tuple(known.get("class_names") or ())
+    return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
 
 
 def with_weights(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
-from graphfed.experiment.run import Inputs, Result, finish, load_inputs, now, write_manifest
+from graphfed.experiment.inputs import Inputs, load_inputs
+from graphfed.experiment.run import Result, finish, now, write_manifest
 from graphfed.methods.tasks import CLASSIFICATION
 
 if TYPE_CHECKING:

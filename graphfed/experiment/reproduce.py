@@ -29,6 +29,8 @@ from graphfed.data.overview import site_names
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.graph_inputs import GraphInputs
+from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.jobs import Run, check_jobs, run_all
 from graphfed.experiment.plan import InputCache, chosen_seeds, run_name, statistic
 from graphfed.experiment.progress import human_seconds
@@ -36,7 +38,7 @@ from graphfed.experiment.recipe import PERCENT, Item, Recipe, RecipeRow, read_re
 from graphfed.experiment.recipe_figures import compared, metric_of
 from graphfed.experiment.recipe_plots import draw, draw_relative, relative_table_of, table_of
 from graphfed.experiment.reopen import read_manifest
-from graphfed.experiment.run import Inputs, Result, execute, has_checkpoint, now, write_manifest
+from graphfed.experiment.run import Result, execute, has_checkpoint, now, write_manifest
 from graphfed.experiment.workloads import FILE as WORKLOADS
 from graphfed.experiment.workloads import balanced_or_read, require_same, structure
 from graphfed.files import write_bytes, write_json
@@ -471,6 +473,7 @@ def _counted(item: Item, cache: InputCache, data_dir: str | Path | None) -> list
     for row in item.rows:
         config = _config(row, row.seeds[0], data_dir)
         inputs = cache.get(config)
+        assert isinstance(inputs, GraphInputs)  # of `isolated`
         sites, split = inputs.partition.num_sites, inputs.split
         if row.totals is not None and len(row.totals) != sites:
             raise InputError(
@@ -494,7 +497,7 @@ def _counted(item: Item, cache: InputCache, data_dir: str | Path | None) -> list
     return rows
 
 
-def class_counts(inputs: Inputs, among: np.ndarray) -> np.ndarray:
+def class_counts(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
     """How many labelled vertices of each class each holder owns, int64 [K, C]; among: bool [N], those that
     count."""
     graph, partition = inputs.graph, inputs.partition

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from graphfed.data.datasets import DATASETS
 from graphfed.data.partition import PARTITIONS
 from graphfed.errors import did_you_mean, shown
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 
 __all__ = [
@@ -53,7 +53,7 @@ class Setting:
 def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
     defaults to tell (None: the method's first)."""
-    shared = {field.name for field in dataclasses.fields(TrainingConfig)}
+    shared = {field.name for field in dataclasses.fields(method.shared_config)}
     default = method.config(**method.settings(task))
     fields: Mapping[str, Any] = method.config.__pydantic_fields__  # type: ignore[attr-defined]
     return [
@@ -163,6 +163,8 @@ SYNONYMS: dict[str, str] = {
         "mu": "prox_mu proximal_mu mu_prox",
         "server_lr": "server_learning_rate lr_server global_lr",
         "hops": "num_hops n_hops hop",
+        "lags": "history input_len input_length seq_len window_size num_lags",
+        "horizon": "pred_len output_len output_length prediction_length forecast_horizon steps_ahead",
         "partition.beta": "beta dirichlet_beta dirichlet concentration iid_beta dirichlet_alpha",
         "partition.alpha": "alpha skew",
         "partition.overlap": "overlap",

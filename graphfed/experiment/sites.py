@@ -1,5 +1,5 @@
-"""A run in separate processes: every site's process reads its own cohort file and nothing else, the server's
-reads none.
+"""A run in separate processes: every site's process reads its own data file and nothing else; the server's
+reads none, or in forecasting the network of the sensors.
 
 `train_in_processes` hands out the files, runs the training program of `train` in each process and puts
 together what they report, as the caller of a local run gets it."""
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from graphfed.experiment.checkpoint import Checkpoints
+from graphfed.experiment.host_data import host_data
 from graphfed.experiment.train import Event, Outcome, train
 from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
-from graphfed.federation.cohort import Cohort, load_cohort, save_cohort
 from graphfed.federation.payload import part_of, stack
 from graphfed.federation.tape import SERVER_END
 from graphfed.methods.base import CommonConfig, Method, State, Task
@@ -41,11 +41,13 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
     The data file is removed once it is read, so that raw data does not stay in the temporary folder when the
     caller is killed. InputError when the file or the method's settings cannot be used."""
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
-    cohorts = [] if arguments["data"] is None else [_read_once(Path(arguments["data"]))]
+    kind = host_data(arguments["task"]["name"])
+    load = kind.load if fed.here else kind.load_server
+    mine = [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
     register(arguments["method"], arguments["module"])
     method = get_method(arguments["method"])
     config = method.config(**arguments["config"])
-    data = fed.locate(CLIENTS, "data", cohorts)
+    data = kind.located(fed, *((mine, []) if fed.here else ([], mine)))
 
     def on_event(event: Event) -> None:
         tell(dataclasses.asdict(event))
@@ -96,10 +98,10 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, 
 _PLAIN = ("best_round", "rounds_run", "val", "test", "test_confusion", "seconds", "history", "details")
 
 
-def _read_once(path: Path) -> Cohort:
-    """A cohort from its file, which is removed even when it cannot be read."""
+def _read_once(path: Path, load: Callable[[Path], Any]) -> Any:
+    """A process's own data from its file, which is removed even when it cannot be read."""
     try:
-        return load_cohort(path)
+        return load(path)
     finally:
         path.unlink(missing_ok=True)
 
@@ -116,17 +118,18 @@ def _whole(value: Located, fed: Federation, replicated: bool) -> Any:
 def train_in_processes(
     method: Method,
     module: str,
-    cohorts: Sequence[Cohort],
+    parts: Sequence[Any],
     task: Task,
     config: CommonConfig,
     *,
+    of_server: Any = None,
     on_event: Callable[[Event], None] | None = None,
     sites: Sites | None = None,
     threads: int = 1,
     checkpoints: tuple[Path, float, int | None] | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """Train with one process per cohort and one for the server: what `train` gives, and the ledger of all
-    places.
+    """Train with one process for each host and one for the server: what `train` gives, and the ledger of all
+    places. parts: what each host has of its own (a `Cohort`, a `Series`), of_server: what the server has.
 
     `module` is where the method is registered from. `sites`: processes that already run (with these hosts);
     without it they are started for this run, with `threads` threads each, and stopped after it.
@@ -136,7 +139,7 @@ def train_in_processes(
     The raw data is in a private temporary folder from the moment every process is started until each site has
     read its own file. Raises what `Sites` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
     while they trained, after every process has saved."""
-    hosts = [list(c.clients) for c in cohorts]
+    kind, hosts = host_data(task.name), [list(part.clients) for part in parts]
     common = {
         "method": method.name,
         "module": module,
@@ -155,9 +158,13 @@ def train_in_processes(
             sites = stack.enter_context(Sites(hosts, threads=threads))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-"))
         arguments: dict[int, Any] = {SERVER_END: {**common, "data": None}}
-        for h, cohort in enumerate(cohorts):
+        if kind.save_server is not None:
+            path = Path(folder) / "server.safetensors"
+            kind.save_server(of_server, path)
+            arguments[SERVER_END] = {**common, "data": str(path)}
+        for h, part in enumerate(parts):
             path = Path(folder) / f"site{h}.safetensors"
-            save_cohort(cohort, path)
+            kind.save(part, path)
             arguments[h] = {**common, "data": str(path)}
         saves = checkpoints is not None
         with listening(sites.interrupt) if saves else contextlib.nullcontext():

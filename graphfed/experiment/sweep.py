@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.plan import (
     Row,
     chosen_seeds,
@@ -35,11 +36,12 @@ from graphfed.experiment.plan import (
 )
 from graphfed.experiment.progress import human_seconds, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json, read_manifest
-from graphfed.experiment.run import Inputs, Result, execute, keep_partition, now, write_manifest
+from graphfed.experiment.run import Result, execute, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
-from graphfed.methods.tasks import TASKS
+from graphfed.methods.base import WINDOW_SETTINGS
+from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -86,6 +88,7 @@ class Sweep:
     trials: tuple[dict[str, Any], ...]
     chosen: dict[str, Any]
     edges: tuple[str, ...]
+    task: str = CLASSIFICATION
     folder: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -97,7 +100,11 @@ class Sweep:
 
     def ranked(self) -> list[dict[str, Any]]:
         """The trials, best validation first; of equal ones the earliest; failed ones last."""
-        return sorted(self.trials, key=lambda trial: -_score(trial, self.metric))
+        return sorted(self.trials, key=lambda trial: -_score(trial, self.metric, self._error))
+
+    @property
+    def _error(self) -> bool:
+        return TASKS[self.task].error
 
     def table(self) -> "Table":
         """The best trials for a screen (a rich table)."""
@@ -114,19 +121,21 @@ class Sweep:
         table.add_column("seconds", justify="right")
         for trial in self.ranked()[:SHOWN]:
             cells = [str(trial["trial"]), *(_text(trial["settings"][key]) for key in keys)]
-            told = "failed" if trial["failed"] else spread(trial["val"][self.metric])
+            told = "failed" if trial["failed"] else spread(trial["val"][self.metric], error=self._error)
             cells += [told, human_seconds(trial["seconds"]["mean"] or 0.0)]
             bold = "bold" if trial["trial"] == self.chosen["trial"] else None
             table.add_row(*(escape(cell) for cell in cells), style=bold)
         return table
 
     def _caption(self) -> str:
-        lines = ["validation: mean ± sample standard deviation over seeds, in percent"]
+        unit = "" if self._error else ", in percent"
+        lines = [f"validation: mean ± sample standard deviation over seeds{unit}"]
         if len(self.trials) > SHOWN:
             lines.append(f"the best {SHOWN} of {len(self.trials)} trials; all of them are in sweep.json")
         test = self.chosen["test"][self.metric]
         chosen = settings_text(self.chosen["settings"])
-        lines.append(f"chosen on validation: {chosen}; its test {self.metric}: {spread(test)}")
+        told = spread(test, error=self._error)
+        lines.append(f"chosen on validation: {chosen}; its test {self.metric}: {told}")
         return "\n".join([*lines, *self.edges])
 
 
@@ -158,7 +167,8 @@ def sweep(
     GraphfedError when no trial gave finite predictions."""
     grid, drawn = _grid(grid), {key: _range(key, value) for key, value in (ranges or {}).items()}
     count = _trial_count(grid, drawn, trials)
-    options = {**options, "data": data_source(options.get("data", "digits"))}
+    if options.get("data") is not None:
+        options = {**options, "data": data_source(options["data"])}  # files are read once
     configs = {
         seed: make_config(method, **options, seed=seed, settings=settings) for seed in chosen_seeds(seeds)
     }
@@ -215,6 +225,7 @@ def sweep_in(folder: Path) -> Sweep:
     """The finished sweep in `folder`, from sweep.json; InputError when it is damaged."""
     content = files.read_json(folder / "sweep.json")
     try:
+        content = {"task": CLASSIFICATION, **content}  # sweeps of earlier versions do not say so
         known = {f.name: content[f.name] for f in dataclasses.fields(Sweep) if f.name != "folder"}
         lists = {key: tuple(known[key]) for key in ("seeds", "trials", "edges")}
     except (KeyError, TypeError) as error:
@@ -318,15 +329,19 @@ def _trial_count(grid: Mapping[str, Any], ranges: Mapping[str, Any], trials: Any
     return trials
 
 
+#: Settings, and an option, that say what is trained on or which readings are scored.
+_OF_INPUTS = ("clients", "missing", *WINDOW_SETTINGS)
+
+
 def _check_settings(plan: _Plan, given: set[str]) -> None:
     """InputError unless every value can be a setting of the method that is not given already."""
     config = next(iter(plan.configs.values()))
     names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
     for key in (*plan.grid, *plan.ranges):
-        if key.startswith(("partition", "data.", "split")) or key == "clients":
+        if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
             raise InputError(
-                f"{key} changes what is trained on, and a sweep compares settings on the same inputs; "
-                "start one sweep for each value"
+                f"{key} changes what is trained on, or scored, and a sweep compares settings on the same "
+                "inputs; start one sweep for each value"
             )
         if key not in names:
             hint = unknown_setting(key, names)
@@ -374,7 +389,7 @@ def _finish(
 ) -> Sweep:
     """Run what is missing, choose, reveal the test metrics of what is chosen, and write sweep.json."""
     first = next(iter(plan.configs.values()))
-    metric = TASKS[first.task].metric
+    metric, error = _decides(first), TASKS[first.task].error
     total = plan.trials or len(list(plan.combinations()))
 
     def measure(number: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -388,8 +403,8 @@ def _finish(
     if plan.trials is None:
         trials = [measure(n, settings) for n, settings in enumerate(plan.combinations(), 1)]
     else:
-        trials = _search(plan, plan.trials, metric, measure)
-    best = max(trials, key=lambda trial: _score(trial, metric))
+        trials = _search(plan, plan.trials, metric, error, measure)
+    best = max(trials, key=lambda trial: _score(trial, metric, error))
     if best["failed"]:
         raise GraphfedError(f"no trial gave finite predictions; the first one: {best['failed']}")
     results = []
@@ -408,6 +423,7 @@ def _finish(
         trials=tuple(trials),
         chosen=_chosen(best, results),
         edges=_edges(plan, best["settings"]),
+        task=first.task,
         folder=folder,
     )
     if folder is not None:
@@ -474,10 +490,20 @@ def _trial(number: int, settings: dict[str, Any], runs: list[dict[str, Any]]) ->
     }
 
 
-def _score(trial: Mapping[str, Any], metric: str) -> float:
-    """The mean validation metric, which decides; below all others where there is none."""
+def _score(trial: Mapping[str, Any], metric: str, error: bool) -> float:
+    """The mean validation metric, which decides, the greater the better (of an error its negative); below all
+    others where there is none."""
     mean = trial["val"].get(metric, {}).get("mean")
-    return float("-inf") if mean is None else float(mean)
+    if mean is None:
+        return float("-inf")
+    return -float(mean) if error else float(mean)
+
+
+def _decides(config: RunConfig) -> str:
+    """The validation metric that the runs choose their rounds by."""
+    from graphfed.experiment.train import EVALUATIONS
+
+    return EVALUATIONS[config.task].decides(config.training)
 
 
 def _chosen(best: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
@@ -489,7 +515,11 @@ def _chosen(best: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any
 
 
 def _search(
-    plan: _Plan, count: int, metric: str, measure: Callable[[int, dict[str, Any]], dict[str, Any]]
+    plan: _Plan,
+    count: int,
+    metric: str,
+    error: bool,
+    measure: Callable[[int, dict[str, Any]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Trials that Optuna's TPE sampler proposes. The sampler is seeded and told the same values in the same
     order, so a search that was stopped proposes its first trials again, and reads them."""
@@ -504,16 +534,16 @@ def _search(
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study = optuna.create_study(direction="minimize" if error else "maximize", sampler=sampler)
         trials = []
         for number in range(1, count + 1):
             asked = study.ask(kinds)
             trials.append(measure(number, {key: asked.params[key] for key in kinds}))
-            score = _score(trials[-1], metric)
+            score = _score(trials[-1], metric, error)
             if score == float("-inf"):
                 study.tell(asked, state=optuna.trial.TrialState.FAIL)
             else:
-                study.tell(asked, score)
+                study.tell(asked, -score if error else score)
     finally:
         optuna.logging.set_verbosity(before)
     return trials

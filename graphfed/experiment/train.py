@@ -32,7 +32,17 @@ from graphfed.methods.training import choose_clients, own_view, predict_shared, 
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
 
-__all__ = ["CONTROL", "EVALUATIONS", "MESSAGES", "Event", "Outcome", "pooled_score", "restored", "train"]
+__all__ = [
+    "CONTROL",
+    "EVALUATIONS",
+    "MESSAGES",
+    "Event",
+    "Outcome",
+    "pooled_score",
+    "restored",
+    "taking_part",
+    "train",
+]
 
 #: By task.
 EVALUATIONS: dict[str, Evaluation] = {
@@ -182,7 +192,7 @@ def train(
     with fed.phase("eval"):
         prepared = evaluation.prepare(fed, data, task, config)
     enrolled = evaluation.enrolled(fed, data)
-    with _taking_part(fed, enrolled):
+    with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
             with fed.phase("setup", round=0):
                 state = method.setup(fed, data, task, config)
@@ -316,7 +326,7 @@ def _round(
     number = run.number
     roster = run.decision["roster"]
     present = None if roster is None else roster_of(roster, fed.num_clients)
-    with _taking_part(fed, present), fed.phase("train", round=number):
+    with taking_part(fed, present), fed.phase("train", round=number):
         state = method.round(fed, run.state, config, number)
     # What only the next round needs is of the newest round in every state, so that nothing is held twice.
     newest = {name: state.values[name] for name in method.scratch if name in state.values}
@@ -359,7 +369,7 @@ def _score_once(
         for target in ("val", "test"):
             outputs = fed.clients.run(evaluation.of_target, evaluation.at_clients(data), predictions, target)
             # The validation metrics are of those that were selected on.
-            with _taking_part(fed, enrolled if target == "val" else None):
+            with taking_part(fed, enrolled if target == "val" else None):
                 _, final[target] = evaluation.score(
                     fed, data, outputs, target, f"final_{target}", prepared, config
                 )
@@ -367,7 +377,7 @@ def _score_once(
 
 
 @contextmanager
-def _taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
+def taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
     """Only the clients `present` [K] bool take part in this block; None: those who do already."""
     before = fed.roster
     if present is not None:

@@ -10,10 +10,10 @@ from typing import Any
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.deploy import check_outcome, request
 from graphfed.experiment.deployed import TRIAL
+from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.sites import put_together
 from graphfed.experiment.train import Event, Outcome
 from graphfed.federation import Ledger, wire
-from graphfed.federation.cohort import Cohort, Names, save_cohort
 from graphfed.federation.link import SERVER_END
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS
@@ -35,12 +35,12 @@ def loopback_project(clients: Sequence[int], timing: Timing | None = None) -> Pr
 
 def train_for_trial(
     config: RunConfig,
-    cohorts: Sequence[Cohort],
-    names: Names,
+    inputs: Inputs,
+    parts: Sequence[Any],
     folder: Path | None,
     on_event: Callable[[Event], None] | None,
 ) -> tuple[Outcome, Ledger]:
-    """Train with a federation on this machine, one site for each cohort: what `train` gives, and the ledger
+    """Train with a federation on this machine, one site for each part: what `train` gives, and the ledger
     of all places. The federation lives in the run's folder while it is needed.
 
     The caller dealt out the data, so it also gets what every place keeps: predictions, and the parts of the
@@ -48,10 +48,10 @@ def train_for_trial(
     with ExitStack() as stack:
         private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
         home = private / "federation" if folder is None else folder.resolve() / FEDERATION
-        project = loopback_project([len(cohort.clients) for cohort in cohorts])
+        project = loopback_project([len(part.clients) for part in parts])
         data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
-        for path, cohort in zip(data.values(), cohorts, strict=True):
-            save_cohort(cohort, path, names)
+        for path, part in zip(data.values(), parts, strict=True):
+            inputs.save_for_site(part, path)
         wish = stack.enter_context(listening())
         federation = stack.enter_context(Loopback(project, home, data, threads=config.site_threads))
         ended = run_on_loopback(

@@ -18,7 +18,8 @@ from graphfed.data.graph import Graph
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
-from graphfed.experiment.run import computing_with, load_graph
+from graphfed.experiment.graph_inputs import load_graph
+from graphfed.experiment.run import computing_with
 from graphfed.federation import CLIENTS
 from graphfed.federation.secure_compare import PairRows
 from graphfed.files import write_json

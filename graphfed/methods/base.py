@@ -25,11 +25,11 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from graphfed.data.graph import Graph
 from graphfed.federation import Federation, Located
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, TASKS
 
 __all__ = [
+    "WINDOW_SETTINGS",
     "CommonConfig",
     "ForecastConfig",
     "Method",
@@ -101,6 +101,10 @@ class ForecastConfig(CommonConfig):
         description="a missing reading: left out of losses and taken for the mean where it is an input, or "
         "what stands in its place, taken for a reading",
     )
+
+
+#: Settings that are of the data that is trained on: which windows there are.
+WINDOW_SETTINGS = ("lags", "horizon", "every")
 
 
 def clients_in_round(fraction: float, num_clients: int) -> int:
@@ -182,9 +186,9 @@ class Method:
     scratch: tuple[str, ...] = ()
     #: What it asks of data and settings beyond features and classes, and beyond what the flags above say.
     needs: tuple[str, ...] = ()
-    #: check(graph, config): raises InputError for a graph that the method cannot use, beyond what the flags
-    #: say. Called where one party has the whole graph; elsewhere the method's own functions refuse.
-    check: Callable[[Graph, Any], None] | None = None
+    #: check(data, config): raises InputError for a graph, or sensors, that the method cannot use, beyond what
+    #: the flags say. Called where one party has all data; elsewhere the method's own functions refuse.
+    check: Callable[[Any, Any], None] | None = None
     #: What leaves a client, in a few words, for a table.
     crosses: str = ""
     #: What keeps the receiver from reading it, in a few words.
@@ -192,14 +196,21 @@ class Method:
     #: Recipe settings in which the method differs from the default recipe of its task.
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def shared_config(self) -> type[CommonConfig]:
+        """The settings that it has in common with the other methods of its tasks."""
+        return ForecastConfig if issubclass(self.config, ForecastConfig) else TrainingConfig
+
     def settings(self, task: str | None = None) -> dict[str, Any]:
-        """The settings in which a run of a task (None: the first) differs from `TrainingConfig` where nobody
+        """The settings in which a run of a task (None: the first) differs from `shared_config` where nobody
         chooses any: the task's recipe, then the method's."""
         return {**TASKS[task or self.tasks[0]].recipe, **self.defaults}
 
     def requirements(self) -> list[str]:
         """Everything a run of this method asks for, in a few words each."""
         asked = ["features", "classes"] if CLASSIFICATION in self.tasks else ["features"]
+        if FORECASTING in self.tasks:
+            asked = ["readings of sensors, one at each client"]
         asked += ["all data at one party"] if self.pooled else []
         asked += ["each vertex at one client"] if self.disjoint else []
         asked += ["one vertex at every client"] if self.one_vertex else []

@@ -17,7 +17,7 @@ class TaskSpec:
     metric: the validation metric that decides, and called: its name in a text; words: what is predicted;
     scored: what the metrics are over; recipe: settings in which its default recipe differs from the shared
     config's; error: whether the metric is an error, the smaller the better, in the unit of the data, and not
-    a share."""
+    a share; data: the kind it is done on, "graph" or "sensors"."""
 
     metric: str
     called: str
@@ -25,6 +25,7 @@ class TaskSpec:
     scored: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
     error: bool = False
+    data: str = "graph"
 
     def better(self, value: float, best: float) -> bool:
         """Whether a value of the metric is better than another one."""
@@ -48,5 +49,7 @@ TASKS: dict[str, TaskSpec] = {
             "local_steps": 1,
         },
     ),
-    FORECASTING: TaskSpec("rmse", "RMSE", "the next readings of every sensor", "forecasts", error=True),
+    FORECASTING: TaskSpec(
+        "rmse", "RMSE", "the next readings of every sensor", "forecasts", error=True, data="sensors"
+    ),
 }

@@ -55,7 +55,8 @@ def get_server_network(name: str) -> ServerNetwork:
 
 
 def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
-    """layers.l.weight [H, H], .receiver and .sender [heads, H / heads], .edge [heads] (Glorot), .bias [H].
+    """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias
+    [H] (zero).
 
     Raises InputError for a width that the heads do not divide."""
     if hidden % HEADS:

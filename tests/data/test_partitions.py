@@ -18,9 +18,10 @@ from graphfed.errors import InputError
 
 SHARED = ("edges_uniform", "overlapping")  # sites share vertices; in all others they are disjoint
 FIXED = ("ego", "column")  # the graph says how many sites there are
-DISJOINT = tuple(name for name in PARTITIONS if name not in SHARED)
+OF_GRAPHS = tuple(name for name, spec in PARTITIONS.items() if spec.data == "graph")
+DISJOINT = tuple(name for name in OF_GRAPHS if name not in SHARED)
 CASES = [
-    *((name, {}) for name in PARTITIONS),
+    *((name, {}) for name in OF_GRAPHS),
     ("label_dirichlet", {"kind": "hsu", "beta": 0.5}),
     ("label_skew", {"alpha": 0.5}),
     ("label_skew", {"alpha": 0.5, "vertices": "all"}),
@@ -153,7 +154,7 @@ def test_another_seed_deals_another_way(name, options):
     assert deal(graph, name, 4, 7, options).hash != deal(graph, name, 4, 8, options).hash
 
 
-@pytest.mark.parametrize("name", [n for n in PARTITIONS if not n.startswith("label")])
+@pytest.mark.parametrize("name", [n for n in OF_GRAPHS if not n.startswith("label")])
 def test_partitions_that_are_not_by_label_ignore_the_labels(name):
     graph = random_graph(100, 300, 4, seed=2)
     permuted = make_graph("permuted", None, np.random.default_rng(0).permutation(graph.y), graph.edges)
@@ -471,8 +472,13 @@ class TestRefusals:
         with pytest.raises(InputError, match=message):
             partition(self.graph, name, clients, 0, **options)
 
+    def test_a_graph_is_not_dealt_as_sensors_are(self):
+        for clients in (None, 2):
+            with pytest.raises(InputError, match="'sensors' deals readings"):
+                partition(self.graph, "sensors", clients, 0)
+
     def test_a_negative_seed_is_refused_by_every_recipe_that_draws(self):
-        for name in PARTITIONS:
+        for name in OF_GRAPHS:
             if name not in FIXED:
                 with pytest.raises(InputError, match="seed -1 "):
                     partition(self.graph, name, 2, -1)

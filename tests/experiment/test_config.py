@@ -14,8 +14,10 @@ from graphfed.data.partition import PARTITIONS
 from graphfed.errors import InputError, shown
 from graphfed.experiment.config import OPTIONS, default_threads, make_config, parse_settings, read_config
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, settings_of
+from graphfed.experiment.source import DEFAULT_DATA
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import TASKS
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,17 @@ from graphfed.methods.registry import METHODS, get_method
         ({"method": None}, "no method was named"),
         ({"method": 3}, "method=3"),
         ({"data": "coraa"}, "unknown data set 'coraa'; did you mean 'cora'"),
-        ({"data": "roads"}, "fedavg is for classification, but data set 'roads' is for forecasting"),
+        ({"data": "roads"}, "'roads' is for forecasting; last_value, "),
+        (
+            {"partition": "sensors"},
+            "'sensors' deals readings, a sensor to each client, and 'digits'",
+        ),
+        ({"method": "last_value", "data": "cora"}, "forecasts readings of sensors, and 'cora' is a graph"),
+        (
+            {"method": "last_value", "partition": "random"},
+            "'random' deals graphs, and 'roads' is",
+        ),
+        ({"method": "last_value", "task": "classification"}, "last_value cannot do task 'classification'"),
         ({"data": 7}, "data of type int"),
         ({"partition": "radnom"}, "unknown partition 'radnom'; did you mean 'random'"),
         ({"clients": 0}, "clients=0 cannot be used: expected a whole number of at least 1"),
@@ -111,9 +123,9 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, objec
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
     config = make_config(method)
-    dealt = get_method(method).partition
-    assert (config.data, config.partition) == ("digits", dealt)
-    assert config.clients == (None if dealt == "ego" else 10)
+    dealt, data = get_method(method).partition, DEFAULT_DATA[TASKS[config.task].data]
+    assert (config.data, config.partition) == (data, dealt)
+    assert config.clients == (None if dealt in ("ego", "sensors") else 10)
     assert (config.seed, config.partition_seed, config.split_seed, config.training.seed) == (0, 0, 0, 0)
     assert config.threads is None
 

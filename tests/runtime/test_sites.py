@@ -71,6 +71,7 @@ def test_a_data_file_that_cannot_be_read_is_removed_all_the_same(tmp_path: Path)
     path = tmp_path / "site0.safetensors"
     path.write_bytes(b"not a cohort")
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+    arguments = {"dtype": dtype, "data": str(path), "task": {"name": "classification"}}
     with pytest.raises(InputError, match="is not a cohort file"):
-        run_site(Federation([(0,)]), {"dtype": dtype, "data": str(path)}, print)
+        run_site(Federation([(0,)]), arguments, print)
     assert not path.exists()

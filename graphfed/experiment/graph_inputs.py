@@ -1,0 +1,349 @@
+"""What a run on a graph trains on: the graph, its split and how it is dealt over sites (see
+`inputs.Inputs`)."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.data.datasets import load
+from graphfed.data.description import Description
+from graphfed.data.graph import Graph, Split
+from graphfed.data.links import EdgeSplit, make_edge_split, scored_pairs, training_graph
+from graphfed.data.overview import overview, site_names
+from graphfed.data.own import load_description
+from graphfed.data.partition import Partition, from_assignment
+from graphfed.data.partition import partition as make_partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.experiment import folder as files
+from graphfed.experiment.config import RunConfig, default_threads
+from graphfed.experiment.pair_table import PairPredictions, cohort_pairs, pairs_table
+from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
+
+if TYPE_CHECKING:
+    from graphfed.experiment.train import Outcome
+    from graphfed.federation.cohort import Cohort
+    from graphfed.methods.base import Method
+
+__all__ = [
+    "GraphInputs",
+    "check_graph",
+    "check_split",
+    "cohort_predictions",
+    "deal",
+    "load_graph",
+    "load_graph_inputs",
+    "pooled_partition",
+    "predictions_of",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphInputs:
+    """In link prediction the graph has the training edges only, and so has the partition."""
+
+    graph: Graph
+    split: Split | EdgeSplit
+    partition: Partition
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The data's is that of the whole graph."""
+        whole = self.split.graph_hash if isinstance(self.split, EdgeSplit) else self.graph.hash
+        return {"data": whole, "split": self.split.hash, "partition": self.partition.hash}
+
+    @property
+    def num_clients(self) -> int:
+        return self.partition.num_sites
+
+    def task(self, name: str) -> Task:
+        return Task(self.graph.num_features, self.graph.num_classes, name)
+
+    def check(self, config: RunConfig) -> None:
+        """Raises InputError where the method of `config` cannot use these inputs."""
+        held = np.bincount(self.partition.held_vertex, minlength=self.graph.num_nodes)
+        if config.method.disjoint and held.max() > 1:
+            vertex = self.graph.vertex_name(int(held.argmax()))
+            raise InputError(
+                f"{config.method.name} needs every vertex at one client only, but partition "
+                f"{config.partition!r} gives vertex {vertex} to {int(held.max())}; use one that deals the "
+                "vertices, as 'label_dirichlet'"
+            )
+        here = np.bincount(self.partition.held_site, minlength=self.partition.num_sites)
+        if config.method.one_vertex and (here != 1).any():
+            client = int((here != 1).argmax())
+            raise InputError(
+                f"{config.method.name} needs one vertex at every client, but partition {config.partition!r} "
+                f"gives {int(here[client])} to client {client}; use 'ego'"
+            )
+        if not config.method.empty_clients and not here.all():
+            raise InputError(
+                f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} "
+                f"gives none to client {int(here.argmin())}; use fewer clients or another partition"
+            )
+        clients = 1 if config.method.pooled else self.partition.num_sites
+        if config.sites is not None and config.sites > clients:  # known before, but for the partition 'ego'
+            raise InputError(
+                f"{config.sites} sites cannot hold {clients} clients; use at most as many sites as clients"
+            )
+        if isinstance(self.split, EdgeSplit):
+            scored_pairs(self.split, self.partition)
+        from graphfed.nn.backbones import BACKBONES
+
+        assert isinstance(config.training, TrainingConfig)
+        backbone = config.training.backbone
+        weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
+        if self.graph.edge_weight is not None and backbone not in weighted:
+            raise InputError(
+                f"backbone {backbone!r} has no use for edge weights, and {self.graph.name!r} has them; "
+                f"choose {' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with "
+                "nothing after it)"
+            )
+        if config.method.check is not None:
+            config.method.check(self.graph, config.training)
+
+    def described(self, config: RunConfig) -> dict[str, Any]:
+        graph, split = self.graph, self.split
+        return {
+            "data": {
+                "name": graph.name,
+                "vertices": graph.num_nodes,
+                "edges": split.edges.shape[1] if isinstance(split, EdgeSplit) else graph.num_edges,
+                "features": graph.num_features,
+                "classes": graph.num_classes,
+                "class_names": graph.class_names,
+                "feature_names": graph.feature_names,
+                "edge_weights": graph.edge_weight is not None,
+                "split": split.name,
+            },
+            "partition": {
+                "name": config.partition,
+                "options": self.partition.options,
+                "seed": config.partition_seed,
+                "file": None if config.partition_file is None else str(config.partition_file),
+                "sites": self.partition.num_sites,
+                "site_names": site_names(graph, self.partition),
+            },
+        }
+
+    def overview(self) -> dict[str, Any]:
+        return overview(self.graph, self.split, self.partition)
+
+    def threads(self) -> int:
+        return default_threads(self.graph)
+
+    def bytes_needed(self, config: RunConfig) -> int:
+        graph, training = self.graph, config.training
+        assert isinstance(training, TrainingConfig)
+        width = training.hidden * (training.heads if training.backbone == "gat" else 1)
+        models = self.partition.num_sites if config.method.personal else 1
+        weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
+        rows = graph.num_nodes * (8 * graph.num_classes + 64)
+        if isinstance(self.split, EdgeSplit):
+            rows = 64 * self.split.edges.shape[1]
+        return 13 * models * weights + rows + 1_000_000
+
+    def bytes_of_partition(self) -> int:
+        return sum(column.nbytes for column in self.partition.tables.values())
+
+    def save_partition(self, path: Path) -> None:
+        self.partition.save(path)
+
+    def clients_of(self, method: "Method") -> int:
+        return 1 if method.pooled else self.partition.num_sites
+
+    def parts(self, config: RunConfig, hosts: "Sequence[Sequence[int]]") -> "list[Cohort]":
+        from graphfed.federation.cohort import make_cohort
+
+        dealt = self._trained_on(config)
+        return [make_cohort(self.graph, self.split, dealt, host, device=config.device) for host in hosts]
+
+    def part_of_server(self, config: RunConfig) -> None:
+        """The server has no data."""
+
+    def save_for_site(self, part: "Cohort", path: Path) -> None:
+        from graphfed.federation.cohort import Names, save_cohort
+
+        save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
+
+    def _trained_on(self, config: RunConfig) -> Partition:
+        return pooled_partition(self.graph) if config.method.pooled else self.partition
+
+    def tables(
+        self,
+        config: RunConfig,
+        predicted: "Sequence[tuple[Cohort, Any]]",
+        names: Sequence[str] | None = None,
+    ) -> Iterator[Any]:
+        """One table: see `folder.predictions_table` and `pair_table.pairs_table`. predicted: (cohort, (rows
+        or pairs [n], logits or scores)) of each host; names: of the model's classes, where they are not the
+        graph's."""
+        told = predictions_of(config, self, [(c, *part) for c, part in predicted], self._trained_on(config))
+        if isinstance(told, PairPredictions):
+            yield pairs_table(told, self.graph)
+        else:
+            assert isinstance(self.split, Split)
+            yield files.predictions_table(told, self.graph, self.split, names)
+
+    def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
+        told: dict[str, Any] = {}
+        if config.task == CLASSIFICATION:
+            told["test_confusion"] = outcome.test_confusion
+        pooled = self._pooled_score(config, outcome)
+        return told if pooled is None else {**told, "test_pooled": pooled}
+
+    def _pooled_score(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any] | None:
+        """The shared model scored on the whole graph: another question than `test`, so it stands beside it.
+
+        None where there is no shared model, or where `test` asks this already."""
+        from graphfed.experiment.train import pooled_score
+
+        if not config.method.shared_model or isinstance(self.split, EdgeSplit):
+            return None
+        (weights,) = outcome.state.weights.parts
+        assert isinstance(config.training, TrainingConfig)
+        return pooled_score(config.method, self.graph, self.split, weights, config.training)
+
+
+def load_graph_inputs(config: RunConfig, loaded: dict[Any, Any] | None = None) -> GraphInputs:
+    """What `inputs.load_inputs` gives where the data is a graph."""
+    graph = load_graph(config, loaded)
+    check_graph(config, graph)
+    split: Split | EdgeSplit
+    if config.task == LINK_PREDICTION:
+        split = make_edge_split(graph, config.split, config.split_seed)
+        graph = training_graph(graph, split)
+    else:
+        split = make_split(graph, config.split, config.split_seed)
+        check_split(graph, split)
+    inputs = GraphInputs(graph, split, deal(config, graph))
+    inputs.check(config)
+    return inputs
+
+
+def check_graph(config: RunConfig, graph: Graph) -> None:
+    """Raises InputError where the graph lacks what methods need."""
+    if graph.x is None:
+        raise InputError(
+            f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
+        )
+    if config.task == CLASSIFICATION and not (graph.y >= 0).any():
+        raise InputError(
+            f"{graph.name!r} has no labels to train on; name their column in its description (label: ...)"
+        )
+
+
+def check_split(graph: Graph, split: Split) -> None:
+    """Raises InputError for a part without vertices, and for one with vertices whose class is unknown."""
+    for part in ("train", "val", "test"):
+        if not getattr(split, part).any():
+            raise InputError(
+                f"split {split.name!r} of {graph.name!r} has no {part} vertex; every part needs one: "
+                "use another split, as in 'random:0.5,0.25,0.25'"
+            )
+    blind = np.flatnonzero((graph.y < 0) & (split.train | split.val | split.test))
+    if blind.size:
+        raise InputError(
+            f"vertex {graph.vertex_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
+            f"no label ({blind.size} such vertices); take it out of the split, or label it"
+        )
+
+
+def deal(config: RunConfig, graph: Graph) -> Partition:
+    """The partition of a config: made, or read from its file.
+
+    Raises InputError for a graph that cannot be dealt so, and for a file that is another graph's."""
+    if config.partition_file is None:
+        return make_partition(
+            graph, config.partition, config.clients, config.partition_seed, **config.partition_options
+        )
+    saved = Partition.load(config.partition_file)
+    saved.check(graph, f"the partition in {config.partition_file}")
+    return saved
+
+
+def load_graph(config: RunConfig, graphs: dict[Any, Any] | None = None) -> Graph:
+    """The graph of a config, loaded once where `graphs` keeps it.
+
+    Raises InputError for files that cannot be used."""
+    if isinstance(config.data, Graph):
+        return config.data
+    key = (config.data, config.data_dir, tuple(config.data_options.items()))
+    graphs = {} if graphs is None else graphs
+    if key not in graphs:
+        try:
+            if isinstance(config.data, str):
+                loaded = load(config.data, config.data_dir, **config.data_options)
+                assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
+            else:
+                assert isinstance(config.data, Description)
+                loaded = load_description(config.data)
+            graphs[key] = loaded
+        except MemoryError:
+            given = "".join(f", data.{key}={value}" for key, value in config.data_options.items())
+            raise InputError(f"data {config.data_name!r} does not fit into memory{given}") from None
+    graph = graphs[key]
+    assert isinstance(graph, Graph)
+    return graph
+
+
+def pooled_partition(graph: Graph) -> Partition:
+    """Everything at one client, for the methods that train centrally."""
+    return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))
+
+
+def _pooled_score(config: RunConfig, inputs: GraphInputs, outcome: "Outcome") -> dict[str, Any] | None:
+    """The shared model scored on the whole graph: another question than `test`, so it stands beside it.
+
+    None where there is no shared model, or where `test` asks this already."""
+    from graphfed.experiment.train import pooled_score
+
+    if not config.method.shared_model or isinstance(inputs.split, EdgeSplit):
+        return None
+    (weights,) = outcome.state.weights.parts
+    assert isinstance(config.training, TrainingConfig)
+    return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
+
+
+def predictions_of(
+    config: RunConfig, inputs: GraphInputs, parts: "list[tuple[Cohort, Any, Any]]", partition: Partition
+) -> files.Predictions | PairPredictions:
+    """What every host predicts, (cohort, rows or pairs [n], logits or scores) each, by vertex and site.
+    partition: the one trained on."""
+    owners = inputs.partition if config.method.pooled else None
+    names = site_names(inputs.graph, inputs.partition)
+    if config.task == LINK_PREDICTION:
+        return cohort_pairs(parts, partition, owners, names)
+    return dataclasses.replace(cohort_predictions(parts, partition, owners), site_names=names)
+
+
+def cohort_predictions(
+    parts: "list[tuple[Cohort, Any, Any]]", partition: Partition, owners: Partition | None
+) -> files.Predictions:
+    """Rows of cohorts -> vertices and sites. `owners`: names the sites where training was pooled."""
+    sites, ids, logits = [], [], []
+    for cohort, rows, part in parts:
+        row = rows.cpu().numpy()
+        sites.append(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]])
+        ids.append(cohort.id.cpu().numpy()[row])
+        logits.append(part.detach().cpu().numpy())
+    site, held_id = np.concatenate(sites), np.concatenate(ids)
+    width = int(partition.held_id.max(initial=0)) + 1
+    held = np.searchsorted(partition.held_site * width + partition.held_id, site * width + held_id)
+    vertex = partition.held_vertex[held]
+    if owners is not None:
+        site_of = np.full(int(owners.held_vertex.max(initial=0)) + 1, -1)
+        # Where a vertex has owned copies at several sites, the lowest site stands.
+        owned = np.flatnonzero(owners.held_owner)[::-1]
+        site_of[owners.held_vertex[owned]] = owners.held_site[owned]
+        site = site_of[vertex]
+    return files.Predictions(vertex, site, np.concatenate(logits))

@@ -1,0 +1,193 @@
+"""Runs of forecasting, from the call to the files: a sensor is a client, and its readings are the truth."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import graphfed
+from graphfed.data.datasets import load
+from graphfed.data.sensors import Sensors
+from graphfed.data.windows import make_time_split
+from graphfed.errors import InputError
+from graphfed.experiment.config import make_config
+from graphfed.experiment.inputs import load_inputs
+from graphfed.experiment.plan import InputCache
+from graphfed.experiment.predict import predict
+from graphfed.experiment.run import Result
+from graphfed.files import read_tensors
+
+SMALL = {"data.sensors": 6, "data.weeks": 1}
+
+
+@pytest.fixture(scope="module")
+def sensors() -> Sensors:
+    found = load("roads", sensors=6, weeks=1)
+    assert isinstance(found, Sensors)
+    assert found.missing.any()
+    return found
+
+
+def run(out: Any = False, method: str = "last_value", **options: Any) -> Result:
+    settings = SMALL if "data" not in options else {}
+    return graphfed.run(method, out=out, settings={**settings, **options.pop("settings", {})}, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    run(path, settings={"lags": 4, "horizon": 3})
+    return path
+
+
+def by_hand(sensors: Sensors, lags: int, horizon: int, part: str) -> dict[str, float]:
+    """The errors of repeating the last reading that is there, window by window."""
+    split = make_time_split(sensors, "default", lags, horizon)
+    first = split.train + (split.val if part == "test" else 0)
+    windows = range(first, first + getattr(split, part))
+    errors, shares, as_read = [], [], []
+    for s in range(sensors.num_sensors):
+        seen = split.train + lags + horizon - 1
+        mean = sensors.readings[:seen, s][~sensors.missing[:seen, s]].mean(dtype=np.float64)
+        for w in windows:
+            there = [t for t in range(w, w + lags) if not sensors.missing[t, s]]
+            told = float(sensors.readings[there[-1], s]) if there else float(np.float32(mean))
+            for t in range(w + lags, w + lags + horizon):
+                error = told - float(sensors.readings[t, s])
+                as_read.append(error)
+                if not sensors.missing[t, s]:
+                    errors.append(error)
+                    shares.append(abs(error) / float(sensors.readings[t, s]))
+    return {
+        "rmse": float(np.sqrt(np.mean(np.square(errors)))),
+        "mae": float(np.mean(np.abs(errors))),
+        "mape": 100 * float(np.mean(shares)),
+        "rmse_as_read": float(np.sqrt(np.mean(np.square(as_read)))),
+        "mae_as_read": float(np.mean(np.abs(as_read))),
+    }
+
+
+def test_metrics_are_those_of_a_loop_over_windows(folder: Path, sensors: Sensors) -> None:
+    result = Result.read(folder)
+    for part in ("val", "test"):
+        assert getattr(result, part) == pytest.approx(by_hand(sensors, 4, 3, part), rel=1e-6)
+    assert (result.task, result.dataset, result.clients, result.partition) == (
+        "forecasting", "roads", 6, "sensors",
+    )  # fmt: skip
+    assert result.bytes["total"] == 0
+    ahead = result.details["test_by_horizon"]
+    assert {*ahead} == {*result.test}
+    assert [len(values) for values in ahead.values()] == [3] * 5
+    assert ahead["rmse"] == sorted(ahead["rmse"]), "the farther ahead, the worse"
+
+
+def test_predictions_have_a_row_for_each_sensor_and_window_of_validation_and_test(
+    folder: Path, sensors: Sensors
+) -> None:
+    file = pq.ParquetFile(folder / "predictions.parquet")
+    table = file.read()
+    split = make_time_split(sensors, "default", 4, 3)
+    count = split.val + split.test
+    assert table.column_names == [
+        "sensor", "site", "time", "part", *(f"forecast_{n}" for n in (1, 2, 3)),
+        *(f"truth_{n}" for n in (1, 2, 3)),
+    ]  # fmt: skip
+    assert file.metadata.num_row_groups == 6
+    assert table["sensor"].to_pylist() == [name for name in sensors.ids for _ in range(count)]
+    assert table["site"].to_pylist() == [k for k in range(6) for _ in range(count)]
+    assert table["part"].to_pylist() == 6 * (["val"] * split.val + ["test"] * split.test)
+    time = table["time"].to_numpy()
+    step = (time - np.datetime64(sensors.start)) // np.timedelta64(sensors.step_minutes, "m")
+    assert np.array_equal(step, np.tile(split.train + 3 + np.arange(count), 6))
+    site = table["site"].to_numpy()
+    for ahead in (1, 2, 3):
+        truth = table[f"truth_{ahead}"].to_numpy()
+        missing = sensors.missing[step + ahead, site]
+        assert np.array_equal(np.isnan(truth), missing)
+        assert np.array_equal(truth[~missing], sensors.readings[step + ahead, site][~missing])
+        assert np.array_equal(table[f"forecast_{ahead}"].to_numpy(), table["forecast_1"].to_numpy())
+
+
+def test_the_files_say_what_was_trained_on(folder: Path, sensors: Sensors) -> None:
+    manifest, overview = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("manifest", "overview")
+    )
+    assert (manifest["data"]["sensors"], manifest["data"]["steps"]) == (6, 2016)
+    assert manifest["partition"]["site_names"] == list(sensors.ids)
+    split = make_time_split(sensors, "default", 4, 3)
+    assert manifest["hashes"]["data"] == sensors.hash
+    assert manifest["hashes"]["split"] == split.hash
+    assert overview["kind"] == "sensors"
+    assert overview["sensors"]["ids"] == list(sensors.ids)
+    assert overview["windows"]["test"] == split.test
+    assert len(overview["edges"]) == sensors.adjacency.nnz - 6
+    assert read_tensors(folder / "model.safetensors")[0] == {}, "it has no model"
+
+
+def test_a_method_without_a_model_predicts_again_what_it_wrote(folder: Path) -> None:
+    assert predict(folder).equals(pq.read_table(folder / "predictions.parquet"))
+
+
+def test_settings_of_the_windows_make_other_inputs_and_others_do_not() -> None:
+    cache = InputCache()
+    first = cache.get(make_config("last_value", settings=SMALL))
+    assert cache.get(make_config("historical_average", settings={**SMALL, "missing": "as_read"})) is first
+    for key in ("lags", "horizon", "every"):
+        other = cache.get(make_config("last_value", settings={**SMALL, key: 3}))
+        assert other.hashes["split"] != first.hashes["split"]
+        assert other.hashes["data"] == first.hashes["data"]
+
+
+def test_sensors_in_python_are_data(sensors: Sensors) -> None:
+    named, given = run(), run(data=sensors)
+    assert (named.test, named.hashes) == (given.test, given.hashes)
+
+
+def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> None:
+    renamed = dataclasses.replace(sensors, ids=tuple(f"s{k}" for k in range(6)))
+    one, two = (load_inputs(make_config("last_value", data=s)).hashes for s in (sensors, renamed))
+    assert one["partition"] != two["partition"]
+    assert one["data"] == two["data"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"clients": 5}, "'roads' has 6 sensors, one client each, not 5; leave the number of clients out"),
+        ({"split": "public"}, "unknown split 'public' of readings in time"),
+        ({"settings": {"horizon": 2016}}, "use fewer lags, a shorter horizon or more data"),
+        ({"runtime": "processes"}, "give the number of sites"),
+        ({"runtime": "processes", "sites": 7}, "7 sites cannot hold 6 clients"),
+        ({"settings": {"data.sensor": 7}}, "last_value has no setting 'data.sensor'"),
+        ({"settings": {"seq_len": 7}}, "did you mean 'lags'"),
+        ({"settings": {"pred_len": 7}}, "did you mean 'horizon'"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        run(**options)
+    assert told in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_as_many_clients_as_sensors_may_be_asked_for() -> None:
+    assert run(clients=6).hashes == run().hashes
+
+
+@pytest.mark.parametrize("method", ["last_value", "historical_average"])
+def test_sensors_that_training_does_not_see_are_tested_all_the_same(method: str, tmp_path: Path) -> None:
+    inductive = run(tmp_path / "run", method, split="inductive:0.5")
+    whole = run(method=method)
+    assert inductive.test == whole.test, "nothing is learnt from others"
+    assert inductive.val != whole.val
+    assert set(pq.read_table(tmp_path / "run" / "predictions.parquet")["site"].to_pylist()) == set(range(6))
+
+
+def test_placements_agree() -> None:
+    one, other = run(), run(placement="one-at-a-time")
+    assert one.test == pytest.approx(other.test, rel=1e-12)
+    assert one.bytes == other.bytes
