@@ -42,7 +42,12 @@ APART = [name for name in FORECASTERS if not get_method(name).pooled]
 #: Those that learn something.
 TRAINED = [name for name in FORECASTERS if get_method(name).model]
 #: Where a setting decides which transfers there are: all of its values.
-VARIANTS: Mapping[str, list[dict[str, Any]]] = {}
+VARIANTS: Mapping[str, list[dict[str, Any]]] = {
+    "cnfgnn": [
+        *({"strategy": name} for name in ("at_fedavg", "at", "sl_fedavg", "sl", "centralised")),
+        {"aggregation": "simulated"},
+    ],
+}
 
 
 def variants(name: str) -> list[dict[str, Any]]:
