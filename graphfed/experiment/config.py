@@ -18,6 +18,7 @@ from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.description import Description
 from graphfed.data.graph import Graph
 from graphfed.data.partition import PARTITIONS, Partition
+from graphfed.data.sensor_description import SensorDescription
 from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
