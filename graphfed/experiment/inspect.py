@@ -232,7 +232,7 @@ def _inspect_sensors(
         split=split if cut is None else cut.name,
         split_problem=problem,
         methods={
-            name: f"{name} is for graphs" if FORECASTING not in get_method(name).tasks else problem
+            name: problem if FORECASTING in get_method(name).tasks else f"{name} is for graphs"
             for name in METHODS
         },
     )

@@ -176,8 +176,7 @@ def load_sensors(config: RunConfig, loaded: dict[Any, Any] | None = None) -> Sen
     loaded = {} if loaded is None else loaded
     if key not in loaded:
         loaded[key] = sensors_of(config.data_source, config.data_dir, **config.data_options)
-    sensors = loaded[key]
-    assert isinstance(sensors, Sensors)
+    sensors: Sensors = loaded[key]
     return sensors
 
 

@@ -3,6 +3,7 @@
 read.py      folders -> plain data
 charts.py    plain data -> charts as SVG, in colours that follow the page
 device.py    one device of a run with one for each vertex: what it sent to whom
+drawing.py   how every chart is drawn
 page.py      plain data and charts -> HTML, the model card, and the files
 """
 

@@ -1,18 +1,30 @@
-"""Charts as SVG that belong to a page: its fonts, and colours that follow light, dark and print.
+"""Charts of a page as SVG: scores, bytes, and the graph and its sites. How they are drawn is in `drawing`."""
 
-Drawn by matplotlib, in fixed colours that are replaced by the page's CSS variables; text stays text.
-"""
-
-import contextlib
 import io
-import math
-import re
-import unicodedata
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from graphfed.report.drawing import (
+    GRID,
+    INK,
+    MARKERS,
+    MUTED,
+    PAPER,
+    SERIES,
+    WIDTH,
+    add_legend,
+    any_script,
+    grouped,
+    legend_height,
+    locator,
+    new_figure,
+    short,
+    style,
+    svg,
+    wide,
+)
 
 __all__ = [
     "DOTS",
@@ -29,16 +41,6 @@ __all__ = [
     "site_dots",
 ]
 
-#: Drawn colour -> CSS variable. The series are told apart by people who see colours differently, too.
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
-INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#fefefe"
-VARIABLES = {
-    INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper",
-    **{colour: f"--series-{i}" for i, colour in enumerate(SERIES)},
-}  # fmt: skip
-MARKERS = "osD^vPX*"
-#: Inches. The page shows charts up to half again as large, and its narrowest column as small as nine tenths.
-WIDTH = 5.4
 #: Sites whose classes are drawn.
 DRAWN_SITES = 30
 #: Points of a cumulative distribution, and marks of sites.
@@ -47,122 +49,78 @@ POINTS, DOTS = 200, 500
 NAMED_SITES = 12
 
 
-def _figure(height: float, width: float = WIDTH, **options: Any) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", **options)
-
-
-def _columns(labels: Iterable[str]) -> int:
-    """How many columns of a legend fit."""
-    longest = max((_wide(_short(label)) for label in labels), default=0)
-    return max(1, min(5, int(60 // (longest + 7))))
-
-
-def _legend_height(labels: Sequence[str]) -> float:
-    """Inches of a legend above the axes."""
-    return 0.24 * math.ceil(len(labels) / _columns(labels)) if len(labels) > 1 else 0.0
-
-
-def _legend(figure: Any, labels: Sequence[str]) -> None:
-    if len(labels) > 1:
-        figure.legend(loc="outside upper left", ncols=_columns(labels))
-
-
-def _style() -> dict[str, Any]:
-    return {
-        "svg.fonttype": "none", "svg.hashsalt": "graphfed", "font.family": "sans-serif", "font.size": 10,
-        "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": MUTED,
-        "ytick.color": MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-        "grid.color": GRID, "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
-        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
-        "axes.formatter.use_mathtext": False, "axes.unicode_minus": True,
-        # A label that looks like mathematics is somebody's label.
-        "text.parse_math": False,
-    }  # fmt: skip
-
-
-def _svg(draw: Any, title: str) -> str:
-    """Draw with the page's style, and the SVG element to put into it; `title` is for those who cannot see."""
-    import html
-
-    import matplotlib as mpl
-
-    with mpl.rc_context(_style()), _any_script():
-        figure = draw()
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # The page scales it: a width of its own would not shrink on a phone.
-    text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
-    text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
-    label = html.escape(title, quote=True)
-    text = text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-    for colour, variable in VARIABLES.items():
-        text = re.sub(re.escape(colour), f"var({variable})", text, flags=re.IGNORECASE)
-    # Ids are per file in matplotlib and per page here.
-    salt = re.sub(r"\W", "", title)[:40]
-    text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
-    text = re.sub(r'href="#([^"]+)"', rf'href="#{salt}-\1"', text)
-    return re.sub(r"url\(#([^)]+)\)", rf"url(#{salt}-\1)", text)
-
-
-@contextlib.contextmanager
-def _any_script() -> Iterator[None]:
-    """Text stays text in SVG, and the reader's fonts show it: what matplotlib's lacks is no news."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
-def curves(rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, scored: str = "vertices") -> str:
+def curves(
+    rows: Mapping[str, Sequence[Mapping[int, float]]], metric: str, scored: str = "vertices", unit: str = ""
+) -> str:
     """Validation metric by round. rows: label -> {round: value} for each seed; the line is the mean over
-    seeds, the band its sample standard deviation."""
+    seeds, the band its sample standard deviation. A row with one round is a level: a dashed line. unit: of an
+    error; its first rounds, when nothing is learned yet, may lie above the frame."""
 
     def draw() -> Any:
-        figure = _figure(2.9 + _legend_height(list(rows)))
+        figure = new_figure(2.9 + legend_height(list(rows)))
         ax = figure.add_subplot()
+        means = []
         for i, (label, runs) in enumerate(rows.items()):
             colour = SERIES[i % len(SERIES)]
             shared = sorted(set.intersection(*(set(run) for run in runs)))
             values = np.array([[run[r] for r in shared] for run in runs])
             mean = values.mean(0)
+            means.append(mean)
+            if len(shared) == 1:
+                ax.axhline(mean[0], color=colour, label=short(label), linewidth=1.4, linestyle="--")
+                continue
             ax.plot(
-                shared, mean, color=colour, label=_short(label),
+                shared, mean, color=colour, label=short(label),
                 linewidth=1.6, marker=MARKERS[i % len(MARKERS)],
                 markersize=4, markevery=max(1, len(shared) // 8),
             )  # fmt: skip
             if len(runs) > 1:
                 spread = values.std(0, ddof=1)
                 ax.fill_between(shared, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-        ax.set_xlabel("communication round")
-        ax.xaxis.set_major_locator(_locator(8, integer=True))
-        ax.set_ylabel(f"{metric}, validation {scored}")
+        above = unit and _leave_out_first_rounds(ax, means)
+        ax.set_xlabel("communication round" + (" (the first lie above the frame)" if above else ""))
+        ax.xaxis.set_major_locator(locator(8, integer=True))
+        ax.set_ylabel(
+            short(f"validation {metric} ({unit})", 36) if unit else f"{metric}, validation {scored}"
+        )
         ax.margins(x=0.01)
-        _legend(figure, list(rows))
+        add_legend(figure, list(rows))
         return figure
 
-    return _svg(draw, f"{metric} by round")
+    return svg(draw, f"{metric} by round")
 
 
-def score_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], metric: str) -> str:
+def _leave_out_first_rounds(ax: Any, means: Sequence[np.ndarray]) -> bool:
+    """Whether the first rounds' errors are so large that the later ones would be one line; then they are left
+    out of the frame."""
+    later = np.concatenate([mean[len(mean) // 5 :] for mean in means])
+    low, high = later.min(), later.max()
+    top = high + 0.2 * max(high - low, 0.05 * high)
+    if max(mean.max() for mean in means) <= top + 2 * (high - low):
+        return False
+    ax.set_ylim(low - (top - high), top)
+    return True
+
+
+def score_against_bytes(
+    rows: Sequence[tuple[str, float, float, float | None]], metric: str, unit: str | None = None
+) -> str:
     """What a test metric cost: (label, bytes, mean, deviation) of each row; rows that sent nothing are at the
-    left."""
+    left. unit: of an error, "" where it is not known; None: the metric is a share, drawn in percent."""
     from graphfed.experiment.progress import human_bytes
 
     def draw() -> Any:
         labels = [label for label, *_ in rows]
-        figure = _figure(2.7 + _legend_height(labels))
+        figure = new_figure(2.7 + legend_height(labels))
         ax = figure.add_subplot()
         sent = [crossed for _, crossed, _, _ in rows if crossed]
         nothing = min(sent) / 8 if sent else 1.0
+        scale = 100 if unit is None else 1
         for i, (label, crossed, mean, std) in enumerate(rows):
             ax.errorbar(
-                crossed or nothing, 100 * mean, None if std is None else 100 * std,
+                crossed or nothing, scale * mean, None if std is None else scale * std,
                 fmt=MARKERS[i % len(MARKERS)], color=SERIES[i % len(SERIES)], capsize=3, markersize=7,
-                label=_short(label),
+                label=short(label),
             )  # fmt: skip
         ax.set_xscale("log")
         ax.minorticks_off()
@@ -174,11 +132,12 @@ def score_against_bytes(rows: Sequence[tuple[str, float, float, float | None]], 
         ax.set_xticks([nothing, *ticks], ["nothing", *(human_bytes(t) for t in ticks)])
         ax.margins(x=0.12, y=0.15)
         ax.set_xlabel("bytes of set-up and training, mean of a run")
-        ax.set_ylabel(f"test {metric}, percent")
-        _legend(figure, labels)
+        told = "percent" if unit is None else unit
+        ax.set_ylabel(short(f"test {metric}, {told}" if told else f"test {metric}", 36))
+        add_legend(figure, labels)
         return figure
 
-    return _svg(draw, f"test {metric} against bytes")
+    return svg(draw, f"test {metric} against bytes")
 
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str, title: str) -> str:
@@ -187,7 +146,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str, title: str)
 
     def draw() -> Any:
         parts = list(dict.fromkeys(part for _, amounts in rows for part in amounts))
-        figure = _figure(0.7 + 0.34 * len(rows) + _legend_height(parts))
+        figure = new_figure(0.7 + 0.34 * len(rows) + legend_height(parts))
         ax = figure.add_subplot()
         left = np.zeros(len(rows))
         for i, part in enumerate(parts):
@@ -200,41 +159,17 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str, title: str)
             ax.annotate(
                 human_bytes(total), (total, y), xytext=(4, 0), textcoords="offset points", va="center"
             )
-        ax.set_yticks(range(len(rows)), [_short(label) for label, _ in rows])
+        ax.set_yticks(range(len(rows)), [short(label) for label, _ in rows])
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
         ax.set_xlim(0, max(left.max(initial=0), 1) * 1.16)
-        ax.xaxis.set_major_locator(_locator(5))
+        ax.xaxis.set_major_locator(locator(5))
         ax.xaxis.set_major_formatter(lambda value, _: human_bytes(value))
         ax.set_xlabel(unit)
-        _legend(figure, parts)
+        add_legend(figure, parts)
         return figure
 
-    return _svg(draw, title)
-
-
-def _locator(count: int, *, integer: bool = False) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(count, integer=integer)
-
-
-def _grouped(value: float, _: Any) -> str:
-    """A number of an axis: 10,000; none between whole numbers."""
-    return f"{value:,.0f}" if value == int(value) else ""
-
-
-def _wide(label: str) -> int:
-    """Columns of a label: letters of East Asian scripts take two."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
-
-
-def _short(label: str, limit: int = 28) -> str:
-    if _wide(label) <= limit:
-        return label
-    while label and _wide(label) > limit - 1:
-        label = label[:-1]
-    return label + "…"
+    return svg(draw, title)
 
 
 def cumulative(rows: Mapping[str, np.ndarray], quantity: str, title: str) -> str:
@@ -243,7 +178,7 @@ def cumulative(rows: Mapping[str, np.ndarray], quantity: str, title: str) -> str
 
     def draw() -> Any:
         labels = list(rows)
-        figure = _figure(2.7 + _legend_height(labels))
+        figure = new_figure(2.7 + legend_height(labels))
         ax = figure.add_subplot()
         for i, (label, values) in enumerate(rows.items()):
             ordered = np.sort(values)
@@ -253,7 +188,7 @@ def cumulative(rows: Mapping[str, np.ndarray], quantity: str, title: str) -> str
             share = np.searchsorted(ordered, at, side="right") / len(ordered)
             ax.step(
                 [at[0], *at], [0, *share], where="post", color=SERIES[i % len(SERIES)], linewidth=1.6,
-                label=_short(label), linestyle=("-", "--", ":", "-.")[i % 4],
+                label=short(label), linestyle=("-", "--", ":", "-.")[i % 4],
             )  # fmt: skip
         ax.set_xscale("symlog", linthresh=1)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -262,10 +197,10 @@ def cumulative(rows: Mapping[str, np.ndarray], quantity: str, title: str) -> str
         ax.set_ylim(0, 1.02)
         ax.set_xlabel(quantity)
         ax.set_ylabel("share of devices")
-        _legend(figure, labels)
+        add_legend(figure, labels)
         return figure
 
-    return _svg(draw, title)
+    return svg(draw, title)
 
 
 def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
@@ -277,7 +212,7 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
         known = np.asarray(counts, dtype=float).sum(1)
         share = table / np.maximum(known[:, None], 1)
         side = min(WIDTH, 2.2 + 0.42 * len(names))
-        figure = _figure(side * 0.86)
+        figure = new_figure(side * 0.86)
         ax = figure.add_subplot()
         ax.set_aspect("equal")
         size = len(names)
@@ -296,19 +231,19 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
         ax.grid(visible=False)
         ax.set_xticks(
             range(size),
-            [_short(n, 14) for n in names],
+            [short(n, 14) for n in names],
             rotation=45 if crowded else 0,
             ha="right" if crowded else "center",
         )
         ax.set_yticks(
             range(size),
-            [_short(n, 20) + ("" if k else " (none)") for n, k in zip(names, known, strict=True)],
+            [short(n, 20) + ("" if k else " (none)") for n, k in zip(names, known, strict=True)],
         )
         ax.set_xlabel("predicted class")
         ax.set_ylabel("true class")
         return figure
 
-    return _svg(draw, "confusion matrix")
+    return svg(draw, "confusion matrix")
 
 
 def roc(rows: Mapping[str, Sequence[Sequence[float]]]) -> str:
@@ -317,24 +252,24 @@ def roc(rows: Mapping[str, Sequence[Sequence[float]]]) -> str:
 
     def draw() -> Any:
         labels = list(rows)
-        figure = _figure(3.2 + _legend_height(labels), width=min(WIDTH, 3.6))
+        figure = new_figure(3.2 + legend_height(labels), width=min(WIDTH, 3.6))
         ax = figure.add_subplot()
         ax.set_aspect("equal")
         ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle="--")
         for i, (label, points) in enumerate(rows.items()):
             ax.plot(
                 [x for x, _ in points], [y for _, y in points], color=SERIES[i % len(SERIES)],
-                label=_short(label), linewidth=1.6, marker=MARKERS[i % len(MARKERS)], markersize=4,
+                label=short(label), linewidth=1.6, marker=MARKERS[i % len(MARKERS)], markersize=4,
                 markevery=max(1, len(points) // 8),
             )  # fmt: skip
         ax.set_xlim(-0.02, 1.02)
         ax.set_ylim(-0.02, 1.02)
         ax.set_xlabel("false positive rate")
         ax.set_ylabel("true positive rate")
-        _legend(figure, labels)
+        add_legend(figure, labels)
         return figure
 
-    return _svg(draw, "ROC curve")
+    return svg(draw, "ROC curve")
 
 
 def _cell(x: float, y: float, share: float) -> Any:
@@ -350,7 +285,7 @@ def site_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
     vertices; of more than DOTS sites those with the most."""
 
     def draw() -> Any:
-        figure = _figure(0.9 + 0.42 * len(rows))
+        figure = new_figure(0.9 + 0.42 * len(rows))
         ax = figure.add_subplot()
         most = max((count for sites in rows.values() for _, count in sites.values()), default=1)
         for y, sites in enumerate(rows.values()):
@@ -361,13 +296,13 @@ def site_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> str:
                 values, np.full(len(values), y), s=12 + 90 * counts / most,
                 color=SERIES[y % len(SERIES)], alpha=0.55, linewidths=0, marker=MARKERS[y % len(MARKERS)],
             )  # fmt: skip
-        ax.set_yticks(range(len(rows)), [_short(label) for label in rows])
+        ax.set_yticks(range(len(rows)), [short(label) for label in rows])
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.set_xlabel("test accuracy, percent; larger mark: more test vertices")
         ax.grid(axis="y", visible=False)
         return figure
 
-    return _svg(draw, "accuracy of each site")
+    return svg(draw, "accuracy of each site")
 
 
 def site_classes(sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -375,14 +310,14 @@ def site_classes(sites: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
 
     def draw() -> Any:
         drawn = _drawn_classes(names)
-        longest = max(map(_wide, _site_labels(sites)), default=0)
+        longest = max(map(wide, _site_labels(sites)), default=0)
         turned = {0: 0, 45: 0.06, 90: 0.085}[_turn(sites)] * longest
-        figure = _figure(2.7 + _legend_height(drawn) + turned)
+        figure = new_figure(2.7 + legend_height(drawn) + turned)
         _classes_on(figure.add_subplot(), sites, names)
-        _legend(figure, drawn)
+        add_legend(figure, drawn)
         return figure
 
-    return _svg(draw, "classes of each site")
+    return svg(draw, "classes of each site")
 
 
 def _drawn_classes(names: Sequence[str]) -> list[str]:
@@ -391,13 +326,13 @@ def _drawn_classes(names: Sequence[str]) -> list[str]:
 
 
 def _site_labels(sites: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [_short(str(site["name"]), 14) for site in sites[:DRAWN_SITES]]
+    return [short(str(site["name"]), 14) for site in sites[:DRAWN_SITES]]
 
 
 def _turn(sites: Sequence[Mapping[str, Any]]) -> int:
     """By how many degrees labels of sites have to be turned: upright where slanted ones would touch."""
     labels = _site_labels(sites)
-    if max(map(_wide, labels), default=0) * len(labels) <= 64:
+    if max(map(wide, labels), default=0) * len(labels) <= 64:
         return 0
     return 45 if len(labels) <= 15 else 90
 
@@ -415,7 +350,7 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
             counts[:, c],
             bottom=bottom,
             color=SERIES[c % len(SERIES)],
-            label=_short(drawn[c]),
+            label=short(drawn[c]),
             width=0.75,
         )
         bottom += counts[:, c]
@@ -428,19 +363,19 @@ def _classes_on(ax: Any, sites: Sequence[Mapping[str, Any]], names: Sequence[str
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("site" if len(sites) <= len(shown) else f"site, the first {len(shown)}")
     ax.set_ylabel("vertices of known class")
-    ax.yaxis.set_major_formatter(_grouped)
+    ax.yaxis.set_major_formatter(grouped)
 
 
 def partition_drawing(drawing: Mapping[str, Any], names: Mapping[int, str]) -> str:
     """The sample of `overview`: sites as discs, edges inside them thin, edges between them in colour."""
 
     def draw() -> Any:
-        figure = _figure(4.4)
+        figure = new_figure(4.4)
         _partition_on(figure.add_subplot(), drawing, names)
         figure.legend(handles=_kinds_of_edges(), loc="outside lower center", ncols=2)
         return figure
 
-    return _svg(draw, "the graph and its sites")
+    return svg(draw, "the graph and its sites")
 
 
 def _kinds_of_edges() -> list[Any]:
@@ -475,7 +410,7 @@ def _partition_on(ax: Any, drawing: Mapping[str, Any], names: Mapping[int, str])
         away = middle / max(np.linalg.norm(middle), 1e-9)
         reach = np.linalg.norm(mine - middle, axis=1).max(initial=0) + 0.07
         ax.text(
-            *(middle + away * reach), _short(names.get(site, str(site)), 18), fontsize=9,
+            *(middle + away * reach), short(names.get(site, str(site)), 18), fontsize=9,
             ha="center" if abs(away[0]) < 0.35 else "left" if away[0] > 0 else "right", va="center",
         )  # fmt: skip
     ax.set_xlim(-1.32, 1.32)
@@ -486,11 +421,11 @@ def degrees(histogram: Sequence[Sequence[int]]) -> str:
     """How many vertices have how many neighbours: a bar for each row of `overview`'s histogram."""
 
     def draw() -> Any:
-        figure = _figure(2.5)
+        figure = new_figure(2.5)
         _degrees_on(figure.add_subplot(), histogram)
         return figure
 
-    return _svg(draw, "neighbours of a vertex")
+    return svg(draw, "neighbours of a vertex")
 
 
 def _degrees_on(ax: Any, histogram: Sequence[Sequence[int]]) -> None:
@@ -505,7 +440,7 @@ def _degrees_on(ax: Any, histogram: Sequence[Sequence[int]]) -> None:
         ax.set_yscale("log")
         ax.set_ylim(0.7, 2 * most)
         ax.minorticks_off()
-    ax.yaxis.set_major_formatter(_grouped)
+    ax.yaxis.set_major_formatter(grouped)
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("neighbours of a vertex")
     ax.set_ylabel("vertices")
@@ -521,13 +456,13 @@ def _parts_on(ax: Any, classes: Sequence[Mapping[str, Any]]) -> None:
         colour = GRID if part == "in no part" else SERIES[i]
         ax.barh(range(len(shown)), amount, left=left, color=colour, label=part, height=0.7)
         left += amount
-    ax.set_yticks(range(len(shown)), [_short(str(row["name"]), 20) for row in shown])
+    ax.set_yticks(range(len(shown)), [short(str(row["name"]), 20) for row in shown])
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     more = "" if len(classes) <= len(shown) else f", the first {len(shown)} of {len(classes)} classes"
     ax.set_xlabel(f"vertices{more}")
     ax.set_ylabel("class")
-    ax.xaxis.set_major_formatter(_grouped)
+    ax.xaxis.set_major_formatter(grouped)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
 
 
@@ -536,8 +471,8 @@ def picture(told: Mapping[str, Any], form: str) -> bytes:
     part of the split."""
     import matplotlib as mpl
 
-    with mpl.rc_context({**_style(), "savefig.facecolor": "white"}), _any_script():
-        figure = _figure(9.4, 11.5)
+    with mpl.rc_context({**style(), "savefig.facecolor": "white"}), any_script():
+        figure = new_figure(9.4, 11.5)
         sketch, histogram, parts, sites = figure.subplots(2, 2).flat
         several = told["num_sites"] > 1
         _partition_on(sketch, told["drawing"], {row["site"]: row["name"] for row in told["sites"]})
@@ -553,7 +488,7 @@ def picture(told: Mapping[str, Any], form: str) -> bytes:
         _classes_on(sites, told["sites"], names)
         drawn = len(_drawn_classes(names))
         sites.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, max(1, drawn)))
-        figure.suptitle(f"{_short(told['name'], 60)}: {told['vertices']:,} vertices, {told['edges']:,} edges")
+        figure.suptitle(f"{short(told['name'], 60)}: {told['vertices']:,} vertices, {told['edges']:,} edges")
         file = io.BytesIO()
         figure.savefig(file, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
     return file.getvalue()

@@ -4,6 +4,7 @@ A comparison's figures are those of comparison.json; nothing is worked out here 
 needs no network and runs no script.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -18,16 +19,21 @@ from graphfed.experiment.train import MESSAGES
 from graphfed.files import write_bytes
 from graphfed.methods.alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS, TaskSpec
-from graphfed.report import charts
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS, TaskSpec
+from graphfed.report import charts, forecasts
 from graphfed.report.device import device_of, device_told, worst_told
+from graphfed.report.figures import Errors, Figures, Shares
 from graphfed.report.read import Run, Subject, read_subject
 
 __all__ = ["tell_device", "write_card", "write_report"]
 
-#: The row the others are tested against, where it is there: averaging with the cross edges dropped, or what
-#: pooled training reaches.
-REFERENCES = {CLASSIFICATION: "fedavg", LINK_PREDICTION: "central"}
+#: The rows the others are tested against, those of them that are there: averaging with the cross edges
+#: dropped, what pooled training reaches, or forecasts without the network of the sensors.
+REFERENCES = {
+    CLASSIFICATION: ("fedavg",),
+    LINK_PREDICTION: ("central",),
+    FORECASTING: ("gru_fedavg", "gru_local", "last_value"),
+}
 PROTECTION = {
     "clear": "none: the receiver reads it",
     "public": "public: it says nothing of anyone's data",
@@ -85,6 +91,8 @@ def write_card(folder: str | Path) -> Path:
     run = read_subject([folder]).first
     path = Path(folder) / "model_card.md"
     method = get_method(run.result.method) if run.result.method in METHODS else None
+    alone = Subject({run.result.method: [run]}, None)
+    figures = _figures(alone)
     text = (
         _environment(escape=False)
         .get_template("card.md.jinja")
@@ -93,13 +101,17 @@ def write_card(folder: str | Path) -> Path:
             result=run.result,
             manifest=run.manifest,
             training=run.manifest["config"]["training"],
+            sensors=forecasts.sensors_of(run),
+            forecast=forecasts.what_is_forecast(run),
             method_summary="" if method is None else method.summary,
+            learns=method is None or bool(method.model),
             personal=method is not None and method.personal,
-            summary=_answer(Subject({run.result.method: [run]}, None)).rstrip("."),
-            scores=_scores(run),
+            summary=_answer(alone, figures).rstrip("."),
+            caveats=forecasts.caveats(alone, figures) if isinstance(figures, Errors) else [],
+            scores=_scores(run, figures),
             left=_left(run.result.method, run),
             worst=worst_told(run),
-            audits=_audits(Subject({run.result.method: [run]}, None)),
+            audits=_audits(alone),
             epsilon=_epsilon([run]),
             folder=run.folder.name,
             task=_task(run.result.task),
@@ -136,17 +148,21 @@ def render(subject: Subject, device: int | None = None) -> str:
     environment = _environment(escape=True)
     first, comparison = subject.first, subject.comparison
     result = first.result
+    figures = _figures(subject)
     page: str = environment.get_template("page.html.jinja").render(
         version=__version__,
         title=f"{', '.join(subject.rows)} on {result.dataset}",
-        answer=_answer(subject),
-        caveats=_caveats(subject),
+        answer=_answer(subject, figures),
+        caveats=_caveats(subject, figures),
         result=result,
-        table=None if comparison is None else _table(subject),
+        table=None if comparison is None else _table(subject, figures),
         comparison=comparison,
         task=_task(result.task),
-        scores=None if comparison is not None else _scores(first),
-        charts=_charts(subject),
+        called=figures.called,
+        unit=f", in {figures.unit}," if isinstance(figures, Errors) and figures.unit else "",
+        scores=None if comparison is not None else _scores(first, figures),
+        charts=_charts(subject, figures),
+        shown=_best_row(subject, figures),
         data=_data(first),
         left=[_left(label, runs[0]) for label, runs in subject.rows.items()],
         devices=_devices(subject, device),
@@ -167,44 +183,71 @@ def _task(name: str) -> TaskSpec:
     return TASKS.get(name, TASKS[CLASSIFICATION])
 
 
-def _percent(mean: float | None, std: float | None = None) -> str:
-    if mean is None:
-        return "-"
-    return f"{100 * mean:.1f}" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}"
+def _figures(subject: Subject) -> Figures:
+    """How the figures of these runs are written."""
+    task = _task(subject.first.result.task)
+    return forecasts.errors_of(subject) if task.error else Shares(task.metric, task.called)
 
 
-def _answer(subject: Subject) -> str:
+def _answer(subject: Subject, figures: Figures) -> str:
     """One sentence: the result, with its spread and the row that bounds it."""
     result = subject.first.result
-    metric, called = _task(result.task).metric, _task(result.task).called
+    metric, called = figures.metric, figures.called
+    errors = isinstance(figures, Errors)
+    what = forecasts.what_is_forecast(subject.first) if errors else ""
     if subject.comparison is None:
+        reached = f"{called} of {figures.told(metric, result.test.get(metric))}"
+        does = f"forecasts {what}, with a test {reached}" if errors else f"reached a test {reached}"
         return (
-            f"{result.method} reached a test {called} of {_percent(result.test.get(metric))} % on "
-            f"{result.dataset}, dealt "
-            f"over {result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} "
-            "crossed."
+            f"{result.method} {does}{_as_read(result.test, figures)} on {result.dataset}, dealt over "
+            f"{result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} crossed."
         )
     scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
-    federated = [row for row in scored if row["method"] not in ("central", "isolated")] or scored
-    if not federated:
+    if not scored:
         return f"No row of this comparison has a test {called}."
-    best = max(federated, key=lambda row: row["test"][metric]["mean"])
-    told = best["test"][metric]
-    text = (
-        f"Of the rows in which sites work together, {best['label']} has the highest mean test {called}: "
-        f"{_percent(told['mean'], told['std'])} %"
-    )
+    federated = [row for row in scored if _federated(row)]
+    best = _best(federated or scored, "test", figures)
+    who = "Of the rows in which sites work together," if federated else "Sites work together in no row;"
+    does = f"forecasts {what}, with the smallest" if errors else "has the highest"
+    text = f"{who} {best['label']} {does} mean test {called}: {_told(best, figures)}"
     others = [
-        f"{row['label']} {_percent(row['test'][metric]['mean'], row['test'][metric]['std'])} %"
-        for row in scored
-        if row["method"] in ("central", "isolated")
+        f"{row['label']} {_told(row, figures)}" for row in scored if row is not best and not _federated(row)
     ]
     return text + (f" ({', '.join(others)})." if others else ".")
 
 
-def _caveats(subject: Subject) -> list[str]:
+def _told(row: Mapping[str, Any], figures: Figures) -> str:
+    told = row["test"][figures.metric]
+    return figures.told(figures.metric, told["mean"], told["std"])
+
+
+def _as_read(test: Mapping[str, float | None], figures: Figures) -> str:
+    """The other error, where readings are missing."""
+    if not isinstance(figures, Errors) or not figures.missing or figures.metric != "rmse":
+        return ""
+    return f" ({figures.cell('rmse_as_read', test.get('rmse_as_read'))} as read)"
+
+
+def _federated(row: Mapping[str, Any]) -> bool:
+    """Whether something crosses between the sites of a row in training, and they keep their data."""
+    known = get_method(row["method"]) if row["method"] in METHODS else None
+    return bool(row["bytes"]["mean"]) and not (known is not None and known.pooled)
+
+
+def _best(rows: Sequence[dict[str, Any]], part: str, figures: Figures) -> dict[str, Any]:
+    """The row with the best mean of the metric that decides on a part of the split."""
+    sign = -1 if isinstance(figures, Errors) else 1
+
+    def score(row: Mapping[str, Any]) -> float:
+        mean = row[part][figures.metric]["mean"]
+        return -math.inf if mean is None else sign * float(mean)
+
+    return max(rows, key=score)
+
+
+def _caveats(subject: Subject, figures: Figures) -> list[str]:
     """What a reader must know before believing the figures."""
-    told = []
+    told = forecasts.caveats(subject, figures) if isinstance(figures, Errors) else []
     for label, runs in subject.rows.items():
         for run in runs:
             lost = run.result.details.get("diverged_in_round")
@@ -234,51 +277,67 @@ def _caveats(subject: Subject) -> list[str]:
     return told
 
 
-def _table(subject: Subject) -> dict[str, Any]:
-    """The comparison: head and rows of text."""
+def _table(subject: Subject, figures: Figures) -> dict[str, Any]:
+    """The comparison: head and rows of text; best: of each row the columns that are marked."""
     comparison = subject.comparison
     assert comparison is not None
-    metrics = [name for name in comparison.rows[0]["test"] if name != "loss"]
+    metrics = figures.shown(comparison.rows[0]["test"])
     pooled = any(row.get("test_pooled") for row in comparison.rows)
-    metric, known = _task(comparison.task).metric, REFERENCES.get(comparison.task, "")
-    reference = next((row for row in comparison.rows if row["label"] == known), None)
+    known = REFERENCES.get(comparison.task, ("",))
+    references = {name: row for name in known for row in comparison.rows if row["label"] == name}
+    tested = list(references) or list(known[:1])
     rows = []
     for row in comparison.rows:
-        cells = [_percent(row["test"][m]["mean"], row["test"][m]["std"]) for m in metrics]
+        cells = [figures.cell(m, row["test"][m]["mean"], row["test"][m]["std"]) for m in metrics]
         if pooled:
             accuracy = (row.get("test_pooled") or {}).get("accuracy") or {"mean": None, "std": None}
-            cells.append(_percent(accuracy["mean"], accuracy["std"]))
-        cells.append(_difference(row, reference, metric))
+            cells.append(figures.cell("accuracy", accuracy["mean"], accuracy["std"]))
+        cells += [_difference(row, references.get(name), figures) for name in tested]
         cells += [
             human_bytes(row["bytes"]["mean"]),
             human_seconds(row["seconds"]["mean"]),
             _epsilon(subject.rows[row["label"]]),
         ]
         recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())
-        rows.append({"label": row["label"], "cells": cells, "recipe": recipe})
-    head = [f"test {name.replace('_', ' ')}, %" for name in metrics]
+        rows.append(
+            {
+                "label": row["label"],
+                "cells": cells,
+                "recipe": recipe,
+                "best": [i for i, m in enumerate(metrics) if _smallest(row, comparison.rows, m, figures)],
+            }
+        )
+    head = [figures.head(name) for name in metrics]
     if pooled:
         head.append("accuracy on the pooled graph, %")
-    head += [f"difference to {known}, points (p)", "bytes", "seconds", "epsilon"]
-    return {"head": head, "rows": rows}
+    head += [figures.difference_head(name) for name in tested]
+    return {"head": [*head, "bytes", "seconds", "epsilon"], "rows": rows}
 
 
-def _difference(row: Mapping[str, Any], reference: Mapping[str, Any] | None, metric: str) -> str:
+def _smallest(
+    row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], metric: str, figures: Figures
+) -> bool:
+    """Whether a row has the smallest mean of an error, of several rows."""
+    means = [mean for other in rows if (mean := other["test"][metric]["mean"]) is not None]
+    return isinstance(figures, Errors) and len(means) > 1 and row["test"][metric]["mean"] == min(means)
+
+
+def _difference(row: Mapping[str, Any], reference: Mapping[str, Any] | None, figures: Figures) -> str:
     """Mean difference of the test metric over the same seeds, and the p value of the paired t-test."""
     if reference is None or row is reference:
         return "-"
-    mine, theirs = row["test"][metric]["values"], reference["test"][metric]["values"]
-    if None in mine or None in theirs:
+    mine, theirs = (one["test"][figures.metric]["values"] for one in (row, reference))
+    if None in mine or None in theirs or len(mine) != len(theirs):
         return "-"
     differences = [a - b for a, b in zip(mine, theirs, strict=True)]
-    difference = 100 * sum(differences) / len(mine)
+    difference = figures.difference(figures.metric, sum(differences) / len(mine))
     # Equal up to rounding: no spread to test against.
     if len(mine) < 2 or max(differences) - min(differences) < 1e-9:
-        return f"{difference:+.1f}"
+        return difference
     from scipy.stats import ttest_rel
 
     p = float(ttest_rel(mine, theirs).pvalue)
-    return f"{difference:+.1f} ({'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
+    return f"{difference} ({'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
 
 
 def _epsilon(runs: Sequence[Run]) -> str:
@@ -287,23 +346,22 @@ def _epsilon(runs: Sequence[Run]) -> str:
     return ", ".join(sorted(found)) or "none"
 
 
-def _scores(run: Run) -> list[tuple[str, str, str]]:
+def _scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
     """Validation and test metrics of a single run."""
     val, test = run.result.val, run.result.test
-    return [(k.replace("_", " "), _number(k, val.get(k)), _number(k, test[k])) for k in test]
-
-
-def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f} %"
+    shown = figures.shown(test) if isinstance(figures, Errors) else test
+    return [(figures.name(k), figures.told(k, val.get(k)), figures.told(k, test[k])) for k in shown]
 
 
 def _data(run: Run) -> dict[str, Any] | None:
-    """The graph and its sites, from overview.json."""
+    """The graph and its sites, or the sensors, from overview.json."""
     told = run.overview
     if told is None:
         return None
+    sensors = forecasts.sensors_of(run)
+    if sensors is not None:
+        facts = [*forecasts.facts(sensors), ("sites", f"{run.result.clients:,}")]
+        return {"facts": facts, "sites": [], "num_sites": run.result.clients, "drawing": None}
     return {
         "facts": [*graph_facts(told), *site_facts(told)],
         "sites": told["sites"],
@@ -469,9 +527,11 @@ def _how(label: str, runs: Sequence[Run]) -> dict[str, Any]:
 # ---- what is drawn -----------------------------------------------------------------------------------------
 
 
-def _charts(subject: Subject) -> dict[str, str]:
+def _charts(subject: Subject, figures: Figures) -> dict[str, str]:
     """SVG by name; a chart that would be empty is left out."""
-    drawn = {**_result_charts(subject), **_byte_charts(subject), **_device_charts(subject)}
+    drawn = {**_result_charts(subject, figures), **_byte_charts(subject), **_device_charts(subject)}
+    if isinstance(figures, Errors):
+        return drawn | forecasts.charts_of(subject, subject.rows[_best_row(subject, figures)][0], figures)
     told = subject.first.overview
     if told is not None and told["drawing"]["vertices"]:
         named = {row["site"]: row["name"] for row in told["sites"]}
@@ -483,26 +543,30 @@ def _charts(subject: Subject) -> dict[str, str]:
     return drawn
 
 
-def _result_charts(subject: Subject) -> dict[str, str]:
+def _result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     drawn: dict[str, str] = {}
     task = _task(subject.first.result.task)
-    lines = {label: [_curve(run, task.metric) for run in runs] for label, runs in subject.rows.items()}
-    # A row is drawn over the rounds in which every seed was evaluated, if it is more than a point.
-    lines = {k: runs for k, runs in lines.items() if len(set.intersection(*(set(r) for r in runs))) > 1}
-    if lines:
-        drawn["curves"] = charts.curves(lines, task.called, task.scored)
+    unit = (figures.unit or "unit of the readings") if isinstance(figures, Errors) else None
+    lines = {label: [_curve(run, figures.metric) for run in runs] for label, runs in subject.rows.items()}
+    # A row is drawn over the rounds in which every seed was evaluated. Of shares it must be more than a
+    # point; a forecast that learns nothing is a level that the others have to reach.
+    shared = {label: len(set.intersection(*(set(run) for run in runs))) for label, runs in lines.items()}
+    least = 1 if unit else 2
+    lines = {label: runs for label, runs in lines.items() if shared[label] >= least}
+    if any(shared[label] > 1 for label in lines):
+        drawn["curves"] = charts.curves(lines, figures.called, task.scored, unit or "")
     if subject.comparison is not None:
         costs = [
             (row["label"], row["bytes"]["mean"], told["mean"], told["std"])
             for row in subject.comparison.rows
-            if (told := row["test"][task.metric])["mean"] is not None
+            if (told := row["test"][figures.metric])["mean"] is not None
         ]
         if any(crossed for _, crossed, _, _ in costs):
-            drawn["costs"] = charts.score_against_bytes(costs, task.called)
+            drawn["costs"] = charts.score_against_bytes(costs, figures.called, unit)
     curves = {label: runs[0].result.details.get("test_roc") for label, runs in subject.rows.items()}
     if any(curves.values()):
         drawn["roc"] = charts.roc({label: curve for label, curve in curves.items() if curve})
-    counts = subject.rows[_best_row(subject)][0].result.details.get("test_confusion")
+    counts = subject.rows[_best_row(subject, figures)][0].result.details.get("test_confusion")
     if counts and len(counts) <= MAX_CLASSES:
         drawn["confusion"] = charts.confusion(counts, _class_names(subject.first, len(counts)))
     dots = {label: runs[0].site_accuracy for label, runs in subject.rows.items() if runs[0].site_accuracy}
@@ -561,15 +625,13 @@ def _device_charts(subject: Subject) -> dict[str, str]:
     return drawn
 
 
-def _best_row(subject: Subject) -> str:
-    """The row whose confusion matrix is shown: the federated one with the best validation metric."""
+def _best_row(subject: Subject, figures: Figures) -> str:
+    """The row whose confusion matrix, or whose sensors, are shown: the federated one with the best metric of
+    validation."""
     if subject.comparison is None:
         return next(iter(subject.rows))
-    rows = [r for r in subject.comparison.rows if r["method"] not in ("central", "isolated")]
-    rows = rows or list(subject.comparison.rows)
-    metric = _task(subject.comparison.task).metric
-    best = max(rows, key=lambda r: r["val"][metric]["mean"] or 0)
-    return str(best["label"])
+    rows = [row for row in subject.comparison.rows if _federated(row)] or list(subject.comparison.rows)
+    return str(_best(rows, "val", figures)["label"])
 
 
 def _class_names(run: Run, count: int) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import graphfed
+from graphfed.methods import registry
 from graphfed.report import write_report
 
 CHROMIUM = shutil.which("chromium")
@@ -54,6 +55,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("browser") / "table"
     graphfed.compare(["fedavg", "fedgcn"], clients=10, rounds=10, seeds=(0, 1), out=folder)
     return write_report([folder])
+
+
+@pytest.fixture(scope="module")
+def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of forecasts, of which some sensors are not trained on."""
+    folder = tmp_path_factory.mktemp("forecasts") / "table"
+    rows = ["blend_toy", {"method": "blend_toy", "label": "slow", "settings": {"lr": 0.0002}}, "last_value"]
+    settings = {"data.sensors": 40, "data.weeks": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.METHODS, "blend_toy", "blend_toy")
+        graphfed.compare(
+            rows, data="roads", split="inductive:0.5", seeds=(0, 1), settings=settings, out=folder
+        )
+        return write_report([folder])
 
 
 def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -99,11 +114,12 @@ def measured(report: Path, width: int, dark: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize(("which", "charts"), [("report", 8), ("forecasts", 7)])
 def test_the_page_fits_its_charts_are_full_and_their_texts_apart(
-    width: int, dark: bool, report: Path
+    which: str, charts: int, width: int, dark: bool, request: pytest.FixtureRequest
 ) -> None:
-    told = measured(report, width, dark)
-    assert told["charts"] == 8
+    told = measured(request.getfixturevalue(which), width, dark)
+    assert told["charts"] == charts
     assert told["overflow"] <= 0
     assert told["empty"] == []
     assert told["overlaps"] == []
