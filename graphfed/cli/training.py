@@ -262,7 +262,7 @@ def compare(
 
 def _report(folder: Path | None) -> Path | None:
     """The report of a finished folder, and a run's model card, written where they are missing."""
-    if folder is None or _forecasts(folder):
+    if folder is None:
         return None
     from graphfed.report import write_card, write_report
 
@@ -272,15 +272,6 @@ def _report(folder: Path | None) -> Path | None:
     if (folder / "result.json").exists():
         write_card(folder)
     return write_report([folder])
-
-
-def _forecasts(folder: Path) -> bool:
-    """Whether the runs in a folder forecast: there is no page for them yet."""
-    from graphfed.experiment.folder import read_json
-    from graphfed.methods.tasks import FORECASTING
-
-    ended = next(folder / name for name in ("result.json", "comparison.json") if (folder / name).exists())
-    return bool(read_json(ended).get("task") == FORECASTING)
 
 
 def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:
