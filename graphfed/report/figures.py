@@ -106,7 +106,11 @@ class Errors:
         return [name for name in names if self.missing or not name.endswith("_as_read")]
 
     def head(self, name: str) -> str:
-        return f"test {self.name(name)}{self._unit(name, ', ')}"
+        return f"test {self.named(name)}"
+
+    def named(self, metric: str) -> str:
+        """A metric's name and unit."""
+        return f"{self.name(metric)}{self._unit(metric, ', ')}"
 
     def name(self, metric: str) -> str:
         return CALLED.get(metric, metric.replace("_", " "))

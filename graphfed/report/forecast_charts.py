@@ -121,7 +121,7 @@ def _time_axis(ax: Any, span: tuple[np.datetime64, np.datetime64]) -> None:
     if days <= 1:
         hours = [h for h in range(0, 49, 4) if offset <= 60 * h <= offset + length]
         ax.set_xticks([60 * h - offset for h in hours], [f"{h % 24:02d}:00" for h in hours])
-        ax.set_xlabel(f"{_weekday(first)}, {first}")
+        ax.set_xlabel(f"{'from ' if offset else ''}{_weekday(first)}, {first}")
         return
     every = -(-days // 6)
     midnights = range(0 if offset == 0 else 1, days + 1, every)
@@ -227,7 +227,7 @@ def error_map(
             for known in (True, False):
                 mine = place[drawn & (classes == c) & (observed == known)]
                 if len(mine):
-                    _dots(ax, mine, c, known, scale)
+                    _dots(ax, mine, c, len(limits) - 1, known, scale)
         margin = 0.07 * extent.max()
         for words, sensor in _apart(named, place, extent):
             ax.annotate(
@@ -275,8 +275,9 @@ def _classes(rmse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return limits, np.where(known, found, -1)
 
 
-def _shade(c: int) -> float:
-    return 0.16 + 0.84 * c / (CLASSES - 1)
+def _shade(c: int, count: int) -> float:
+    """How opaque the colour of class c of `count` is."""
+    return 0.16 + 0.84 * c / max(1, count - 1)
 
 
 def _mark(c: int, known: bool) -> dict[str, Any]:
@@ -284,7 +285,7 @@ def _mark(c: int, known: bool) -> dict[str, Any]:
     return {"marker": "o" if known else "^", "edge": MUTED if c < 0 else INK, "size": 18 + 11 * max(c, 0)}
 
 
-def _dots(ax: Any, place: np.ndarray, c: int, known: bool, scale: float) -> None:
+def _dots(ax: Any, place: np.ndarray, c: int, count: int, known: bool, scale: float) -> None:
     told = _mark(c, known)
     size = told["size"] * scale
     # Paper below, so that no edge shines through a light mark.
@@ -294,7 +295,7 @@ def _dots(ax: Any, place: np.ndarray, c: int, known: bool, scale: float) -> None
     )  # fmt: skip
     if c >= 0:
         ax.scatter(
-            *place.T, s=size, marker=told["marker"], color=SERIES[1], alpha=_shade(c), linewidths=0,
+            *place.T, s=size, marker=told["marker"], color=SERIES[1], alpha=_shade(c, count), linewidths=0,
             zorder=2.05 + 0.1 * c,
         )  # fmt: skip
 
@@ -307,7 +308,7 @@ def _class_handles(
 
     def handle(c: int, known: bool, label: str) -> Any:
         told = _mark(c, known)
-        fill = PAPER if c < 0 else to_rgba(SERIES[1], _shade(c))
+        fill = PAPER if c < 0 else to_rgba(SERIES[1], _shade(c, len(limits) - 1))
         return Line2D(
             [], [], linestyle="none", marker=told["marker"], markeredgecolor=told["edge"],
             markeredgewidth=0.6, markersize=np.sqrt(told["size"]) * 1.1, label=label,
@@ -388,7 +389,8 @@ def bytes_by_round(lines: Mapping[str, Mapping[int, int]], among: Sequence[str])
             i = among.index(label)
             ax.plot(
                 list(crossed), list(crossed.values()), color=SERIES[i % len(SERIES)], label=short(label),
-                linewidth=1.6, linestyle=LINES[i // len(SERIES) % 4], marker=MARKERS[i % len(MARKERS)],
+                # As much may go one way as the other: both lines are to be seen.
+                linewidth=1.6, linestyle=LINES[i % 4], marker=MARKERS[i % len(MARKERS)],
                 markersize=4, markevery=max(1, len(crossed) // 8),
             )  # fmt: skip
         ax.set_ylim(bottom=0)

@@ -349,8 +349,10 @@ def _epsilon(runs: Sequence[Run]) -> str:
 def _scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
     """Validation and test metrics of a single run."""
     val, test = run.result.val, run.result.test
-    shown = figures.shown(test) if isinstance(figures, Errors) else test
-    return [(figures.name(k), figures.told(k, val.get(k)), figures.told(k, test[k])) for k in shown]
+    if isinstance(figures, Errors):
+        shown = figures.shown(test)
+        return [(figures.named(k), figures.cell(k, val.get(k)), figures.cell(k, test[k])) for k in shown]
+    return [(figures.name(k), figures.told(k, val.get(k)), figures.told(k, test[k])) for k in test]
 
 
 def _data(run: Run) -> dict[str, Any] | None:

@@ -102,7 +102,9 @@ def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(
     assert f"{missing:.1f} % of the readings are missing." in page.text
     assert "6 of the 12 sensors take part in training and validation; all are tested." in page.text
     assert "%" not in first, "an error in a unit is no percentage"
-    assert f"MAPE{content(run / 'result.json')['val']['mape']:.3f} %{test['mape']:.3f} %" in page.text
+    val = content(run / "result.json")["val"]
+    assert f"MAPE, %{val['mape']:.3f}{test['mape']:.3f}" in page.text
+    assert f"RMSE as read, miles per hour{val['rmse_as_read']:.3f}{test['rmse_as_read']:.3f}" in page.text
 
 
 def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_told(tmp_path: Path) -> None:
@@ -427,8 +429,9 @@ def test_the_card_tells_errors_in_their_unit_and_what_is_trained(compared: Path)
     test = content(compared / "blend_toy-seed0/result.json")["test"]
     card = write_card(compared / "blend_toy-seed0").read_text()
     assert f"a test RMSE of {test['rmse']:.3f} miles per hour ({test['rmse_as_read']:.3f} as read)" in card
-    for metric in ("rmse", "mae", "rmse_as_read", "mae_as_read"):
-        assert f"| {test[metric]:.3f} miles per hour |" in card
+    val = content(compared / "blend_toy-seed0/result.json")["val"]
+    for metric, name in (("rmse", "RMSE"), ("mae", "MAE"), ("rmse_as_read", "RMSE as read")):
+        assert f"| {name}, miles per hour | {val[metric]:.3f} | {test[metric]:.3f} |" in card
     assert "12 sensors of speed (miles per hour), 2016 steps of 5 minutes" in card
     assert "6 of the 12 sensors take part" in card
     for words in ("vertices", "classes", "accuracy"):
