@@ -100,16 +100,17 @@ def data_inspect(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
 ) -> None:
-    """Look at a graph before training: its numbers, its sites, and which methods can use it.
+    """Look at a graph or at sensors before training: numbers, sites, and which methods can use it.
 
-    The sites are those that the data names, or those that --partition and --clients ask for. Nothing is
-    trained, and nothing is written but the picture. A table with an empty cell among its features is refused
-    while it is read, as it is by a run.
+    The sites are those that the data names, or those that --partition and --clients ask for; of sensors each
+    is one. Nothing is trained, and nothing is written but the picture. A table with an empty cell among its
+    features is refused while it is read, as it is by a run; among readings of sensors it is a gap.
 
     Examples:
         graphfed data inspect bank.yaml
         graphfed data inspect cora --clients 10 --set partition.beta=1
         graphfed data inspect cora --out cora.png
+        graphfed data inspect roads --split inductive:0.5 --set horizon=24
     See also:
         graphfed data partition, graphfed methods; docs/data.md
     """
@@ -125,8 +126,6 @@ def data_inspect(
         data_dir=data_dir, settings=parse_settings(settings or ()),
     )  # fmt: skip
     if out is not None:
-        if not isinstance(found, Inspection):
-            raise InputError(f"readings of sensors, as {data!r}, have no picture yet; leave out --out")
         _write(out, lambda: write_bytes(out, _drawn(found, out)))
     if as_json:
         print(json.dumps(found.to_json(), allow_nan=False))
@@ -134,7 +133,7 @@ def data_inspect(
         _print(found)
     else:
         _print_sensors(found)
-    if isinstance(found, Inspection) and not as_json:
+    if not as_json:
         print(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
 
 
@@ -249,10 +248,13 @@ def data_deal(
 PICTURES = (".svg", ".png")
 
 
-def _drawn(found: "Inspection", path: Path) -> bytes:
+def _drawn(found: "Inspection | SensorInspection", path: Path) -> bytes:
     from graphfed.report.charts import picture
+    from graphfed.report.sensor_picture import sensor_picture
 
-    return picture(found.overview, path.suffix.removeprefix("."))
+    form = path.suffix.removeprefix(".")
+    told = found.overview
+    return sensor_picture(told, form) if told.get("kind") == "sensors" else picture(told, form)
 
 
 def _write(path: Path, write: Callable[[], None]) -> None:
@@ -375,26 +377,15 @@ def _print_methods(found: "Inspection | SensorInspection") -> None:
 
 
 def _print_sensors(found: "SensorInspection") -> None:
-    told = found.sensors
-    _heading(told["name"])
-    _facts(
-        [
-            ("sensors", f"{told['sensors']:,}"),
-            ("readings of each", f"{told['readings']:,}, every {told['step_minutes']} minutes"),
-            ("first reading", told["start"]),
-            (
-                "missing readings",
-                f"{100 * told['missing_share']:.1f} %; of the worst sensor "
-                f"{100 * told['worst_sensor_missing_share']:.1f} %",
-            ),
-            ("entries of the adjacency", f"{told['adjacency_entries']:,}"),
-            ("sensors without neighbours", f"{told['sensors_without_neighbour']:,}"),
-        ]
-    )
+    from graphfed.data.sensor_overview import sensor_facts
+
+    _heading(found.overview["name"])
+    split = found.split if found.split_problem is None else f"none: {found.split_problem}"
+    _facts([*sensor_facts(found.overview), ("split", split)])
     able = [name for name, problem in found.methods.items() if problem is None]
     print()
     _heading("methods")
-    _facts([("can use it", ", ".join(able) or "none yet: no method is for forecasting")])
+    _facts([("can use it", ", ".join(able) or "none")])
 
 
 def _plain(text: str) -> str:

@@ -21,6 +21,7 @@ from graphfed.data.planetoid import find_files, load_planetoid
 from graphfed.data.roads import make_roads
 from graphfed.data.sensors import Sensors
 from graphfed.data.social import make_social
+from graphfed.data.traffic import TRAFFIC, find_traffic, load_traffic
 from graphfed.errors import InputError, did_you_mean
 
 __all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "search_folders"]
@@ -30,7 +31,8 @@ __all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "sear
 class DatasetSpec:
     """What a name stands for.
 
-    load: for a built-in set (options) -> Graph or Sensors; else (roots, structure_only) -> Graph.
+    load: for a built-in set (options) -> Graph or Sensors; else (roots, structure_only) -> Graph, or
+    (roots) -> Sensors.
     find: (roots) -> the place of the files (None if there is none) and the names of missing files; None:
     built in.
     default_split: for splits.make_split; None for forecasting, which splits by time.
@@ -100,6 +102,19 @@ def _npz(name: str, title: str, citation: str, default_split: str = "per_class")
     )
 
 
+def _traffic(name: str, title: str) -> DatasetSpec:
+    source = TRAFFIC[name]
+    return DatasetSpec(
+        title=title,
+        task="forecasting",
+        load=partial(load_traffic, source),
+        find=partial(find_traffic, source=source),
+        default_split=None,
+        source=source.source,
+        citation="Li et al.: Diffusion Convolutional Recurrent Neural Network, ICLR 2018 (MIT)",
+    )
+
+
 DATASETS: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(
         title="handwritten digits as a nearest-neighbour graph: 1 797 vertices, 64 features, 10 classes",
@@ -150,6 +165,14 @@ DATASETS: dict[str, DatasetSpec] = {
         source="generated",
         citation="",
     ),
+    "metr_la": _traffic("metr_la", "Los Angeles: speeds at 207 sensors, 34 272 steps of 5 minutes"),
+    "pems_bay": _traffic("pems_bay", "Bay Area: speeds at 325 sensors, 52 116 steps of 5 minutes"),
+    "metr_la_week": _traffic(
+        "metr_la_week", "METR-LA, first week: 207 sensors, 2 016 steps, gaps interpolated"
+    ),
+    "metr_la_raw": _traffic("metr_la_raw", "METR-LA, its first 1 026 steps at 207 sensors, with the gaps"),
+    "metr_la_20": _traffic("metr_la_20", "METR-LA, 20 of the sensors over the full period"),
+    "pems_bay_67": _traffic("pems_bay_67", "PEMS-BAY, 67 of the sensors over the full period"),
 }
 
 
@@ -188,7 +211,7 @@ def load(
             f"data set {name!r} is for forecasting: it has no features to leave out (structure_only)"
         )
     if spec.task == "forecasting":
-        return spec.load(**options)
+        return spec.load(**options) if spec.built_in else spec.load(search_folders(data_dir))
     if spec.built_in:
         return spec.load(structure_only=structure_only, **options)
     return spec.load(search_folders(data_dir), structure_only)

@@ -43,7 +43,7 @@ from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["KEYS", "Description", "Files", "at_site", "describe", "describe_file"]
+__all__ = ["KEYS", "Description", "Files", "at_site", "describe", "describe_file", "read_description"]
 
 #: The columns of each file that a description can name, with their defaults.
 NODE_COLUMNS = {"id": "id", "site": "site", "label": "label", "split": "split"}
@@ -112,14 +112,21 @@ class Description:
         return self.site is not None or self.files[0].site is not None
 
 
-def describe_file(path: Path) -> Description:
-    """The description in a YAML file, or under `data` in a run's config file.
+def read_description(path: Path) -> Any:
+    """What a YAML file holds, or what is under `data` in it, as in a run's config file.
 
-    InputError as `describe`, and for a file that is no plain YAML."""
+    InputError for a file that is no plain YAML."""
     content = read_yaml(path, "the data's description")
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
-        content = content["data"]
-    return describe(content, path.parent, f"the data's description {path}")
+        return content["data"]
+    return content
+
+
+def describe_file(path: Path) -> Description:
+    """The description of a graph in a YAML file, or under `data` in a run's config file.
+
+    InputError as `describe`, and for a file that is no plain YAML."""
+    return describe(read_description(path), path.parent, f"the data's description {path}")
 
 
 def describe(content: Any, folder: Path, origin: str) -> Description:

@@ -9,22 +9,18 @@ No array may be a pickled object, and none is converted before its type and rang
 arrays may be absent: then only the structure can be loaded.
 """
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.graph import Graph, make_graph
-from graphfed.data.messages import brief
+from graphfed.data.npz_files import NpzFile
 from graphfed.data.sparse import MAX_WIDTH, csr_from_arrays
 from graphfed.errors import InputError
 
 __all__ = ["NPZ_SOURCES", "NpzSource", "find_npz", "load_npz"]
-
-MAX_BYTES = 2**31  # of all arrays of a file, unpacked
 
 
 @dataclass(frozen=True)
@@ -97,99 +93,65 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
             "graphfed/data/npz.py describes"
         )
     with _open(place, source) as arrays:
-        labels = _integers(arrays, "labels", place, source, ndim=1)
+        labels = _integers(arrays, "labels", ndim=1)
         if not structure_only and "feat_indptr" not in arrays:
             raise InputError(
                 f"data set {source.name!r}: {place} lacks the features of its {len(labels)} vertices"
                 f"{_partial(place, source)}; nothing can be trained without them: get the whole set from "
                 f"{source.source}, or use another one"
             )
-        x = None if structure_only else _features(arrays, place, source, len(labels))
-        names = _names(arrays, place, source, len(labels)) if "label_names" in arrays else ()
-        edges = _integers(arrays, "edges", place, source, ndim=2)
-    if edges.shape[1] != 2:
-        _refuse(place, source, f"array 'edges' has shape {edges.shape}; expected [m, 2], one row an edge")
-    try:
-        return make_graph(source.name, x, labels, edges.T, class_names=names)
-    except InputError as error:
-        _refuse(place, source, str(error))
+        x = None if structure_only else _features(arrays, len(labels))
+        names = _names(arrays, len(labels)) if "label_names" in arrays else ()
+        edges = _integers(arrays, "edges", ndim=2)
+        if edges.shape[1] != 2:
+            arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row an edge")
+        try:
+            return make_graph(source.name, x, labels, edges.T, class_names=names)
+        except InputError as error:
+            arrays.refuse(str(error))
 
 
 def _candidates(roots: list[Path], source: NpzSource) -> list[Path]:
     return [place for root in roots for place in (root / source.folder / source.file, root / source.file)]
 
 
-def _refuse(place: Path, source: NpzSource, why: str) -> NoReturn:
-    raise InputError(f"{place}: {why}; get it again from {source.source}")
+def _open(place: Path, source: NpzSource) -> NpzFile:
+    return NpzFile(place, f"get it again from {source.source}")
 
 
-def _open(place: Path, source: NpzSource) -> Any:
-    try:
-        # numpy also reads a single array and a pickle; a set is an archive.
-        with zipfile.ZipFile(place) as archive:
-            unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > MAX_BYTES:
-            raise ValueError(f"its arrays have {unpacked} bytes, more than {MAX_BYTES}")
-        return np.load(place, allow_pickle=False)
-    except Exception as error:  # a file that is no zip archive fails in several ways
-        raise InputError(
-            f"{place} cannot be read ({brief(error)}); get it again from {source.source}"
-        ) from error
-
-
-def _take(arrays: Any, key: str, place: Path, source: NpzSource) -> np.ndarray:
-    try:
-        array = arrays[key]
-        if not isinstance(array, np.ndarray):
-            raise TypeError("it is no array")
-    except Exception as error:  # absent, damaged, or an object array, which numpy refuses to unpickle
-        raise InputError(
-            f"{place}: array {key!r} cannot be read ({brief(error)}); get it again from {source.source}"
-        ) from error
-    return array
-
-
-def _integers(arrays: Any, key: str, place: Path, source: NpzSource, ndim: int) -> np.ndarray:
-    array = _take(arrays, key, place, source)
+def _integers(arrays: NpzFile, key: str, ndim: int) -> np.ndarray:
+    array = arrays.take(key)
     if array.ndim != ndim or array.dtype.kind not in "iu":
-        _refuse(
-            place,
-            source,
+        arrays.refuse(
             f"array {key!r} has dtype {array.dtype} and shape {array.shape}; expected integers with "
             f"{ndim} axes",
         )
     return array
 
 
-def _names(arrays: Any, place: Path, source: NpzSource, n: int) -> tuple[str, ...]:
-    names = _take(arrays, "label_names", place, source)
+def _names(arrays: NpzFile, n: int) -> tuple[str, ...]:
+    names = arrays.take("label_names")
     if names.ndim != 1 or names.dtype.kind != "U" or len(names) > n:
-        _refuse(
-            place,
-            source,
+        arrays.refuse(
             f"array 'label_names' has dtype {names.dtype} and shape {names.shape}; expected a vector of "
             f"text, one a class and at most one for each of the {n} vertices",
         )
     return tuple(names.tolist())
 
 
-def _features(arrays: Any, place: Path, source: NpzSource, n: int) -> sp.csr_matrix:
-    indptr, indices, width = (
-        _take(arrays, key, place, source) for key in ("feat_indptr", "feat_indices", "num_features")
-    )
+def _features(arrays: NpzFile, n: int) -> sp.csr_matrix:
+    indptr, indices, width = (arrays.take(key) for key in ("feat_indptr", "feat_indices", "num_features"))
     if width.size != 1 or width.dtype.kind not in "iu" or not 0 <= int(width.item()) <= MAX_WIDTH:
-        _refuse(
-            place,
-            source,
+        arrays.refuse(
             f"array 'num_features' has dtype {width.dtype} and shape {width.shape}; expected one whole "
             f"number, at most {MAX_WIDTH}",
         )
     given = "feat_values" in arrays
-    values = _take(arrays, "feat_values", place, source) if given else np.ones(indices.shape, np.float32)
+    values = arrays.take("feat_values") if given else np.ones(indices.shape, np.float32)
     try:
         return csr_from_arrays(values, indices, indptr, (n, int(width.item())))
     except ValueError as error:
-        _refuse(place, source, f"the features are damaged ({error})")
+        arrays.refuse(f"the features are damaged ({error})")
 
 
 def _partial(place: Path, source: NpzSource) -> str:
@@ -199,7 +161,7 @@ def _partial(place: Path, source: NpzSource) -> str:
         return ""
     try:
         with _open(beside, source) as arrays:
-            rows = len(_integers(arrays, "feat_indptr", beside, source, ndim=1)) - 1
+            rows = len(_integers(arrays, "feat_indptr", ndim=1)) - 1
     except InputError:
         return ""
     return f", and {beside.name} has those of the first {rows} only"

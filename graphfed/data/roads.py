@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit
 
+from graphfed.data.kernel import gaussian_kernel
 from graphfed.data.seeding import generator
 from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError
@@ -30,7 +31,6 @@ GRID_KM = 3.0  # between parallel roads
 WAVE_KM_PER_MINUTE = 18.0 / 60.0
 LISTED_KM = 8.0  # pairs farther apart by road have no listed distance
 STRETCH_KM = 10.0
-KERNEL_THRESHOLD = 0.1
 PEAKS_MINUTE = (7 * 60 + 30, 17 * 60)
 NOISE_PERSISTENCE = 0.85
 # What is larger is a slip of the keyboard: at either limit a few GB are in use while the data are drawn.
@@ -132,10 +132,8 @@ def _lay_out(rng: np.random.Generator, sensors: int) -> _Roads:
         road=road, along=along, length=length, northbound=northbound, sign=sign, offset=offset
     )
     listed = np.isfinite(distance) & (distance <= LISTED_KM)
-    sigma = distance[listed].std()
-    # A lone sensor lists only its distance to itself, 0.
-    weight = np.exp(-((np.where(listed, distance, np.inf) / (sigma or 1.0)) ** 2))
-    adjacency = sp.csr_matrix(np.where(weight >= KERNEL_THRESHOLD, weight, 0.0).astype(np.float32))
+    sender, receiver = np.nonzero(listed)
+    adjacency = gaussian_kernel(sender, receiver, distance[listed], sensors)
     return _Roads(road, along, position, adjacency)
 
 

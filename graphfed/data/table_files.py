@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
 
-__all__ = ["TableFile"]
+__all__ = ["TableFile", "first_that_fails"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
@@ -30,10 +30,15 @@ _MAX_HEADER = 1 << 20
 
 
 class TableFile:
-    """One file. Raises InputError when it is not there, is empty, or is no table."""
+    """One file. Raises InputError when it is not there, is empty, or is no table.
 
-    def __init__(self, path: Path) -> None:
+    names: the columns of a CSV file whose first line is a row like the others. index: what to call a first
+    column without a name, as that of a pandas index."""
+
+    def __init__(self, path: Path, names: Sequence[str] | None = None, index: str | None = None) -> None:
         self.path = path
+        self._names = None if names is None else list(names)
+        self._index = index
         name = path.name.lower()
         self._parquet = name.endswith(_PARQUET)
         if not self._parquet and not name.endswith(_CSV):
@@ -56,13 +61,14 @@ class TableFile:
     @cached_property
     def columns(self) -> list[str]:
         """The names of the columns."""
+        if self._names is not None:
+            return self._names
         if self._parquet:
             names = list(self._parquet_file().schema_arrow.names)
         else:
-            header, delimiter = self._header
-            import csv
-
-            names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+            names = self.first_line
+            if self._index and names and not names[0] and self._index not in names:
+                names[0] = self._index
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(f"{self.path} has two columns called {twice[0]!r}; rename one of them")
@@ -98,10 +104,16 @@ class TableFile:
             ) from None
 
     def numbers(
-        self, batch: Any, column: str, start: int, without: str = "leave the column out with 'features'"
+        self,
+        batch: Any,
+        column: str,
+        start: int,
+        without: str = "leave the column out with 'features'",
+        gaps: bool = False,
+        dtype: type[np.floating[Any]] = np.float32,
     ) -> np.ndarray:
-        """A column as finite float32; InputError with the first row where it is none. without: how to do
-        without the column."""
+        """A column as finite numbers of `dtype`; InputError with the first row where it is none. without: how
+        to do without the column. gaps: whether a value may be missing (nothing, or NaN); it is NaN then."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -110,16 +122,14 @@ class TableFile:
             values = values.cast(values.type.value_type)
         if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             values = pc.utf8_trim_whitespace(values)
-            self.refuse_first(
-                pc.fill_null(pc.equal(values, ""), True),
-                start,
-                column,
-                "is empty",
-                "fill it in, or drop the row",
-            )
-            bad = _first_that_fails(values, lambda part: part.cast(pa.float64()))
+            empty = pc.fill_null(pc.equal(values, ""), True)
+            if gaps:
+                values = pc.if_else(empty, None, values)
+            else:
+                self.refuse_first(empty, start, column, "is empty", "fill it in, or drop the row")
+            bad = first_that_fails(values, lambda part: part.cast(pa.float64()))
             if bad is not None:
-                self._refuse(
+                self.refuse(
                     start + bad, column, values[bad].as_py(), "is no number",
                     f"encode it as numbers, or {without}",
                 )  # fmt: skip
@@ -130,14 +140,16 @@ class TableFile:
                 f"{self.path}, column {column!r} holds {values.type}, not numbers; encode it as numbers, or "
                 f"{without}"
             ) from None
-        self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
+        if not gaps:
+            self.refuse_first(pc.is_null(numbers), start, column, "is empty", "fill it in, or drop the row")
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-            result: np.ndarray = numbers.to_numpy(zero_copy_only=False).astype(np.float32)
-        bad_rows = np.flatnonzero(~np.isfinite(result))
+            result: np.ndarray = numbers.to_numpy(zero_copy_only=False).astype(dtype)
+        bad_rows = np.flatnonzero(np.isinf(result) if gaps else ~np.isfinite(result))
         if bad_rows.size:
             row = int(bad_rows[0])
-            self._refuse(
-                start + row, column, values[row].as_py(), "is no finite number (in 32 bits)",
+            self.refuse(
+                start + row, column, values[row].as_py(),
+                "is no finite number" + (" (in 32 bits)" if dtype is np.float32 else ""),
                 "fill it in, or drop the row",
             )  # fmt: skip
         return result
@@ -152,9 +164,10 @@ class TableFile:
             return
         row = pc.index(wrong, True).as_py()
         shown = None if values is None else values[row].as_py()
-        self._refuse(start + row, column, shown, what, fix)
+        self.refuse(start + row, column, shown, what, fix)
 
-    def _refuse(self, row: int, column: str, value: Any, what: str, fix: str) -> None:
+    def refuse(self, row: int, column: str, value: Any, what: str, fix: str) -> NoReturn:
+        """InputError for `value`, in row `row` (from 0) of a column; None where there is nothing to show."""
         shown = "the value" if value is None else brief(repr(value))
         raise InputError(f"{self.where(row)}, column {column!r}: {shown} {what}; {fix}")
 
@@ -167,7 +180,7 @@ class TableFile:
         if self._parquet:
             return f"row {row + 1}"
         with self._open() as file:
-            seen = -1  # the first line is the header
+            seen = -1 if self._names is None else 0  # the first line is the header, if there is one
             for number, line in enumerate(file, 1):
                 seen += bool(line.strip())
                 if seen == row + 1:
@@ -192,7 +205,9 @@ class TableFile:
 
         try:
             rows = max(1, _BLOCK_VALUES // len(columns))
-            yield from self._parquet_file().iter_batches(rows, columns=list(columns))
+            for batch in self._parquet_file().iter_batches(rows, columns=list(columns)):
+                batch.validate(full=True)  # of texts that they are UTF-8
+                yield batch
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
 
@@ -271,9 +286,19 @@ class TableFile:
                 return
             raise InputError(f"{self.path} cannot be read as CSV ({brief(error)})") from None
 
+    @property
+    def first_line(self) -> list[str]:
+        """The values in the first line of a CSV file that is not blank, whether or not it names columns."""
+        import csv
+
+        header, delimiter = self._header
+        return [value.strip() for value in next(csv.reader([header], delimiter=delimiter), [])]
+
     @cached_property
     def _skipped(self) -> int:
         """Lines to skip: the header and blank lines before it."""
+        if self._names is not None:
+            return 0
         with self._open() as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
@@ -305,7 +330,7 @@ class TableFile:
         return InputError(f"{self.path} is not UTF-8; save the file as UTF-8")
 
 
-def _first_that_fails(values: Any, convert: Callable[[Any], Any]) -> int | None:
+def first_that_fails(values: Any, convert: Callable[[Any], Any]) -> int | None:
     """The first position whose value alone cannot be converted; None when all can."""
     import pyarrow as pa
 

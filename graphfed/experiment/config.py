@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
-from graphfed.data.description import Description, describe
+from graphfed.data.description import Description
 from graphfed.data.graph import Graph
 from graphfed.data.partition import PARTITIONS, Partition
+from graphfed.data.sensor_description import SensorDescription
 from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
-from graphfed.experiment.source import DataSource, data_source, default_data
+from graphfed.experiment.source import DataSource, data_source, default_data, described
 from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
@@ -85,7 +86,7 @@ class RunConfig:
     method: Method
     task: str
     training: CommonConfig
-    data: str | Graph | Sensors | Description
+    data: str | Graph | Description | Sensors | SensorDescription
     data_source: DataSource
     data_options: Mapping[str, Any]
     data_dir: Path | None
@@ -304,7 +305,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
         if key == "data" and isinstance(value, dict):
-            options[key] = describe(value, path.parent, f"the config file {path}, data")
+            options[key] = described(value, path.parent, f"the config file {path}, data")
             continue
         if key == "partition" and partition_file(value) is not None:
             options[key] = str(path.parent / value)

@@ -41,6 +41,7 @@ LIBRARIES: dict[str, tuple[str, bool, str]] = {
 #: extra -> (modules, what it is for), as in pyproject.toml.
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "metis": (("pymetis",), "the partition 'metis'"),
+    "hdf5": (("h5py",), "readings of sensors in HDF5 (METR-LA, PEMS-BAY)"),
     "sweep": (("optuna",), "graphfed sweep --optuna"),
     "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
     "deploy": (("nvflare", "cryptography"), "sites on machines of their own"),

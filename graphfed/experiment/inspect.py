@@ -1,4 +1,4 @@
-"""What a graph is like before training: its numbers, its sites, and which methods can use it."""
+"""What data are like before training: their numbers, their sites, and which methods can use them."""
 
 import contextlib
 from collections.abc import Mapping
@@ -12,8 +12,11 @@ from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graph import Graph, Split
 from graphfed.data.overview import overview
 from graphfed.data.partition import Partition
+from graphfed.data.sensor_description import SensorDescription
+from graphfed.data.sensor_overview import sensor_overview
 from graphfed.data.sensors import Sensors
 from graphfed.data.splits import make_split
+from graphfed.data.windows import make_time_split
 from graphfed.errors import InputError, shown
 from graphfed.experiment.config import RunConfig, data_setting_names, make_config, setting_names
 from graphfed.experiment.graph_inputs import (
@@ -25,11 +28,14 @@ from graphfed.experiment.graph_inputs import (
     pooled_partition,
 )
 from graphfed.experiment.settings import unknown_setting
-from graphfed.experiment.source import DataSource, data_source
+from graphfed.experiment.source import DataSource, data_source, sensors_of
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 
 __all__ = ["Inspection", "SensorInspection", "inspect"]
+
+#: Steps of a window where nobody says: an hour to read, and an hour to forecast, at steps of 5 minutes.
+LAGS, HORIZON = 12, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +76,24 @@ class Inspection:
 
 @dataclass(frozen=True, eq=False)
 class SensorInspection:
-    """Readings of sensors, looked at. sensors: plain numbers; methods: as of `Inspection`."""
+    """Readings of sensors, looked at. overview: what `sensor_overview` tells; split: its name; split_problem
+    and methods: as of `Inspection`, of the methods that forecast."""
 
-    sensors: dict[str, Any]
+    sensors: Sensors
+    overview: dict[str, Any]
+    split: str
+    split_problem: str | None
     methods: dict[str, str | None]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.sensors, "methods": self.methods}
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": self.sensors.hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            "methods": self.methods,
+        }
 
 
 def inspect(
@@ -89,18 +106,20 @@ def inspect(
     data_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Inspection | SensorInspection:
-    """Load a graph and look at it; nothing is trained or written.
+    """Load a graph or sensors and look at it; nothing is trained or written.
 
     The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
-    clients, partition and settings of one the sites are those that the data names, or there are none.
+    clients, partition and settings of one the sites are those that the data names, or there are none. Of
+    sensors, each of which is a site, the settings lags and horizon say how long a window is.
 
     Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
     the graph is part of what is told."""
     if settings is not None and not isinstance(settings, Mapping):
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     source = data_source(data)
-    if isinstance(source.value, str) and DATASETS[source.value].task == "forecasting":
-        return _inspect_sensors(source.value, clients, partition, settings)
+    if source.kind == "sensors":
+        return _inspect_sensors(source, clients, partition, split, data_dir, settings)
+    assert not isinstance(source.value, Sensors | SensorDescription)
     options: dict[str, Any] = {
         "data": source, "clients": clients, "partition": partition, "split": split, "seed": seed,
         "data_dir": data_dir, "settings": settings,
@@ -188,25 +207,32 @@ def _problem(
 
 
 def _inspect_sensors(
-    name: str, clients: int | None, partition: str | Path | None, settings: Mapping[str, Any] | None
+    source: DataSource,
+    clients: int | None,
+    partition: str | Path | None,
+    split: str,
+    data_dir: str | Path | None,
+    settings: Mapping[str, Any] | None,
 ) -> SensorInspection:
     if clients is not None or partition is not None:
-        raise InputError(f"{name!r} holds readings of sensors, which partitions of graphs do not deal")
-    asked = {key.removeprefix("data."): value for key, value in (settings or {}).items()}
-    sensors = load(name, **asked)
-    assert isinstance(sensors, Sensors)
-    missing = sensors.missing
-    neighbours = np.diff(sensors.adjacency.indptr)
-    facts = {
-        "name": sensors.name,
-        "sensors": sensors.num_sensors,
-        "readings": sensors.num_steps,
-        "step_minutes": sensors.step_minutes,
-        "start": sensors.start,
-        "missing_share": float(missing.mean()),
-        "worst_sensor_missing_share": float(missing.mean(0).max(initial=0)),
-        "adjacency_entries": int(sensors.adjacency.nnz),
-        "sensors_without_neighbour": int((neighbours - (sensors.adjacency.diagonal() != 0) == 0).sum()),
-        "hash": sensors.hash,
-    }
-    return SensorInspection(facts, {name: f"{name} is for graphs" for name in METHODS})
+        raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
+    asked = dict(settings or {})
+    lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
+    known = DATASETS[source.value].options if isinstance(source.value, str) else {}
+    _check_settings(asked, [f"data.{key}" for key in known])
+    options = {str(key).removeprefix("data."): value for key, value in asked.items()}
+    sensors = sensors_of(source, data_dir, **options)
+    try:
+        cut, problem = make_time_split(sensors, split, lags, horizon), None
+    except InputError as error:
+        cut, problem = None, str(error)
+    return SensorInspection(
+        sensors=sensors,
+        overview=sensor_overview(sensors, cut),
+        split=split if cut is None else cut.name,
+        split_problem=problem,
+        methods={
+            name: problem if FORECASTING in get_method(name).tasks else f"{name} is for graphs"
+            for name in METHODS
+        },
+    )

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.data.content import content_hash
-from graphfed.data.datasets import load
+from graphfed.data.sensor_overview import sensor_overview
 from graphfed.data.sensors import Sensors
 from graphfed.data.windows import TimeSplit, make_time_split
 from graphfed.errors import InputError
 from graphfed.experiment.config import RunConfig, threads_for
+from graphfed.experiment.source import sensors_of
 from graphfed.methods.base import ForecastConfig, Task
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ __all__ = ["PARTS", "SensorInputs", "forecast_table", "load_sensor_inputs", "loa
 
 #: Of the split, those that are predicted.
 PARTS = ("val", "test")
-#: Edges of the network that an overview lists, the heaviest.
-DRAWN_EDGES = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,32 +94,7 @@ class SensorInputs:
         }
 
     def overview(self) -> dict[str, Any]:
-        """Plain JSON: the sensors, the heaviest edges between them, and the windows."""
-        sensors, split = self.sensors, self.split
-        edges = sensors.adjacency.tocoo()
-        others = edges.row != edges.col
-        sender, receiver, weight = edges.row[others], edges.col[others], edges.data[others]
-        heaviest = np.lexsort((receiver, sender, -weight))[:DRAWN_EDGES]
-        listed = zip(*(end[heaviest].tolist() for end in (sender, receiver, weight)), strict=True)
-        windows = ("lags", "horizon", "every", "train", "val", "test")
-        return {
-            "kind": "sensors",
-            "name": sensors.name,
-            "note": sensors.note,
-            "quantity": sensors.quantity,
-            "step_minutes": sensors.step_minutes,
-            "start": sensors.start,
-            "steps": sensors.num_steps,
-            "sensors": {
-                "ids": sensors.ids,
-                "position": None if sensors.position is None else sensors.position.tolist(),
-                "geographic": sensors.geographic,
-                "missing": sensors.missing.mean(0).tolist(),
-                "observed": split.observed.tolist(),
-            },
-            "edges": [list(edge) for edge in listed],
-            "windows": {key: getattr(split, key) for key in windows},
-        }
+        return sensor_overview(self.sensors, self.split)
 
     def threads(self) -> int:
         windows = -(-self.split.train // self.split.every)
@@ -203,13 +177,8 @@ def load_sensors(config: RunConfig, loaded: dict[Any, Any] | None = None) -> Sen
     key = (config.data, config.data_dir, tuple(config.data_options.items()))
     loaded = {} if loaded is None else loaded
     if key not in loaded:
-        assert isinstance(config.data, str)
-        try:
-            loaded[key] = load(config.data, config.data_dir, **config.data_options)
-        except MemoryError:
-            raise InputError(f"data {config.data_name!r} does not fit into memory") from None
-    sensors = loaded[key]
-    assert isinstance(sensors, Sensors), "make_config lets only data sets of the method's task pass"
+        loaded[key] = sensors_of(config.data_source, config.data_dir, **config.data_options)
+    sensors: Sensors = loaded[key]
     return sensors
 
 

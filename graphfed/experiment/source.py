@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphfed.data.datasets import DATASETS
-from graphfed.data.description import Description, describe, describe_file
+from graphfed.data.datasets import DATASETS, load
+from graphfed.data.description import Description, describe, read_description
 from graphfed.data.graph import Graph, from_pyg
 from graphfed.data.own import FILES, from_networkx, read_graph_file
+from graphfed.data.own_sensors import load_sensors
+from graphfed.data.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.tasks import FORECASTING, TASKS
 
-__all__ = ["DEFAULT_DATA", "DataSource", "data_source", "default_data"]
+__all__ = ["DEFAULT_DATA", "DataSource", "data_source", "default_data", "described", "sensors_of"]
 
 #: What is trained on where nobody says, by kind.
 DEFAULT_DATA = {"graph": "digits", "sensors": "roads"}
@@ -29,10 +31,10 @@ def default_data(task: str) -> str:
 class DataSource:
     """Data, named or in hand.
 
-    value: a data set's name, a graph, sensors, or the description of one's files; source: how to name it
-    again in plain JSON (a name, a path, a description), None for an object in Python."""
+    value: a data set's name, a graph or sensors, or the description of files of either; source: how to name
+    it again in plain JSON (a name, a path, a description), None for an object in Python."""
 
-    value: str | Graph | Sensors | Description
+    value: str | Graph | Description | Sensors | SensorDescription
     source: Any
 
     @property
@@ -45,7 +47,7 @@ class DataSource:
         """What it is: "graph" or "sensors" (`TaskSpec.data`)."""
         if isinstance(self.value, str):
             return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
-        return "sensors" if isinstance(self.value, Sensors) else "graph"
+        return "sensors" if isinstance(self.value, Sensors | SensorDescription) else "graph"
 
     @property
     def default_partition(self) -> str:
@@ -74,10 +76,34 @@ def data_source(data: Any) -> DataSource:
     if isinstance(data, str | os.PathLike):
         return _named(data)
     if isinstance(data, Mapping):
-        data = describe(data, Path(), "the data's description")
-    if isinstance(data, Description):
+        data = described(data, Path(), "the data's description")
+    if isinstance(data, Description | SensorDescription):
         return DataSource(data, data.to_json())
     return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
+
+
+def sensors_of(source: DataSource, data_dir: str | Path | None = None, **options: Any) -> Sensors:
+    """The sensors of a source whose task is forecasting. options: of a generated set.
+
+    Raises InputError for files that cannot be used, and data that do not fit into memory."""
+    loaded: Any = source.value
+    try:
+        if isinstance(source.value, str):
+            loaded = load(source.value, data_dir, **options)
+        elif isinstance(source.value, SensorDescription):
+            loaded = load_sensors(source.value)
+    except MemoryError:
+        given = "".join(f", data.{key}={value}" for key, value in options.items())
+        raise InputError(f"data {source.name!r} does not fit into memory{given}") from None
+    assert isinstance(loaded, Sensors), "the task is looked at before the data is loaded"
+    return loaded
+
+
+def described(content: Any, folder: Path, origin: str) -> Description | SensorDescription:
+    """The description in a mapping: of sensors, where its keys are of those, else of a graph."""
+    if describes_sensors(content):
+        return describe_sensors(content, folder, origin)
+    return describe(content, folder, origin)
 
 
 def _graph(data: Any) -> Graph:
@@ -100,14 +126,15 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
     if isinstance(name, str) and name.lower() in DATASETS:
         return DataSource(name.lower(), name.lower())
     if path.suffix in (".yaml", ".yml"):
-        description = describe_file(path)
+        description = described(read_description(path), path.parent, f"the data's description {path}")
         return DataSource(description, description.to_json())
     if path.suffix in FILES:
         return DataSource(read_graph_file(path), str(path.resolve()))
     if path.suffix in (".csv", ".tsv", ".parquet"):
         raise InputError(
             f"data {shown(str(path))} is one table, and a graph needs two; name them in a YAML file, as in "
-            "'nodes: nodes.csv' and 'edges: edges.csv', and give that file"
+            "'nodes: nodes.csv' and 'edges: edges.csv' (or, of sensors, 'readings: speeds.csv' and "
+            "'distances: distances.csv'), and give that file"
         )
     if os.path.isdir(path):  # pathlib raises where a folder above may not be looked into
         raise InputError(

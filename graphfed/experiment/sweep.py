@@ -340,8 +340,8 @@ def _check_settings(plan: _Plan, given: set[str]) -> None:
     for key in (*plan.grid, *plan.ranges):
         if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
             raise InputError(
-                f"{key} changes what is trained on, or scored, and a sweep compares settings on the same inputs; "
-                "start one sweep for each value"
+                f"{key} changes what is trained on, or scored, and a sweep compares settings on the same "
+                "inputs; start one sweep for each value"
             )
         if key not in names:
             hint = unknown_setting(key, names)

@@ -17,7 +17,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation.payload import FLOATING
 
-__all__ = ["Cast", "Wrapper"]
+__all__ = ["Cast", "Chained", "Quantised", "Wrapper"]
 
 
 class Wrapper(Protocol):
@@ -74,3 +74,48 @@ class Cast:
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
         return encoded.to(dtype)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Compression: numbers from -limit to limit cross as one byte each, 255 steps apart; what lies beyond
+    crosses as the limit. Off by at most limit / 254 within. Gradients cross as they are. No protection."""
+
+    limit: float = 1.0
+
+    @property
+    def protection(self) -> str | None:
+        return None
+
+    @property
+    def gradients(self) -> bool:
+        return False
+
+    def encode(self, x: Tensor) -> Tensor:
+        return (x / self.limit).clamp(-1, 1).mul(127).round().to(torch.int8)
+
+    def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        return encoded.to(dtype) * (self.limit / 127)
+
+
+@dataclass(frozen=True)
+class Chained:
+    """One wrapper in another: `inner` next to the payload, `outer` around what it gives, which must be
+    floating."""
+
+    inner: Wrapper
+    outer: Wrapper
+
+    @property
+    def protection(self) -> str | None:
+        return self.inner.protection or self.outer.protection
+
+    @property
+    def gradients(self) -> bool:
+        return self.inner.gradients or self.outer.gradients
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.outer.encode(self.inner.encode(x))
+
+    def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.inner.decode(self.outer.decode(encoded, dtype), dtype)

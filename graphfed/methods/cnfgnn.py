@@ -15,18 +15,18 @@ Five ways to train the same networks (setting `strategy`; Section 3.2.3 and Tabl
 
     at_fedavg       Alg. 1 and 2, the paper's method: alternating training, clients' weights averaged
     at              Alg. 1 without line 11: every client keeps weights of its own
-    sl              split learning: in every batch encodings go up, embeddings come down, and gradients of both
-                    go the other way
+    sl              split learning: in every batch encodings go up, embeddings come down, and gradients of
+                    both go the other way
     sl_fedavg       the same, and clients' weights are averaged after every round
     centralised     every sensor sends its readings to the server, which trains by itself
 
 A round of AT + FedAvg sends 2 N W + (2 + 2 R_s) N S H numbers (N clients, W weights, S windows), one of SL
 4 N S H. Per server round AT sends (2 + 2 R_s) / R_s times N S H, which is less than SL's 4 from R_s = 2 on.
 
-Differs from the paper: the graph network steps down the mean over nodes, not the sum (line 27), as the authors'
-program does and Adam mostly hides. Weights of nodes are averaged alike, since all have as many windows (N_i / N).
-A missing reading is left out of losses unless missing=as_read, as the paper trains. The scale is a federated
-statistic. Every client draws the same order of windows."""
+Differs from the paper: the graph network steps down the mean over nodes, not the sum (line 27), as the
+authors' program does and Adam mostly hides. Weights of nodes are averaged alike, since all have as many
+windows (N_i / N). A missing reading is left out of losses unless missing=as_read, as the paper trains. The
+scale is a federated statistic. Every client draws the same order of windows."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -39,16 +39,20 @@ from torch import Tensor
 from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, as_leaves
-from graphfed.federation.series import Network, SensorData, Series, starts_of
+from graphfed.federation.series import Network, SensorData, starts_of
+from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.methods import averaging
 from graphfed.methods.averaging import check_aggregation
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.forecasting import (
     MESSAGES,
+    PART,
     Batch,
     NeuralConfig,
     Standardised,
     Weights,
+    absent,
+    average,
     batch_of,
     client_losses,
     common_split,
@@ -57,7 +61,10 @@ from graphfed.methods.forecasting import (
     encode,
     expanded,
     fit_scaler,
+    gradients_of,
+    joined,
     parts_of,
+    pool,
     standardise,
     step_down,
     teaching,
@@ -69,13 +76,13 @@ from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState
 from graphfed.nn.precision import product_dtype
 from graphfed.nn.server_gnn import get_server_network
+from graphfed.privacy.clipped import ClippedNoise
+from graphfed.privacy.gaussian import composed_gaussian_epsilon
 from graphfed.random import fold, permutation
 
 __all__ = ["METHOD", "CNFGNNConfig"]
 
 ALTERNATING = ("at_fedavg", "at")
-#: Windows that are encoded, embedded and forecast at a time where nothing is learned.
-PART = 128
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
@@ -106,6 +113,23 @@ class CNFGNNConfig(NeuralConfig):
         default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
     )
 
+    hidden_bits: Literal[8, 32] = Field(
+        default=32, description="bits of each number of an encoding on its way to the server"
+    )
+    clip: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest 2-norm of an encoding that leaves a site, with noise on it (none: as it is)",
+    )
+    noise_multiplier: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="deviation of the noise on clipped encodings, over twice the clip",
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the epsilon that is told for it")
+
     @property
     def averages(self) -> bool:
         """Whether clients share weights."""
@@ -131,6 +155,29 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     """The shared first weights, which everyone draws from the seed."""
     forecaster = Forecaster(encoder=config.hidden, decoder=2 * config.hidden)
     return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
+
+
+def releases(config: CNFGNNConfig) -> int:
+    """How many encodings a reading has a part in, at most: those of `lags` windows, each encoded once a round
+    or once an evaluation, and once at the end."""
+    return config.lags * (config.rounds + 1)
+
+
+def epsilon_of(config: CNFGNNConfig) -> float:
+    """Of all encodings of a run together, between any two values of one reading of one sensor."""
+    return composed_gaussian_epsilon(config.noise_multiplier, config.delta, releases(config))
+
+
+def wire_of(config: CNFGNNConfig) -> Wrapper | None:
+    """What goes around encodings on their way to the server."""
+    noise = None
+    if config.clip is not None:
+        protection = f"dp(eps={epsilon_of(config):.4g}, delta={config.delta:g})"
+        noise = ClippedNoise(config.clip, config.noise_multiplier, protection)
+    if config.hidden_bits == 32:
+        return noise
+    # An encoding's numbers are between -1 and 1.
+    return Quantised() if noise is None else Chained(noise, Quantised(noise.reach))
 
 
 def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
@@ -202,18 +249,6 @@ def train_locally(
     return own, optimizer if config.client_state == "keep" else {}
 
 
-def of_all(weights: Weights, present: Tensor) -> Weights:
-    """A row for every client of the cohort, as an average takes them; those that do not take part have zeros,
-    which do not count."""
-    if bool(present.all()):
-        return weights
-    rows = {}
-    for name, w in weights.items():
-        rows[name] = w.new_zeros(len(present), *w.shape[1:])
-        rows[name][present] = w
-    return rows
-
-
 def encode_windows(data: Standardised, weights: Weights, target: str, part: slice | None) -> Tensor:
     """ClientEncode (Alg. 2): h_c of a target's windows, [P, W, H]."""
     starts = data.starts(target)
@@ -283,11 +318,6 @@ def ended(optimizer: AdamState, config: CNFGNNConfig) -> AdamState:
     return optimizer if config.client_state == "keep" else {}
 
 
-def joined(*parts: Tensor) -> Tensor:
-    """Windows in their order, [P, W, ...]."""
-    return torch.cat(parts, 1)
-
-
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
@@ -306,6 +336,17 @@ def embed_batch(
     return embed(network, hidden[:, order[part]], edges, config)
 
 
+def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
+    """For the result: how many weights a client and the server have, and epsilon of noised encodings."""
+    facts = {
+        "client_weights": torch.tensor(sum(w.numel() for w in first_weights(config, "cpu").values())),
+        "network_weights": torch.tensor(sum(w.numel() for w in first_network(config, "cpu").values())),
+    }
+    if config.clip is not None:
+        facts["epsilon_of_encodings"] = torch.tensor(epsilon_of(config), dtype=torch.float64)
+    return facts
+
+
 def embed_part(network: Weights, hidden: Tensor, part: slice, edges: Edges, config: CNFGNNConfig) -> Tensor:
     with torch.no_grad():
         return embed(network, hidden[:, part], edges, config)
@@ -319,40 +360,7 @@ def network_step(
     return descend({k: w.detach() for k, w in network.items()}, mean, optimizer, config, config.server_lr)
 
 
-def alike(network: Network) -> Tensor:
-    """How much each client weighs: [K]."""
-    return torch.ones(network.edges.num_vertices)
-
-
-def share_of_own(series: Series) -> Tensor:
-    return torch.ones(series.num_clients)
-
-
 # ---- centralised training: at the server, which gets the readings ------------------------------------------
-
-
-def told_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
-    """What a sensor sends of its steps: [P, end - first], NaN where a reading is missing."""
-    series = series.of(present)
-    readings = series.readings[:, first:end]
-    return readings.masked_fill(series.missing[:, first:end], torch.nan) if missing == "masked" else readings
-
-
-def pooled(
-    network: Network, told: Tensor, scaler: Weights, first: int, length: int, config: CNFGNNConfig
-) -> Standardised:
-    """The series that sensors have sent, from step `first` on, with as many steps after them, of which only the
-    time is known, that there are `length`."""
-    told = torch.cat([told, told.new_full((len(told), length - told.shape[1]), torch.nan)], 1)
-    series = Series(
-        tuple(range(len(told))),
-        told.nan_to_num(nan=0.0),
-        told.isnan(),
-        network.first_minute + first * network.step_minutes,
-        network.step_minutes,
-        network.split,
-    )
-    return standardise(series, torch.ones(len(told), dtype=torch.bool), scaler, config)
 
 
 def train_centrally(
@@ -386,10 +394,6 @@ def train_centrally(
     return weights, network, optimizer, network_optimizer
 
 
-def gradients_of(leaves: Weights) -> dict[str, Tensor]:
-    return {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in leaves.items()}
-
-
 def forecast_centrally(
     data: Standardised, weights: Weights, network: Weights, edges: Edges, count: int, config: CNFGNNConfig
 ) -> Tensor:
@@ -413,8 +417,8 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
     check_aggregation(config.aggregation, int(fed.roster.sum()))
     if not config.averages and config.strategy != "centralised" and not fed.roster.all():
         raise InputError(
-            f"strategy={config.strategy} gives every sensor weights of its own, and sensors that training does "
-            "not see have none to forecast with; use strategy=at_fedavg, or another split"
+            f"strategy={config.strategy} gives every sensor weights of its own, and sensors that training "
+            "does not see have none to forecast with; use strategy=at_fedavg, or another split"
         )
     split = common_split(fed, data.network)
     edges = fed.server.run(graph_of, data.network, absent(fed))
@@ -424,6 +428,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         "scaler": scaler,
         "network": fed.server.run(first_network, config, device),
         "network_optimizer": fed.server.run(no_state),
+        "facts": fed.server.run(facts_of, config),
     }
     if config.strategy == "centralised":
         values["weights"] = fed.server.run(first_weights, config, device)
@@ -443,11 +448,6 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
     return State(values, Prepared(data, training, edges, split))
 
 
-def absent(fed: Federation) -> tuple[int, ...]:
-    """The clients that do not take part."""
-    return tuple((~fed.roster).nonzero()[0].tolist())
-
-
 def in_order(fed: Federation, key: int, count: int) -> tuple[Located, Located]:
     """The numbers of training windows in an order that the key draws, alike at the clients and at the server:
     [S] int64."""
@@ -457,20 +457,6 @@ def in_order(fed: Federation, key: int, count: int) -> tuple[Located, Located]:
 
 def draw_order(key: int, count: int, device: str) -> Tensor:
     return permutation(key, count).to(device)
-
-
-def pool(
-    fed: Federation, data: SensorData, scaler: Located, split: TimeSplit, target: str, config: CNFGNNConfig
-) -> Located:
-    """The readings that windows of a target need, sent to the server and standardised there: of training
-    windows inputs and what is forecast, of others the inputs."""
-    starts = starts_of(split, target)
-    first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
-    inputs = end if target == "train" else end - split.horizon
-    told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
-    told = fed.collect(told, name="readings", grad=False)
-    sent: Located = fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
-    return sent
 
 
 def round(fed: Federation, state: State, config: CNFGNNConfig, number: int) -> State:
@@ -492,7 +478,7 @@ def alternate(fed: Federation, state: State, config: CNFGNNConfig, number: int) 
     own = average_own(fed, prepared, own, values, config)
     # (2) lines 15 to 18
     hidden = fed.clients.run(encode_windows, data, own, "train", None)
-    encoded = fed.collect(hidden, name="hidden", grad=False)
+    encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
     # (3) lines 19 to 30
     steps = -(-count // config.server_batch)
     for epoch in range(config.server_rounds):
@@ -531,7 +517,7 @@ def split_learning(fed: Federation, state: State, config: CNFGNNConfig, number: 
             mine = fed.clients.run(as_leaves, own)
             leaves = fed.server.run(as_leaves, values["network"])
             hidden = fed.clients.run(encode_batch, data, mine, order, part)
-            encoded = fed.collect(hidden, name="hidden")
+            encoded = fed.collect(hidden, name="hidden", wrap=wire_of(config))
             received = fed.scatter(fed.server.run(embed, leaves, encoded, edges, config), name="embeddings")
             step = (number - 1) * steps + i
             loss = fed.clients.run(loss_of_batch, data, mine, hidden, received, order, part, config, step)
@@ -551,16 +537,7 @@ def average_own(
     if not config.averages:
         values["weights"] = own
         return own
-    values["weights"] = averaging.average(
-        fed,
-        fed.clients.run(of_all, own, fed.present()),
-        fed.clients.run(share_of_own, prepared.data.series),
-        fed.server.run(alike, prepared.data.network),
-        values["weights"],
-        config.aggregation,
-        name="update",
-    )
-    values["own"] = fed.broadcast(values["weights"], name="model", grad=False)
+    values["weights"], values["own"] = average(fed, prepared.data, own, values["weights"], config)
     return values["own"]
 
 
@@ -619,7 +596,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     parts = []
     for part in parts_of(len(starts), PART):
         hidden = fed.clients.run(encode_windows, series, weights, target, part)
-        encoded = fed.collect(hidden, name="hidden", grad=False)
+        encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
         embedded = fed.server.run(embed_part, state.values["network"], encoded, slice(None), edges, config)
         embeddings = fed.scatter(embedded, name="embeddings", grad=False)
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
@@ -630,8 +607,8 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
 METHOD = Method(
     name="cnfgnn",
     summary="every sensor encodes and forecasts its own series, a graph network at the server relates them",
-    paper="Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal data modeling. "
-    "KDD 2021, arXiv:2106.05223",
+    paper="Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal data "
+    "modeling. KDD 2021, arXiv:2106.05223",
     crosses="encodings, embeddings and their gradients, and weights, every round",
     protection=averaging.PROTECTION,
     config=CNFGNNConfig,
@@ -641,25 +618,27 @@ METHOD = Method(
     partition="sensors",
     tasks=(FORECASTING,),
     model=("weights", "network", "scaler"),
+    facts="facts",
     scratch=("own", "embeddings", "optimizer", "network_optimizer"),
     messages={
         **MESSAGES,
         **averaging.MESSAGES,
         "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
         "at_fedavg and sl_fedavg).",
-        "update": "Only with aggregation=clear, of strategies at_fedavg and sl_fedavg: each site's weights after "
-        "its training, which the server averages. The server reads each site's; from weights, readings can in "
-        "part be inferred.",
+        "update": "Only with aggregation=clear, of strategies at_fedavg and sl_fedavg: each site's weights "
+        "after its training, which the server averages. The server reads each site's; from weights, readings "
+        "can in part be inferred.",
         "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
         "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
         "site's.",
-        "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, from "
-        "the server to that site.",
-        "embeddings": "What the server's graph network makes of the encodings, each site's own, in training and "
-        "to forecast.",
+        "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, "
+        "from the server to that site.",
+        "embeddings": "What the server's graph network makes of the encodings, each site's own, in training "
+        "and to forecast.",
         "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
         "depends on the readings that are forecast. The server reads each site's.",
-        "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating training).",
+        "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating "
+        "training).",
         "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
         "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
     },

@@ -18,19 +18,28 @@ from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure_sum import messages, secure_sum
-from graphfed.federation.series import Network, Series, starts_of, windows
+from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
+from graphfed.methods import averaging
 from graphfed.methods.base import ForecastConfig
 from graphfed.nn import gru
+from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
 from graphfed.nn.precision import product_dtype
-from graphfed.random import fold
+from graphfed.random import fold, permutation
 
 __all__ = [
     "MESSAGES",
+    "PART",
     "Batch",
+    "GruConfig",
+    "LocalGruConfig",
     "NeuralConfig",
+    "PooledPrepared",
+    "Prepared",
     "Standardised",
     "Weights",
+    "absent",
+    "average",
     "batch_of",
     "client_losses",
     "common_split",
@@ -38,14 +47,27 @@ __all__ = [
     "descend",
     "encode",
     "expanded",
+    "first_forecaster",
     "fit_scaler",
+    "forecast_alone",
+    "forecast_windows",
+    "gradients_of",
+    "joined",
+    "own_forecasters",
     "parts_of",
+    "pass_over",
+    "pool",
+    "scaled",
     "standardise",
     "step_down",
+    "sum_of",
     "teaching",
 ]
 
 Weights = Mapping[str, Tensor]
+
+#: Windows that are encoded and forecast at a time where nothing is learned.
+PART = 128
 
 MESSAGES = {
     "statistics": "With aggregation=clear, once: how many training readings a sensor has, their sum and the "
@@ -276,3 +298,202 @@ def step_down(
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
     gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
     return descend(weights, dict(zip(leaves, gradients, strict=True)), optimizer, config, lr)
+
+
+def gradients_of(leaves: Weights) -> dict[str, Tensor]:
+    return {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in leaves.items()}
+
+
+# ---- forecasters without a server's network: an encoder and a decoder alike --------------------------------
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class GruConfig(NeuralConfig):
+    """The settings of the plain recurrent forecasters: 63 thousand weights with 100 hidden units in one
+    layer, 727 thousand with 200 in two (the two sizes of CNFGNN's baselines)."""
+
+    hidden: int = Field(default=100, ge=1, description="width of the recurrent network's state")
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class LocalGruConfig(GruConfig):
+    """Those of forecasters that clients train."""
+
+    local_epochs: int = Field(default=1, ge=1, description="passes of a client over its windows in a round")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """data: as it was given; training: every client's `Standardised` series, at the clients."""
+
+    data: SensorData
+    training: Located
+
+
+@dataclass(frozen=True)
+class PooledPrepared:
+    """data: as it was given; training: the `Standardised` series that sensors have sent, at the server;
+    split: how the windows are divided."""
+
+    data: SensorData
+    training: Located
+    split: TimeSplit
+
+
+def first_forecaster(config: GruConfig, device: str) -> dict[str, Tensor]:
+    """Shared first weights, which everyone draws from the seed."""
+    widths = Forecaster(encoder=config.hidden, decoder=config.hidden, layers=config.layers)
+    return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), widths).items()}
+
+
+def forecast_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | None = None) -> Tensor:
+    """Forecasts [P, W, n] of series by themselves, on the common scale."""
+    return decode(weights, batch, encode(weights, batch, layers), teach, layers)
+
+
+def own_forecasters(data: Standardised, config: GruConfig) -> dict[str, Tensor]:
+    """A copy of the first weights for every client, [P, ...]."""
+    shared = first_forecaster(config, str(data.value.device))
+    return {k: w.clone() for k, w in expanded(shared, data.num_clients).items()}
+
+
+def pass_over(
+    data: Standardised,
+    weights: Weights,
+    optimizer: AdamState,
+    loss_of: Callable[[Weights, Tensor], Tensor],
+    config: LocalGruConfig,
+    number: int,
+) -> tuple[dict[str, Tensor], AdamState]:
+    """`local_epochs` passes over the training windows in round `number`, every client with weights of its own
+    [P, ...], down ``loss_of(weights, losses [P])``."""
+    starts, own = data.starts("train"), dict(weights)
+    step = (number - 1) * config.local_epochs * -(-len(starts) // config.batch)
+    for epoch in range(config.local_epochs):
+        order = permutation(fold(config.seed, "windows", number, epoch), len(starts)).to(starts.device)
+        for part in parts_of(len(order), config.batch):
+            batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
+
+            def loss(w: Weights, batch: Batch = batch, teach: Tensor | None = teach) -> Tensor:
+                return loss_of(w, client_losses(forecast_alone(w, batch, config.layers, teach), batch))
+
+            own, optimizer = step_down(own, optimizer, loss, config, config.lr)
+            step += 1
+    return own, optimizer
+
+
+def forecast_windows(data: Standardised, weights: Weights, target: str, layers: int) -> Tensor:
+    """Forecasts of a target's windows [P, W, n], in the unit of the readings."""
+    starts = data.starts(target)
+    with torch.no_grad():
+        parts = [
+            data.restored(forecast_alone(weights, batch_of(data, starts[part]), layers))
+            for part in parts_of(len(starts), PART)
+        ]
+    return torch.cat(parts, 1)
+
+
+def scaled(fed: Federation, data: SensorData, scaler: Located, config: NeuralConfig) -> Located:
+    """Every client's series on the common scale, which the server sends."""
+    told = fed.broadcast(scaler, name="scaler", grad=False)
+    series: Located = fed.clients.run(standardise, data.series, fed.present(), told, config)
+    return series
+
+
+def sum_of(weights: Weights, losses: Tensor) -> Tensor:
+    return losses.sum()
+
+
+# ---- averages of clients' weights --------------------------------------------------------------------------
+
+
+def of_all(weights: Weights, present: Tensor) -> Weights:
+    """A row for every client of the cohort, as an average takes them; those that do not take part have zeros,
+    which do not count."""
+    if bool(present.all()):
+        return weights
+    rows = {}
+    for name, w in weights.items():
+        rows[name] = w.new_zeros(len(present), *w.shape[1:])
+        rows[name][present] = w
+    return rows
+
+
+def alike(network: Network) -> Tensor:
+    """How much each client weighs: [K]."""
+    return torch.ones(network.edges.num_vertices)
+
+
+def share_of_own(series: Series) -> Tensor:
+    return torch.ones(series.num_clients)
+
+
+def average(
+    fed: Federation, data: SensorData, own: Located, before: Located, config: NeuralConfig
+) -> tuple[Located, Located]:
+    """The mean of the weights of all clients that take part, at the server and, sent back, at the clients.
+    before: the mean of the round before, at the server."""
+    mean = averaging.average(
+        fed,
+        fed.clients.run(of_all, own, fed.present()),
+        fed.clients.run(share_of_own, data.series),
+        fed.server.run(alike, data.network),
+        before,
+        config.aggregation,
+        name="update",
+    )
+    return mean, fed.broadcast(mean, name="model", grad=False)
+
+
+# ---- readings at the server --------------------------------------------------------------------------------
+
+
+def told_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
+    """What a sensor sends of its steps: [P, end - first], NaN where a reading is missing."""
+    series = series.of(present)
+    readings = series.readings[:, first:end]
+    return readings.masked_fill(series.missing[:, first:end], torch.nan) if missing == "masked" else readings
+
+
+def pooled(
+    network: Network, told: Tensor, scaler: Weights, first: int, length: int, config: NeuralConfig
+) -> Standardised:
+    """The series that sensors have sent, from step `first` on, with as many steps after them, of which only
+    the time is known, that there are `length`."""
+    told = torch.cat([told, told.new_full((len(told), length - told.shape[1]), torch.nan)], 1)
+    series = Series(
+        tuple(range(len(told))),
+        told.nan_to_num(nan=0.0),
+        told.isnan(),
+        network.first_minute + first * network.step_minutes,
+        network.step_minutes,
+        network.split,
+    )
+    return standardise(series, torch.ones(len(told), dtype=torch.bool), scaler, config)
+
+
+def pool(
+    fed: Federation, data: SensorData, scaler: Located, split: TimeSplit, target: str, config: NeuralConfig
+) -> Located:
+    """The readings that windows of a target need, sent to the server and standardised there: of training
+    windows inputs and what is forecast, of others the inputs."""
+    starts = starts_of(split, target)
+    first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
+    inputs = end if target == "train" else end - split.horizon
+    told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
+    told = fed.collect(told, name="readings", grad=False)
+    sent: Located = fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
+    return sent
+
+
+# ---- small parts of programs -------------------------------------------------------------------------------
+
+
+def absent(fed: Federation) -> tuple[int, ...]:
+    """The clients that do not take part."""
+    return tuple((~fed.roster).nonzero()[0].tolist())
+
+
+def joined(*parts: Tensor) -> Tensor:
+    """Windows in their order, [P, W, ...]."""
+    return torch.cat(parts, 1)

@@ -24,6 +24,11 @@ METHODS: dict[str, str] = {
     "lumos": "graphfed.methods.lumos",
     "lpgnn": "graphfed.methods.lpgnn",
     "naive_fedgnn": "graphfed.methods.naive_fedgnn",
+    "cnfgnn": "graphfed.methods.cnfgnn",
+    "gru_central": "graphfed.methods.gru_central",
+    "gru_local": "graphfed.methods.gru_local",
+    "gru_fedavg": "graphfed.methods.gru_fedavg",
+    "gru_fmtl": "graphfed.methods.gru_fmtl",
     "last_value": "graphfed.methods.last_value",
     "historical_average": "graphfed.methods.historical_average",
 }

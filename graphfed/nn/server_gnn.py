@@ -55,8 +55,8 @@ def get_server_network(name: str) -> ServerNetwork:
 
 
 def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
-    """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias [H]
-    (zero)."""
+    """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias
+    [H] (zero)."""
     if hidden % HEADS:
         raise InputError(f"gat has {HEADS} heads: its hidden width must be a multiple, got {hidden}")
     weights: dict[str, Tensor] = {}

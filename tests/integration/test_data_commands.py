@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import graphfed
 from graphfed.cli import main
@@ -16,6 +17,8 @@ from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graph import Graph, Split, make_graph
 from graphfed.data.overview import overview
 from graphfed.data.partition import Partition, partition
+from graphfed.data.sensor_overview import sensor_facts, sensor_overview
+from graphfed.data.sensors import Sensors
 from graphfed.data.splits import make_split
 from graphfed.errors import InputError
 from graphfed.experiment.dealing import write_cohorts
@@ -128,8 +131,13 @@ def test_the_page_fits_a_terminal_and_its_numbers_are_those_of_json(
     assert max(map(len, page.splitlines())) <= 80
     assert main(["data", "inspect", *arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    for key in ("vertices", "edges", "num_sites") if "vertices" in told else ("sensors", "readings"):
-        assert f"{told[key]:,}" in page
+    sensors = told.get("kind") == "sensors"
+    for count in (
+        (told["steps"], told["summary"]["edges"], told["windows"]["train"])
+        if sensors
+        else (told["vertices"], told["edges"], told["num_sites"])
+    ):
+        assert f"{count:,}" in page
     if arguments == ["long.yaml"]:
         assert "[red]x[/red]" in page, "names are not markup"
 
@@ -142,15 +150,95 @@ def test_a_set_whose_features_are_incomplete_is_looked_at_without_them(real_data
     assert all("lacks the features" in str(problem) for problem in found.methods.values())
 
 
-def test_sensors_are_counted() -> None:
-    found = inspect(
-        "roads", settings={"data.sensors": 12} if "sensors" in DATASETS["roads"].options else None
-    )
+def test_sensors_are_counted_as_a_loop_over_them_counts() -> None:
+    found = inspect("roads", settings={"data.sensors": 12, "data.weeks": 1})
     assert isinstance(found, SensorInspection)
-    assert 0 < found.sensors["missing_share"] < 0.1
-    assert all(problem is not None for problem in found.methods.values())
+    told, sensors = found.overview, found.sensors
+    summary = told["summary"]
+    assert (told["kind"], told["steps"], len(told["sensors"]["ids"])) == ("sensors", 7 * 288, 12)
+    assert told["sensors"]["missing"] == pytest.approx([sensors.missing[:, s].mean() for s in range(12)])
+    assert summary["end"] == "2024-01-07T23:55:00"
+    # Run by run, sensor by sensor.
+    longest = 0
+    for s in range(12):
+        run = 0
+        for gone in sensors.missing[:, s]:
+            run = run + 1 if gone else 0
+            longest = max(longest, run)
+    assert summary["longest_gap"]["steps"] == longest > 0
+    weights = sensors.adjacency.toarray()
+    edges = {(i, j): weights[i, j] for i in range(12) for j in range(12) if i != j and weights[i, j]}
+    assert {(i, j): pytest.approx(w, abs=1e-6) for i, j, w in told["edges"]} == edges
+    assert summary["edges"] == len(edges)
+    assert told["windows"] == {
+        "lags": 12, "horizon": 12, "every": 1, "train": 1395, "val": 199, "test": 399,
+    }  # fmt: skip
     with pytest.raises(InputError, match="which partitions of graphs do not deal"):
         inspect("roads", clients=3)
+
+
+def test_a_gap_at_the_end_and_a_lone_sensor_are_told() -> None:
+    missing = np.zeros((30, 3), dtype=bool)
+    missing[25:, 1] = missing[2:6, 2] = True
+    sensors = Sensors(
+        name="made", readings=np.ones((30, 3), np.float32) * ~missing, missing=missing,
+        adjacency=sp.csr_matrix(np.array([[1, 0, 0.5], [0, 1, 0], [0, 0, 1]], np.float32)), position=None,
+        ids=("a", "b", "c"), start="2024-01-01T00:00:00", step_minutes=60, geographic=True, quantity="flow",
+    )  # fmt: skip
+    found = inspect(sensors, settings={"lags": 2, "horizon": 3})
+    assert isinstance(found, SensorInspection)
+    gap = {"sensor": "b", "start": "2024-01-02T01:00:00", "steps": 5}
+    assert found.overview["summary"]["longest_gap"] == gap
+    facts = dict(sensor_facts(found.overview))
+    assert facts["longest gap"] == "5 h 0 min: sensor b from 2024-01-02 01:00"
+    assert facts["sensors without a neighbour"] == "1"
+    assert facts["connected components"] == "2, the largest with 2 of the sensors"
+    assert facts["locations"] == "none"
+    whole = dataclasses.replace(sensors, missing=np.zeros_like(missing))
+    assert sensor_overview(whole, None)["summary"]["longest_gap"] is None
+
+
+def test_only_the_heaviest_edges_of_many_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sensors = load("roads", sensors=30, weeks=1)
+    assert isinstance(sensors, Sensors)
+    every = sensor_overview(sensors, None)["edges"]
+    monkeypatch.setattr("graphfed.data.sensor_overview.MAX_EDGES", 10)
+    told = sensor_overview(sensors, None)
+    assert sorted(w for _, _, w in told["edges"]) == sorted(w for _, _, w in every)[-10:]
+    assert told["summary"]["edges"] == len(every)
+
+
+def test_windows_that_do_not_fit_are_told_and_so_are_settings_that_change_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["data", "inspect", "roads", "--set", "data.weeks=1"]
+    assert main([*command, "--set", "horizon=5000"]) == 0
+    assert "one window of 12 to read and 5000 to" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--set", "horizon=24", "--split", "inductive:0.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["windows"]["horizon"], told["split"]) == (24, "inductive:0.5")
+    assert sum(told["sensors"]["observed"]) == 30
+    assert main([*command, "--set", "lr=1"]) == 2
+    assert "nothing is trained here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_sensors_are_drawn_with_and_without_locations(
+    ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("r.csv").write_text("time,a,b\n2024-01-01 00:00,1,2\n2024-01-01 00:05,,3\n2024-01-01 00:10,4,5\n")
+    Path("d.csv").write_text("from,to,distance\na,b,1\na,a,0\n")
+    Path("l.csv").write_text("id,latitude,longitude\na,34,-118\nb,34.1,-118.1\n")
+    for name, more in (("circle", ""), ("map", "locations: l.csv\n")):
+        Path(f"{name}.yaml").write_text(f"readings: r.csv\ndistances: d.csv\n{more}")
+        assert main(["data", "inspect", f"{name}.yaml", "--out", f"{name}.{ending}"]) == 0
+        assert capsys.readouterr().out.endswith(f"picture: {name}.{ending}\n")
+        drawn = Path(f"{name}.{ending}").read_bytes()
+        if ending == "png":
+            assert drawn.startswith(b"\x89PNG")
+        else:
+            assert "2 sensors, 3 steps of 5 minutes" in drawn.decode()
+            assert ("longitude (degrees)" in drawn.decode()) == (name == "map")
 
 
 # ---- pictures and partitions -------------------------------------------------------------------------------
@@ -275,7 +363,7 @@ def test_a_setting_of_the_partition_asks_for_sites_and_the_page_says_how_to_draw
     assert main(["data", "inspect", "digits"]) == 0
     assert capsys.readouterr().out.endswith("draw it with: --out FILE.svg (or .png)\n")
     assert main(["data", "inspect", "roads"]) == 0
-    assert "--out" not in capsys.readouterr().out
+    assert capsys.readouterr().out.endswith("draw it with: --out FILE.svg (or .png)\n")
 
 
 def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

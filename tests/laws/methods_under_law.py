@@ -1,5 +1,5 @@
 """The methods that every law is tested on: the whole registry, the skeleton of CONTRIBUTING.md and a toy that
-exchanges.
+exchanges. Methods on graphs and those on sensors, which share no world, have names of their own here.
 
 The skeleton is cut out of CONTRIBUTING.md into a module and registered like any other method: one new file
 and one registry row are all a method needs."""
@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 from graphfed.methods import registry
+from graphfed.methods.registry import get_method
+from graphfed.methods.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +30,15 @@ def _make_module(name: str, source: str) -> None:
     sys.path.insert(0, str(folder))
 
 
-SHIPPED = tuple(registry.METHODS)
+def _on(data: str) -> tuple[str, ...]:
+    """The registry's methods on a kind of data."""
+    return tuple(name for name in registry.METHODS if TASKS[get_method(name).tasks[0]].data == data)
+
+
+#: On readings of sensors (test_forecasting_methods.py).
+FORECASTERS = _on("sensors")
+#: On graphs, and with the skeleton and the toy.
+SHIPPED = _on("graph")
 _make_module("skeleton_method", skeleton_source())
 registry.register("skeleton", "skeleton_method")
 registry.register("exchange_toy", "exchange_toy")
