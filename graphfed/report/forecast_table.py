@@ -73,6 +73,9 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
             # One row group after the other: asked for all of them, Arrow keeps what it has read.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
+                    strange = set(batch["sensor"].dictionary.to_pylist()) - set(number)
+                    if strange:
+                        raise ValueError(f"it names sensor {min(strange)!r}, which overview.json does not")
                     test = _decoded(batch["part"]) == "test"
                     sensor = np.array([number[name] for name in _decoded(batch["sensor"])[test]], np.int64)
                     table = pa.Table.from_batches([batch])
