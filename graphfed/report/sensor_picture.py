@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.report.charts import GRID, INK, MUTED, SERIES, _any_script, _figure, _short, _style
+from graphfed.report.drawing import GRID, INK, MUTED, SERIES, any_script, new_figure, short, style
 
 __all__ = ["sensor_picture"]
 
@@ -17,13 +17,13 @@ def sensor_picture(told: Mapping[str, Any], form: str) -> bytes:
     their readings that is missing, and a strip of how many readings there are in each piece of time."""
     import matplotlib as mpl
 
-    with mpl.rc_context({**_style(), "savefig.facecolor": "white"}), _any_script():
-        figure = _figure(8.4, 8.4)
+    with mpl.rc_context({**style(), "savefig.facecolor": "white"}), any_script():
+        figure = new_figure(8.4, 8.4)
         places, strip = figure.subplots(2, 1, height_ratios=(7, 1))
         _map_on(figure, places, told)
         _strip_on(strip, told)
         figure.suptitle(
-            f"{_short(told['name'], 60)}: {len(told['sensors']['ids']):,} sensors, {told['steps']:,} steps "
+            f"{short(told['name'], 60)}: {len(told['sensors']['ids']):,} sensors, {told['steps']:,} steps "
             f"of {told['step_minutes']} minutes"
         )
         file = io.BytesIO()
