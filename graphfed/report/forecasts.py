@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from graphfed.data.sensor_overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report import forecast_charts as charts
@@ -25,7 +26,8 @@ def sensors_of(run: Run) -> Mapping[str, Any] | None:
     told = run.overview
     if told is None or told.get("kind") != "sensors":
         return None
-    missing = [key for key in ("quantity", "step_minutes", "sensors", "edges", "windows") if key not in told]
+    needed = ("quantity", "step_minutes", "start", "steps", "sensors", "edges", "windows", "summary", "note")
+    missing = [key for key in needed if told.get(key) is None]
     if missing:
         raise InputError(f"{run.folder / 'overview.json'} is not what a run writes: it has no {missing[0]!r}")
     return told
@@ -105,30 +107,9 @@ def caveats(subject: Subject, errors: Errors) -> list[str]:
 
 def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An overview's numbers, in words and for people."""
-    each, windows, step = told["sensors"], told["windows"], told["step_minutes"]
-    ids, missing, observed = each["ids"], each["missing"], each["observed"]
-    worst = int(np.argmax(missing))
-    share = f"{100 * float(np.mean(missing)):.1f} %"
-    if missing[worst]:
-        share += f"; of sensor {ids[worst]}, which has the most, {100 * missing[worst]:.1f} %"
-    neighbours = {end for sender, receiver, _ in told["edges"] for end in (sender, receiver)}
-    every = f", one of every {windows['every']} of them" if windows["every"] != 1 else ""
-    found = [
-        ("sensors", f"{len(ids):,}"),
-        ("what is read", str(told["quantity"])),
-        ("steps", f"{told['steps']:,}, every {charts.ahead(step)}, from {told['start'].replace('T', ' ')}"),
-        ("missing readings", share),
-        ("edges", f"{len(told['edges']):,}, directed"),
-        ("sensors without a neighbour", f"{len(ids) - len(neighbours):,}"),
-        (
-            "windows",
-            f"{windows['lags']} steps in, {windows['horizon']} out: {windows['train']:,} to train on{every}, "
-            f"{windows['val']:,} to select on, {windows['test']:,} to test on",
-        ),
-    ]
-    if not all(observed):
-        found.append(("sensors trained on", f"{sum(observed):,} of {len(observed):,}"))
-    return [*found, *([("note", str(told["note"]))] if told.get("note") else [])]
+    observed = told["sensors"]["observed"]
+    trained = [] if all(observed) else [("sensors trained on", f"{sum(observed):,} of {len(observed):,}")]
+    return [*sensor_facts(told), *trained]
 
 
 # ---- what is drawn -----------------------------------------------------------------------------------------
