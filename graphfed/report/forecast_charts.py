@@ -229,12 +229,10 @@ def error_map(
                 if len(mine):
                     _dots(ax, mine, c, len(limits) - 1, known, scale)
         margin = 0.07 * extent.max()
-        for words, sensor in _apart(named, place, extent):
-            ax.annotate(
-                words, place[sensor], xytext=(0, 7 + 2 * scale), textcoords="offset points", ha="center",
-                va="bottom", fontsize=9, zorder=5,
-                bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1},
-            )  # fmt: skip
+        # Data units of a point on paper: the axes are about so wide.
+        unit_of_point = (extent[0] + 2 * margin) / (72 * (WIDTH - 0.7))
+        for words, middle in _free_places(named, place, unit_of_point):
+            ax.text(*middle, words, ha="center", va="center", fontsize=9, zorder=5)
         ax.set_xlim(low[0] - margin, high[0] + margin)
         ax.set_ylim(low[1] - margin, high[1] + margin)
         ax.set_xlabel("kilometres east of the middle")
@@ -332,14 +330,23 @@ def _spread(count: int, most: int) -> np.ndarray:
     return drawn
 
 
-def _apart(named: Mapping[str, int], place: np.ndarray, extent: np.ndarray) -> list[tuple[str, int]]:
-    """Those whose words do not touch those of one before."""
-    kept: list[tuple[str, int]] = []
+def _free_places(named: Mapping[str, int], place: np.ndarray, point: float) -> list[tuple[str, np.ndarray]]:
+    """Where words stand beside their sensors without touching any sensor or each other: their middles. Words
+    for which there is no such place are left out. point: in the unit of place."""
+    taken: list[tuple[np.ndarray, np.ndarray]] = []
+    found: list[tuple[str, np.ndarray]] = []
     for words, sensor in named.items():
-        away = [np.abs(place[sensor] - place[other]) / extent.max() for _, other in kept]
-        if all(gap[0] > 0.2 or gap[1] > 0.08 for gap in away):
-            kept.append((words, sensor))
-    return kept
+        half = point * np.array([3.0 * len(words), 7.0])
+        for x, y in ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1)):
+            middle = place[sensor] + np.array([x, y]) * (half + 5 * point)
+            on_sensor = (np.abs(place - middle) < half + 4 * point).all(1)
+            on_sensor[sensor] = False
+            on_words = any((np.abs(other - middle) < half + size).all() for other, size in taken)
+            if not on_sensor.any() and not on_words:
+                taken.append((middle, half))
+                found.append((words, middle))
+                break
+    return found
 
 
 def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, unit: str) -> str:

@@ -11,6 +11,7 @@ from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report import forecast_charts as charts
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import (
+    SensorErrors,
     chosen_sensors,
     read_forecasts,
     read_sensor_errors,
@@ -18,7 +19,16 @@ from graphfed.report.forecast_table import (
 )
 from graphfed.report.read import Run, Subject
 
-__all__ = ["bytes_by_round", "caveats", "charts_of", "errors_of", "facts", "sensors_of", "what_is_forecast"]
+__all__ = [
+    "bytes_by_round",
+    "caveats",
+    "charts_of",
+    "errors_of",
+    "facts",
+    "sensors_of",
+    "tested",
+    "what_is_forecast",
+]
 
 
 def sensors_of(run: Run) -> Mapping[str, Any] | None:
@@ -49,7 +59,7 @@ def errors_of(subject: Subject) -> Errors:
     if told is not None:
         missing = missing or any(told["sensors"]["missing"])
     smallest = {name: min(values) for name, values in known.items()}
-    return Errors("rmse_as_read" if as_read else "rmse", unit, missing, smallest)
+    return Errors("rmse_as_read" if as_read and missing else "rmse", unit, missing, smallest)
 
 
 def _settings(run: Run) -> Mapping[str, Any]:
@@ -75,7 +85,17 @@ def what_is_forecast(run: Run) -> str:
     return f"{unit_of(told['quantity'])[0]}, {first} to {last} ahead"
 
 
-def caveats(subject: Subject, errors: Errors) -> list[str]:
+def tested(run: Run) -> SensorErrors | None:
+    """The test errors of a run's sensors; None where their forecasts are elsewhere, or the sensors not
+    told."""
+    told = sensors_of(run)
+    if told is None or "deployment" in run.manifest:
+        return None
+    ids = [str(name) for name in told["sensors"]["ids"]]
+    return read_sensor_errors(run.folder / "predictions.parquet", ids, told["windows"]["horizon"])
+
+
+def caveats(subject: Subject, errors: Errors, tested: SensorErrors | None) -> list[str]:
     """What a reader must know of the data before believing the errors."""
     run = subject.first
     told = sensors_of(run)
@@ -84,8 +104,9 @@ def caveats(subject: Subject, errors: Errors) -> list[str]:
     said = [f"The data: {str(told['note']).rstrip('.')}."] if told.get("note") else []
     if errors.missing:
         share = 100 * float(np.mean(told["sensors"]["missing"]))
+        of_test = "" if tested is None else f" ({100 * tested.missing:.1f} % of those in the test part)"
         said.append(
-            f"{share:.1f} % of the readings are missing. RMSE, MAE and MAPE leave them out; "
+            f"{share:.1f} % of the readings are missing{of_test}. RMSE, MAE and MAPE leave them out; "
             "\N{LEFT DOUBLE QUOTATION MARK}as read\N{RIGHT DOUBLE QUOTATION MARK} takes what stands in their "
             "place for a reading."
         )
@@ -115,8 +136,8 @@ def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
 # ---- what is drawn -----------------------------------------------------------------------------------------
 
 
-def charts_of(subject: Subject, shown: Run, errors: Errors) -> dict[str, str]:
-    """SVG by name: of all rows, and of the run that is shown its sensors."""
+def charts_of(subject: Subject, shown: Run, errors: Errors, tested: SensorErrors | None) -> dict[str, str]:
+    """SVG by name: of all rows, and of the run that is shown its sensors, with their errors."""
     drawn: dict[str, str] = {}
     told = sensors_of(shown)
     step = None if told is None else int(told["step_minutes"])
@@ -129,8 +150,8 @@ def charts_of(subject: Subject, shown: Run, errors: Errors) -> dict[str, str]:
     if rows and step is not None:
         named = {metric: errors.name(metric) for metric in metrics}
         drawn["horizon"] = charts.error_by_horizon(rows, list(subject.rows), named, step, errors.unit)
-    if told is not None and "deployment" not in shown.manifest:  # their forecasts are at the sites
-        drawn |= _sensor_charts(shown, told, errors)
+    if told is not None and tested is not None:
+        drawn |= _sensor_charts(shown, told, errors, tested)
     crossed = bytes_by_round(subject)
     if crossed:
         drawn["rounds"] = charts.bytes_by_round(
@@ -145,11 +166,10 @@ def _drawable(runs: Sequence[Mapping[str, Sequence[float]]], metrics: Sequence[s
     return len(lengths) == 1 and lengths != {0}
 
 
-def _sensor_charts(run: Run, told: Mapping[str, Any], errors: Errors) -> dict[str, str]:
+def _sensor_charts(run: Run, told: Mapping[str, Any], errors: Errors, found: SensorErrors) -> dict[str, str]:
     drawn: dict[str, str] = {}
     path, each = run.folder / "predictions.parquet", told["sensors"]
     ids, horizon, step = [str(name) for name in each["ids"]], told["windows"]["horizon"], told["step_minutes"]
-    found = read_sensor_errors(path, ids, horizon)
     chosen = chosen_sensors(found.rmse)
     if chosen:
         series = [read_forecasts(path, ids[sensor], horizon) for sensor in chosen.values()]
