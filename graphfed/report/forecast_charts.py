@@ -23,6 +23,7 @@ from graphfed.report.drawing import (
     new_figure,
     short,
     svg,
+    wide,
 )
 from graphfed.report.forecast_table import MINUTES_PER_DAY, SensorForecasts
 
@@ -357,7 +358,9 @@ def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, 
         order = np.argsort(-np.where(np.isfinite(rmse), rmse, -np.inf), kind="stable")
         order = order[: int(np.isfinite(rmse).sum())]
         labels = ["trained on", "not trained on"] if not observed.all() else []
-        figure = new_figure(2.6 + legend_height(labels))
+        names = [short(ids[s], 14) for s in order] if len(order) <= NAMED_SENSORS else []
+        upright = 0.085 * max(map(wide, names), default=0)
+        figure = new_figure(2.6 + legend_height(labels) + upright)
         ax = figure.add_subplot()
         at = np.arange(len(order))
         for i, known in enumerate((True, False)):
@@ -368,9 +371,8 @@ def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, 
                     label="trained on" if known else "not trained on", hatch=None if known else "//",
                     edgecolor=PAPER, linewidth=0,
                 )  # fmt: skip
-        few = len(order) <= NAMED_SENSORS
-        ax.set_xticks(at if few else [], [short(ids[s], 14) for s in order] if few else [], rotation=90)
-        ax.set_xlabel("sensor" if few else f"{len(order):,} sensors, the largest error first")
+        ax.set_xticks(at[: len(names)], names, rotation=90)
+        ax.set_xlabel("sensor" if names else f"{len(order):,} sensors, the largest error first")
         ax.set_ylabel(short(f"test RMSE ({unit})" if unit else "test RMSE", 34))
         ax.grid(axis="x", visible=False)
         ax.margins(x=0.01)
