@@ -29,12 +29,12 @@ DATA_SETS = (
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
-    "column",
+    "column", "sensors",
 )  # fmt: skip
 RUNTIMES = ("local", "processes", "nvflare")
 PLACEMENTS = ("stacked", "one-at-a-time")
 SPLITS = ("default", "public", "per_class", "random", "edges")
-TASKS = ("classification", "link_prediction")
+TASKS = ("classification", "link_prediction", "forecasting")
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
