@@ -47,6 +47,7 @@ from graphfed.methods.base import Method, State, Task
 from graphfed.methods.forecasting import (
     MESSAGES,
     PART,
+    WINDOWS,
     Batch,
     NeuralConfig,
     Standardised,
@@ -622,6 +623,7 @@ METHOD = Method(
     scratch=("own", "embeddings", "optimizer", "network_optimizer"),
     messages={
         **MESSAGES,
+        **WINDOWS,
         **averaging.MESSAGES,
         "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
         "at_fedavg and sl_fedavg).",

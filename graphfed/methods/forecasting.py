@@ -30,6 +30,8 @@ from graphfed.random import fold, permutation
 __all__ = [
     "MESSAGES",
     "PART",
+    "STATISTICS",
+    "WINDOWS",
     "Batch",
     "GruConfig",
     "LocalGruConfig",
@@ -69,16 +71,24 @@ Weights = Mapping[str, Tensor]
 #: Windows that are encoded and forecast at a time where nothing is learned.
 PART = 128
 
-MESSAGES = {
+STATISTICS = {
     "statistics": "With aggregation=clear, once: how many training readings a sensor has, their sum and the "
     "sum of their squares, from which the common scale is made. The server reads each sensor's.",
-    "scaler": "The common scale: the mean of all sensors' training readings and their standard deviation, "
-    "from the server to every site.",
     **messages(
         "statistics",
         "With aggregation=secure or simulated, once",
         "how many training readings a site has, their sum and the sum of their squares",
     ),
+}
+MESSAGES = {
+    **STATISTICS,
+    "scaler": "The common scale: the mean of all sensors' training readings and their standard deviation, "
+    "from the server to every site.",
+}
+#: Of methods in which places go through the windows together.
+WINDOWS = {
+    "windows": "Once, from the server: how long a window is, and how many there are to train, validate and "
+    "test on. Public.",
 }
 
 

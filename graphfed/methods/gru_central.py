@@ -11,8 +11,9 @@ from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.averaging import check_aggregation
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.forecasting import (
-    MESSAGES,
     PART,
+    STATISTICS,
+    WINDOWS,
     Batch,
     GruConfig,
     PooledPrepared,
@@ -110,7 +111,8 @@ METHOD = Method(
     model=("weights", "scaler"),
     scratch=("optimizer",),
     messages={
-        **MESSAGES,
+        **STATISTICS,
+        **WINDOWS,
         "readings": "A site's readings, in clear. The server reads them all.",
         "forecasts": "Each site's forecasts, from the server.",
     },
