@@ -14,20 +14,19 @@ from graphfed.methods.forecasting import (
     PART,
     STATISTICS,
     WINDOWS,
-    Batch,
     GruConfig,
     PooledPrepared,
     Standardised,
     Weights,
     batch_of,
-    client_losses,
     common_split,
+    descend,
     first_forecaster,
     fit_scaler,
     forecast_alone,
+    gradients_alone,
     parts_of,
     pool,
-    step_down,
     teaching,
 )
 from graphfed.methods.tasks import FORECASTING
@@ -59,11 +58,9 @@ def train(
     order = permutation(fold(config.seed, "windows", number, 0), len(starts)).to(starts.device)
     for part in parts_of(len(order), config.batch):
         batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
-
-        def loss(w: Weights, batch: Batch = batch, teach: Tensor | None = teach) -> Tensor:
-            return client_losses(forecast_alone(w, batch, config.layers, teach), batch).mean()
-
-        weights, optimizer = step_down(weights, optimizer, loss, config, config.lr)
+        gradients = gradients_alone(weights, batch, config.layers, teach)
+        mean = {name: g / data.num_clients for name, g in gradients.items()}
+        weights, optimizer = descend(weights, mean, optimizer, config, config.lr)
         step += 1
     return weights, optimizer
 
