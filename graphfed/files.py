@@ -37,7 +37,8 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str
     """Write arrays as one safetensors file, atomically. `metadata` is text beside them."""
     from safetensors.numpy import save
 
-    write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata))
+    # (ascontiguousarray would give a single number a dimension.)
+    write_bytes(path, save({k: np.asarray(v, order="C") for k, v in tensors.items()}, metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

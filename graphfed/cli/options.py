@@ -39,7 +39,7 @@ Data = Annotated[
         autocompletion=choices(DATA_SETS),
         rich_help_panel=DATA_PANEL,
         help="Data set (see 'graphfed data list'), or a file: .yaml describes one's own tables, .pt is a PyG "
-        "Data, .graphml (default: digits).",
+        "Data, .graphml (default: digits; of forecasting roads).",
     ),
 ]
 Config = Annotated[
@@ -57,7 +57,8 @@ Clients = Annotated[
         parser=whole_number,
         metavar="K",
         rich_help_panel=DATA_PANEL,
-        help="Number of sites (default: 10; as many as there are, for the partitions ego and column).",
+        help="Number of sites (default: 10; as many as there are, for the partitions ego, column and "
+        "sensors).",
     ),
 ]
 Partition = Annotated[
@@ -68,7 +69,8 @@ Partition = Annotated[
         rich_help_panel=DATA_PANEL,
         help=f"How the graph is dealt: {', '.join(PARTITIONS)}; or a file of 'graphfed data partition' "
         "(default: column, the sites of the data, where it names them; else what the method is for: ego, one "
-        "site for each vertex, or label_dirichlet with partition.beta=10000, which is even).",
+        "site for each vertex, or label_dirichlet with partition.beta=10000, which is even). Readings of "
+        "sensors have one: sensors, a site each.",
     ),
 ]
 Split = Annotated[
@@ -79,7 +81,8 @@ Split = Annotated[
         rich_help_panel=DATA_PANEL,
         help="default, public, per_class:20,500,1000 or random:0.5,0.25,0.25 "
         "(default: public where the data set has one, else per_class); of link prediction "
-        "edges:0.8,0.05,0.15, its default.",
+        "edges:0.8,0.05,0.15, its default; of forecasting time:0.7,0.1,0.2, its default, or inductive:0.5, "
+        "which trains on the western half of the sensors.",
     ),
 ]
 Task = Annotated[
@@ -88,8 +91,8 @@ Task = Annotated[
         metavar="TASK",
         autocompletion=choices(TASKS),
         rich_help_panel=TRAINING_PANEL,
-        help="What is learnt: classification of the vertices, or link_prediction, which pairs are edges, for "
-        "the methods that can (default: the method's first).",
+        help="What is learnt: classification of the vertices, link_prediction, which pairs are edges, or "
+        "forecasting, what sensors read next, for the methods that can (default: the method's first).",
     ),
 ]
 DataDir = Annotated[

@@ -226,7 +226,7 @@ def site_check(
         graphfed site start
     """
     from graphfed.experiment.config import checked_device
-    from graphfed.experiment.site_data import read_site
+    from graphfed.experiment.place_data import checked_file
     from graphfed.methods.registry import get_method
     from graphfed.runtime.nvflare.kits import load_kit
 
@@ -238,14 +238,7 @@ def site_check(
         _check_forbidden(pair)
     if data is None:
         return
-    read = read_site(data, split="default", split_seed=0, roster=loaded.project.roster, site=loaded.name)
-    cohort, schema = read.cohort, read.schema
-    named = [name for name in schema.class_names if name]
-    print(
-        f"{loaded.name}: {cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
-        f"{cohort.num_features} features, {cohort.num_classes} classes"
-        + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
-    )
+    print(f"{loaded.name}: {checked_file(data, loaded.project.roster, loaded.name)}")
 
 
 def _check_forbidden(pair: str) -> None:

@@ -81,7 +81,7 @@ def run(
     report: Report = True,
     progress: Progress = True,
 ) -> None:
-    """Train one method on one graph dealt over sites, and say what it cost and what left each site.
+    """Train one method on data dealt over sites, and say what it cost and what left each site.
 
     The result is scored on the test vertices once, at the round that was best on the validation vertices.
 
@@ -90,6 +90,7 @@ def run(
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed run fedprox --set mu=0.1 --set partition.beta=1 --out skewed
         graphfed run central --task link_prediction
+        graphfed run last_value --data roads --set horizon=6
         graphfed run --config experiment.yaml --rounds 20 --json
         graphfed run fedavg --clients 3 --runtime nvflare
         graphfed run sapgnn --runtime nvflare --kit kits/coordinator
@@ -205,8 +206,9 @@ def compare(
 ) -> None:
     """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
 
-    The reference rows central, isolated and fedavg are always there (of link prediction central); runs on
-    different data, splits or partitions are refused. A setting goes to every method that has it;
+    The reference rows central, isolated and fedavg are always there (of link prediction central, of
+    forecasting what learns together, alone, or nothing); runs on different data, splits or partitions are
+    refused. A setting goes to every method that has it;
     fedgcn.hops=1 goes to fedgcn alone.
 
     Examples:
@@ -260,7 +262,7 @@ def compare(
 
 def _report(folder: Path | None) -> Path | None:
     """The report of a finished folder, and a run's model card, written where they are missing."""
-    if folder is None or _forecasts(folder):
+    if folder is None:
         return None
     from graphfed.report import write_card, write_report
 
@@ -270,15 +272,6 @@ def _report(folder: Path | None) -> Path | None:
     if (folder / "result.json").exists():
         write_card(folder)
     return write_report([folder])
-
-
-def _forecasts(folder: Path) -> bool:
-    """Whether the runs in a folder forecast: there is no page for them yet."""
-    from graphfed.experiment.folder import read_json
-    from graphfed.methods.tasks import FORECASTING
-
-    ended = next(folder / name for name in ("result.json", "comparison.json") if (folder / name).exists())
-    return bool(read_json(ended).get("task") == FORECASTING)
 
 
 def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:

@@ -29,12 +29,12 @@ DATA_SETS = (
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
-    "column",
+    "column", "sensors",
 )  # fmt: skip
 RUNTIMES = ("local", "processes", "nvflare")
 PLACEMENTS = ("stacked", "one-at-a-time")
-SPLITS = ("default", "public", "per_class", "random", "edges")
-TASKS = ("classification", "link_prediction")
+SPLITS = ("default", "public", "per_class", "random", "edges", "time", "inductive")
+TASKS = ("classification", "link_prediction", "forecasting")
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
@@ -45,10 +45,13 @@ SETTINGS = (
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
     "accounting", "decode", "rescale", "pad_bins", "feature_mean", "virtual_nodes", "trainer", "negatives",
     "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance", "comparison",
-    "compare_again", "degree_bits",
+    "compare_again", "degree_bits", "lags", "horizon", "every", "missing",
+    "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
+    "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
+    "data.sensors", "data.weeks",
 )  # fmt: skip
 
 

@@ -217,7 +217,7 @@ def make_config(
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
     kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
-    if asked != CLASSIFICATION and kind == "nvflare":
+    if asked == LINK_PREDICTION and kind == "nvflare":
         raise InputError(
             f"runtime 'nvflare' cannot do task {asked!r}; use runtime 'local' or 'processes', or "
             "leave the task out"

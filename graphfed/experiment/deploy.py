@@ -26,7 +26,7 @@ from graphfed.experiment.train import Event
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import Kit, load_kit
@@ -61,6 +61,11 @@ def deploy(
     Raises InputError for what cannot be used, at whatever place; GraphfedError where a site or the server
     stays away for longer than the project's patience; Interrupted when SIGINT or SIGTERM came: `resume` goes
     on with what is saved."""
+    if method is not None and get_method(method).tasks == (FORECASTING,):
+        raise InputError(
+            f"{method} cannot be deployed yet: sites cannot read sensors' files of their own; use runtime "
+            "'local' or 'processes', or 'nvflare' without a kit, which is a trial on this machine"
+        )
     if more.pop("task", CLASSIFICATION) != CLASSIFICATION:
         raise InputError(
             "link prediction cannot be deployed: sites that read their own files alone cannot draw pairs "

@@ -35,14 +35,12 @@ from graphfed import __version__
 from graphfed.errors import InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.checkpoint import Checkpoints, whole_rounds
+from graphfed.experiment.host_data import host_data
+from graphfed.experiment.place_data import PlaceData, place_data
 from graphfed.experiment.predict import with_weights
-from graphfed.experiment.schema import Schema, compare_schemas
-from graphfed.experiment.site_data import SiteData, make_site_cohort, read_site
 from graphfed.experiment.sites import part_of_run
-from graphfed.experiment.train import Event, Outcome, train
-from graphfed.experiment.vertex_scores import owned_rows
-from graphfed.federation import CLIENTS, Federation, Located, wire
-from graphfed.federation.cohort import cohort_arrays
+from graphfed.experiment.train import EVALUATIONS, Event, Outcome, train
+from graphfed.federation import CLIENTS, SERVER, Federation, wire
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
 from graphfed.methods.base import CommonConfig, Method, Task
@@ -57,7 +55,8 @@ __all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_pla
 #: The transfers of joining, in words (see `Method.messages`).
 MESSAGES = {
     "join": "What a site says before a run begins: versions of its programs, how many clients it holds, "
-    "names of its columns of features and of its classes, how its clock differs, which rounds it can go on "
+    "names of its columns of features and of its classes (in forecasting how many readings there are, when "
+    "they were made and which are trained on), how its clock differs, which rounds it can go on "
     "from, and a digest of its data under a secret of its own, by which the server can tell only that the "
     "data has changed. No data, no number of vertices. The server reads it and tells the coordinator.",
     "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
@@ -72,14 +71,16 @@ TRIAL = "trial.part"
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one place brings to a run. site: its own data, None at the server; data: a `Cohort`, located."""
+    """What one place brings to a run. site, part: its own data, as it was read and as its host trains on it,
+    None at the server; data: as `train` takes it."""
 
     method: Method
     config: CommonConfig
     folder: Path
     task: Task
-    site: SiteData | None
-    data: Located
+    site: Any
+    part: Any
+    data: Any
     agreed: Mapping[str, Any]
 
 
@@ -137,13 +138,14 @@ def predict_place(
         with fed.phase("predict"):
             state = with_weights(fed, fresh, arrays, part.method)
             logits = part.method.predict(fed, state, part.config, "all")
-            predictions = fed.clients.run(owned_rows, part.data, logits)
+            evaluation = EVALUATIONS[part.task.name]
+            predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
         stamp = str(arguments["stamp"])
         if not re.fullmatch(r"[0-9-]{1,40}", stamp):
             raise InputError(f"the stamp {shown(stamp)} is no time")
         if part.site is not None:
             path = part.folder / f"predictions-{stamp}.parquet"
-            _write_predictions(path, part.data.parts[0], fed.local_parts(predictions)[0], part.site)
+            _write_predictions(path, part, fed.local_parts(predictions)[0])
         write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
 
 
@@ -161,26 +163,25 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
     """Join: what this place is asked, its own data, and what all places agree on."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method, config = _accepted(arguments, place)
-    site = None
-    if fed.here:
-        with _kept_private(place):
-            site = _read(arguments, place)
+    kind, site, of_server = place_data(method), None, None
+    with _kept_private(place):
+        if fed.here:
+            site = kind.read(arguments, _own_file(place), place.name)
+        elif kind.read_server is not None:
+            of_server = kind.read_server(_own_file(place), fed.num_clients)
     folder = place.runs / arguments["run"]
     with _opened(folder, float(arguments["wait"])):
-        told = None if site is None else _joining(site, config, place, whole_rounds(folder, fed))
-        agreed, reports = _join(fed, told, folder, arguments, config)
-        task = Task(agreed["num_features"], agreed["num_classes"])
+        told = None if site is None else _joining(kind, site, config, place, whole_rounds(folder, fed))
+        agreed, reports = _join(fed, told, folder, arguments, config, kind.agree, of_server)
+        task = kind.task(agreed)
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, site, agreed, reports)
-        cohorts = []
-        if site is not None:
-            clients = fed.hosts[fed.here[0]]
-            cohorts = [make_site_cohort(site, clients, task.num_classes, device=fed.device)]
-        data = fed.locate(CLIENTS, "data", cohorts)
+        mine = None if site is None else kind.part(site, fed.hosts[fed.here[0]], task, fed.device)
+        data = host_data(task.name).located(fed, *(([], [of_server]) if site is None else ([mine], [])))
         if not agreed["owners_known"] and isinstance(config, AlignedConfig):
             with fed.phase("setup", round=0):
                 data = count_owners(fed, data, config)
-        yield _Part(method, config, folder, task, site, data, agreed)
+        yield _Part(method, config, folder, task, site, mine, data, agreed)
 
 
 # ---- what is asked -----------------------------------------------------------------------------------------
@@ -233,16 +234,10 @@ def _kept_private(place: "Place") -> Iterator[None]:
         ) from None
 
 
-def _read(arguments: Mapping[str, Any], place: "Place") -> SiteData:
+def _own_file(place: "Place") -> Path:
     if place.data is None:
         raise InputError(f"{place.name} was started without data; start it with --data FILE")
-    return read_site(
-        place.data,
-        split=arguments["split"],
-        split_seed=arguments["split_seed"],
-        roster=arguments["roster"],
-        site=place.name,
-    )
+    return Path(place.data)
 
 
 @contextmanager
@@ -269,7 +264,7 @@ def _config_hash(config: CommonConfig) -> str:
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
 
-def _data_digest(data: SiteData, place: "Place") -> str:
+def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     """The same for the same data, and nothing else can be told from it: it is keyed with a secret that stays
     in this site's kit."""
     secret = place.kit / "digest.key"
@@ -277,7 +272,7 @@ def _data_digest(data: SiteData, place: "Place") -> str:
         write_bytes(secret, secrets.token_bytes(32))
         secret.chmod(0o600)
     mac = hmac.new(secret.read_bytes(), digestmod="sha256")
-    for name, array in sorted(cohort_arrays(data.cohort).items()):
+    for name, array in sorted(arrays.items()):
         mac.update(f"{name} {array.dtype} {array.shape} ".encode())
         mac.update(np.ascontiguousarray(array).data)
     return mac.hexdigest()
@@ -288,15 +283,17 @@ def versions() -> dict[str, str]:
     return {"graphfed": __version__, "torch": str(torch.__version__).partition("+")[0]}
 
 
-def _joining(data: SiteData, config: CommonConfig, place: "Place", rounds: list[int]) -> dict[str, Any]:
+def _joining(
+    kind: PlaceData, own: Any, config: CommonConfig, place: "Place", rounds: list[int]
+) -> dict[str, Any]:
     """What a site says of itself."""
     return {
         "versions": versions(),
         "python": platform.python_version(),
-        "clients": len(data.cohort.clients),
-        "schema": data.schema.to_json(),
+        "clients": len(own.clients),
+        "schema": own.schema.to_json(),
         "config": _config_hash(config),
-        "data": _data_digest(data, place),
+        "data": _data_digest(kind.arrays(own), place),
         "clock": place.clock,
         "rounds": rounds,
     }
@@ -308,6 +305,8 @@ def _join(
     folder: Path,
     arguments: Mapping[str, Any],
     config: CommonConfig,
+    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
+    of_server: Any,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What all places agree on, after the server has compared what the sites say; and at the server what
     each has said."""
@@ -320,6 +319,8 @@ def _join(
             tuple(len(h) for h in fed.hosts),
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
+            agree,
+            fed.locate(SERVER, "own", [of_server] if fed.server_ends else []),
             name="agreed",
         )
     said = fed.local_parts(reports)
@@ -332,6 +333,8 @@ def _agree(
     clients: tuple[int, ...],
     config: str,
     mine: tuple[int, ...],
+    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
+    of_server: Any,
 ) -> dict[str, Any]:
     """InputError where the sites do not go together; else what they agree on."""
     here = versions()
@@ -356,16 +359,10 @@ def _agree(
                 f"{site} holds {report['clients']} clients and the project says {count}; correct the project "
                 "or give the site the data of all its clients"
             )
-        schemas[site] = Schema.from_json(report["schema"], f"what {site} says of its data")
-    compare_schemas(schemas)
-    first = schemas[sites[0]]
+        schemas[site] = report["schema"]
+    agreed = agree(schemas, of_server)
     common = set(mine).intersection(*(set(report["rounds"]) for report in reports))
-    return {
-        "num_features": len(first.feature_names),
-        "num_classes": len(first.class_names),
-        "owners_known": first.owners_known,
-        "start": max(common) if common else None,
-    }
+    return {**agreed, "start": max(common) if common else None}
 
 
 # ---- what stays here ---------------------------------------------------------------------------------------
@@ -374,7 +371,7 @@ def _agree(
 def _write_manifest(
     folder: Path,
     arguments: Mapping[str, Any],
-    data: SiteData | None,
+    own: Any,
     agreed: Mapping[str, Any],
     reports: Mapping[str, Any],
 ) -> None:
@@ -382,7 +379,7 @@ def _write_manifest(
         "asked": dict(arguments),
         "agreed": dict(agreed),
         "joined": dict(reports),
-        "schema": None if data is None else data.schema.to_json(),
+        "schema": None if own is None else own.schema.to_json(),
         "versions": {**versions(), "python": platform.python_version()},
     }
     write_json(folder / "manifest.json", files.plain(content))
@@ -412,34 +409,13 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
             result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
             result |= {"details": outcome.details, "task": dict(part.agreed)}
         if part.site is not None:
-            rows = fed.local_parts(outcome.predictions)[0]
-            _write_predictions(part.folder / "predictions.parquet", part.data.parts[0], rows, part.site)
+            predicted = fed.local_parts(outcome.predictions)[0]
+            _write_predictions(part.folder / "predictions.parquet", part, predicted)
         write_json(part.folder / "result.json", files.plain(result))
     except OSError as error:
         raise files.cannot_be_written(part.folder, error) from error
 
 
-def _write_predictions(path: Path, cohort: Any, part: Any, site: SiteData) -> None:
-    """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
-    part of the split, label and prediction with the names of the classes, and all probabilities."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows, logits = part
-    row = rows.cpu().numpy()
-    probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
-    names = [name or str(c) for c, name in enumerate(site.schema.class_names)]
-    masks = [getattr(cohort, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
-    label = cohort.y[rows].cpu().numpy()
-    parts = np.select(masks, [0, 1, 2], 3).astype(np.int8)
-    columns = {
-        "id": pa.array(cohort.id.cpu().numpy()[row]) if site.ids is None else site.ids.take(pa.array(row)),
-        "client": pa.array(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]]),
-        "split": pa.DictionaryArray.from_arrays(parts, ["train", "val", "test", "none"]),
-        "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
-        "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
-    }
-    columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink)
-    write_bytes(path, sink.getvalue().to_pybytes())
+def _write_predictions(path: Path, part: _Part, predicted: Any) -> None:
+    """What is predicted at this site, as its kind of data has it (`PlaceData.table`)."""
+    files.write_predictions(path, [place_data(part.method).table(part.site, part.part, predicted)])

@@ -42,9 +42,10 @@ def predict(
     """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
     predictions.parquet (`predictions_table`).
 
-    data: another graph (all that `run` takes), with the features the model was trained on, in the same order;
-    None: the run's own. nodes: ids of the vertices to predict (their numbers where the graph has no ids), in
-    the order they are wanted; None: every vertex. data_dir: where data files are now.
+    data: another graph (all that `run` takes), with the features the model was trained on, in the same order,
+    or other sensors, split as the run's were; None: the run's own. nodes: ids of the vertices or sensors to
+    predict (numbers where the graph has no ids), in the order they are wanted; None: all. data_dir: where
+    data files are now.
 
     A method whose set-up releases noised values must not release them twice (`Method.restore`): of its runs
     the predictions are those that the run wrote, of its own graph.
@@ -70,7 +71,7 @@ def predict(
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, data, data_dir)
-    table = _predict(config, inputs, _weights_in(folder), manifest["data"])
+    table = _predict(config, inputs, _weights_in(folder), manifest["data"], elsewhere=data is not None)
     if data is not None and isinstance(inputs, GraphInputs):
         # Another graph is one site's, has no split, and numbers its classes in its own way.
         table = table.drop_columns(["split", "site", "label"])
@@ -96,7 +97,12 @@ def _other(
     if asked.get("task") != FORECASTING:
         config = config_from_json(asked, folder, data=data, data_dir=data_dir)
         return config, _other_graph(config, load_graph(config), manifest["data"])
-    _check_shared(get_method(str(asked.get("method"))), data_source(data).name)
+    method, name = get_method(str(asked.get("method"))), data_source(data).name
+    _check_shared(method, name)
+    if not method.model:
+        raise InputError(
+            f"{method.name} learns nothing, so that its run says nothing of {name!r}; run it on that data"
+        )
     # Options of the run's own data, and how many sensors it had, say nothing of this one.
     config = config_from_json(
         {**asked, "clients": None, "data_options": {}}, folder, data=data, data_dir=data_dir
@@ -110,6 +116,17 @@ def _check_shared(method: "Method", name: str) -> None:
         raise InputError(
             f"{method.name} has a model for every client, and {name!r} is of none of them; use a run of a "
             "method whose model is shared"
+        )
+
+
+def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
+    """`_check_shared`, where settings decide whether clients have weights of their own."""
+    from graphfed.federation import CLIENTS
+
+    if any(fresh.values[key].place == CLIENTS and key not in method.replicated for key in method.model):
+        raise InputError(
+            f"with these settings {method.name} has a model for every client, and {name!r} is of none of "
+            "them; use a run whose model is shared"
         )
 
 
@@ -158,10 +175,15 @@ def _weights_in(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _predict(
-    config: RunConfig, inputs: Inputs, arrays: Mapping[str, np.ndarray], known: Mapping[str, Any]
+    config: RunConfig,
+    inputs: Inputs,
+    arrays: Mapping[str, np.ndarray],
+    known: Mapping[str, Any],
+    *,
+    elsewhere: bool,
 ) -> Any:
     """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
-    the model was trained on."""
+    the model was trained on; elsewhere: whether this is other data."""
     import pyarrow as pa
 
     from graphfed.experiment.host_data import host_data
@@ -178,6 +200,8 @@ def _predict(
     enrolled = evaluation.enrolled(fed, data)
     with fed.phase("setup", round=0), taking_part(fed, enrolled):
         fresh = method.setup(fed, data, task, config.training)
+    if elsewhere and config.task == FORECASTING:
+        _check_not_own(method, fresh, inputs.name)
     with fed.phase("predict"):
         outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
         kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
@@ -251,19 +275,26 @@ def _stored_rows(like: Any, full: Any) -> Any:
 
 
 def _chosen(table: Any, graph: str, nodes: Any) -> Any:
-    """The rows of some vertices of the graph of that name, in the order they are asked for."""
+    """The rows of some vertices of the graph of that name, or of some sensors, in the order they are asked
+    for."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     wanted = pa.array([str(node) for node in nodes], pa.string())
-    names = table["id" if "id" in table.column_names else "vertex"].cast(pa.string())
+    forecast = "sensor" in table.column_names
+    names = table["sensor" if forecast else "id" if "id" in table.column_names else "vertex"].cast(
+        pa.string()
+    )
     known = pc.index_in(wanted, value_set=names.combine_chunks())
     missing = np.flatnonzero(pc.is_null(known).to_numpy(zero_copy_only=False))
     if missing.size:
         raise InputError(
-            f"vertex {shown(wanted[int(missing[0])].as_py())} is not in {graph!r} ({missing.size} of "
-            f"{len(wanted)} are not); give ids of its vertices"
+            f"{'sensor' if forecast else 'vertex'} {shown(wanted[int(missing[0])].as_py())} is not in "
+            f"{graph!r} ({missing.size} of {len(wanted)} are not); give ids of its "
+            f"{'sensors' if forecast else 'vertices'}"
         )
+    if forecast:  # each has a row for every window
+        return pa.concat_tables(table.filter(pc.equal(names, name)) for name in wanted)
     return table.take(known)
 
 

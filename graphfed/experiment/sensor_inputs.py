@@ -172,8 +172,6 @@ def load_sensors(config: RunConfig, loaded: dict[Any, Any] | None = None) -> Sen
     """The sensors of a config, loaded once where `loaded` keeps them.
 
     Raises InputError for files that cannot be used."""
-    if isinstance(config.data, Sensors):
-        return config.data
     key = (config.data, config.data_dir, tuple(config.data_options.items()))
     loaded = {} if loaded is None else loaded
     if key not in loaded:

@@ -35,7 +35,7 @@ from graphfed.experiment.schema import Schema
 from graphfed.federation.cohort import Cohort, load_cohort, load_names
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["SiteData", "make_site_cohort", "read_site"]
+__all__ = ["SiteData", "dealt_clients", "make_site_cohort", "read_site"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,10 @@ class SiteData:
     cohort: Cohort
     schema: Schema
     ids: Any = None
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        return self.cohort.clients
 
 
 def read_site(path: str | Path, *, split: str, split_seed: int, roster: Sequence[str], site: str) -> SiteData:
@@ -111,7 +115,7 @@ def _read_dealt(path: Path, roster: Sequence[str], site: str) -> SiteData:
     cohort, names = load_cohort(path), load_names(path)
     if cohort.x is None:
         raise InputError(f"{path} has no features, and methods need them; deal a graph that has some")
-    expected = (roster.index(site),) if site in roster else _block(cohort.clients)
+    expected = dealt_clients(cohort.clients, roster, site)
     if cohort.clients != expected or max(expected) >= len(roster):
         raise InputError(
             f"{path} was dealt for the clients {list(cohort.clients)[:10]} of a run, and site {shown(site)} "
@@ -138,6 +142,11 @@ def _read_dealt(path: Path, roster: Sequence[str], site: str) -> SiteData:
             parts="dealt",
         ),
     )
+
+
+def dealt_clients(clients: Sequence[int], roster: Sequence[str], site: str) -> tuple[int, ...]:
+    """The clients that a site with a dealt file of these must have: its own, or of a gateway a block."""
+    return (roster.index(site),) if site in roster else _block(clients)
 
 
 def _block(clients: Sequence[int]) -> tuple[int, ...]:

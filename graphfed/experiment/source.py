@@ -83,7 +83,7 @@ def data_source(data: Any) -> DataSource:
 
 
 def sensors_of(source: DataSource, data_dir: str | Path | None = None, **options: Any) -> Sensors:
-    """The sensors of a source whose task is forecasting. options: of a generated set.
+    """The sensors of a source of that kind. options: of a generated set.
 
     Raises InputError for files that cannot be used, and data that do not fit into memory."""
     loaded: Any = source.value
@@ -95,7 +95,7 @@ def sensors_of(source: DataSource, data_dir: str | Path | None = None, **options
     except MemoryError:
         given = "".join(f", data.{key}={value}" for key, value in options.items())
         raise InputError(f"data {source.name!r} does not fit into memory{given}") from None
-    assert isinstance(loaded, Sensors), "the task is looked at before the data is loaded"
+    assert isinstance(loaded, Sensors), "the kind is looked at before the data is loaded"
     return loaded
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.deploy import check_outcome, request
 from graphfed.experiment.deployed import TRIAL
+from graphfed.experiment.host_data import host_data
 from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.sites import put_together
 from graphfed.experiment.train import Event, Outcome
@@ -52,6 +53,10 @@ def train_for_trial(
         data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
         for path, part in zip(data.values(), parts, strict=True):
             inputs.save_for_site(part, path)
+        kind = host_data(config.task)
+        if kind.save_server is not None:
+            data["server"] = private / "server.safetensors"
+            kind.save_server(inputs.part_of_server(config), data["server"])
         wish = stack.enter_context(listening())
         federation = stack.enter_context(Loopback(project, home, data, threads=config.site_threads))
         ended = run_on_loopback(

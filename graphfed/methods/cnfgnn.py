@@ -47,6 +47,7 @@ from graphfed.methods.base import Method, State, Task
 from graphfed.methods.forecasting import (
     MESSAGES,
     PART,
+    WINDOWS,
     Batch,
     NeuralConfig,
     Standardised,
@@ -54,6 +55,7 @@ from graphfed.methods.forecasting import (
     absent,
     average,
     batch_of,
+    client_gradients,
     client_losses,
     common_split,
     decode,
@@ -66,7 +68,6 @@ from graphfed.methods.forecasting import (
     parts_of,
     pool,
     standardise,
-    step_down,
     teaching,
 )
 from graphfed.methods.tasks import FORECASTING
@@ -237,14 +238,17 @@ def train_locally(
             batch, received = batch_of(data, starts[order[part]]), embeddings[:, order[part]]
             teach = teaching(config, "clients", step)
 
-            def loss(
-                w: Weights, batch: Batch = batch, received: Tensor = received, teach: Tensor | None = teach
+            def outputs(
+                w: Weights,
+                few: slice,
+                batch: Batch = batch,
+                received: Tensor = received,
+                teach: Tensor | None = teach,
             ) -> Tensor:
-                hidden = encode(w, batch)
-                outputs = forecast(w, batch, hidden, received, teach)
-                return client_losses(outputs, batch).sum()
+                mine = batch.of(few)
+                return forecast(w, mine, encode(w, mine), received[few], teach)
 
-            own, optimizer = step_down(own, optimizer, loss, config, config.lr)
+            own, optimizer = descend(own, client_gradients(own, batch, outputs), optimizer, config, config.lr)
             step += 1
     return own, optimizer if config.client_state == "keep" else {}
 
@@ -622,6 +626,7 @@ METHOD = Method(
     scratch=("own", "embeddings", "optimizer", "network_optimizer"),
     messages={
         **MESSAGES,
+        **WINDOWS,
         **averaging.MESSAGES,
         "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
         "at_fedavg and sl_fedavg).",

@@ -6,7 +6,7 @@ A step of a series is two numbers, the standardised reading and the time of day.
 sensor, and all of a host's clients compute as one: weights are shared by them or one each, [P, ...]."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -30,6 +30,8 @@ from graphfed.random import fold, permutation
 __all__ = [
     "MESSAGES",
     "PART",
+    "STATISTICS",
+    "WINDOWS",
     "Batch",
     "GruConfig",
     "LocalGruConfig",
@@ -41,6 +43,7 @@ __all__ = [
     "absent",
     "average",
     "batch_of",
+    "client_gradients",
     "client_losses",
     "common_split",
     "decode",
@@ -51,6 +54,7 @@ __all__ = [
     "fit_scaler",
     "forecast_alone",
     "forecast_windows",
+    "gradients_alone",
     "gradients_of",
     "joined",
     "own_forecasters",
@@ -59,8 +63,6 @@ __all__ = [
     "pool",
     "scaled",
     "standardise",
-    "step_down",
-    "sum_of",
     "teaching",
 ]
 
@@ -69,16 +71,24 @@ Weights = Mapping[str, Tensor]
 #: Windows that are encoded and forecast at a time where nothing is learned.
 PART = 128
 
-MESSAGES = {
+STATISTICS = {
     "statistics": "With aggregation=clear, once: how many training readings a sensor has, their sum and the "
     "sum of their squares, from which the common scale is made. The server reads each sensor's.",
-    "scaler": "The common scale: the mean of all sensors' training readings and their standard deviation, "
-    "from the server to every site.",
     **messages(
         "statistics",
         "With aggregation=secure or simulated, once",
         "how many training readings a site has, their sum and the sum of their squares",
     ),
+}
+MESSAGES = {
+    **STATISTICS,
+    "scaler": "The common scale: the mean of all sensors' training readings and their standard deviation, "
+    "from the server to every site.",
+}
+#: Of methods in which places go through the windows together.
+WINDOWS = {
+    "windows": "Once, from the server: how long a window is, and how many there are to train, validate and "
+    "test on. Public.",
 }
 
 
@@ -198,6 +208,11 @@ class Batch:
     weight: Tensor
     products: torch.dtype | None
 
+    def of(self, few: slice) -> "Batch":
+        """Of some of the clients."""
+        x, last, truth, weight = (part[few] for part in (self.x, self.last, self.truth, self.weight))
+        return replace(self, x=x, last=last, truth=truth, weight=weight)
+
 
 def standardise(
     series: Series, present: Tensor, scaler: Mapping[str, Tensor], config: NeuralConfig
@@ -287,17 +302,18 @@ def descend(
     return adam(weights, gradients, optimizer or adam_init(weights), lr, config.weight_decay)
 
 
-def step_down(
-    weights: Weights,
-    optimizer: AdamState,
-    loss: Callable[[Weights], Tensor],
-    config: ForecastConfig,
-    lr: float,
-) -> tuple[dict[str, Tensor], AdamState]:
-    """One step down loss(weights), a number."""
-    leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-    gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
-    return descend(weights, dict(zip(leaves, gradients, strict=True)), optimizer, config, lr)
+def client_gradients(
+    weights: Weights, batch: Batch, outputs: Callable[[Weights, slice], Tensor]
+) -> dict[str, Tensor]:
+    """The gradients of the sum of all clients' losses (`client_losses`), a few clients at a time. outputs:
+    the forecasts [few, W, n] of a slice of the clients with the weights that are theirs, on the common
+    scale."""
+
+    def losses(own: Weights, few: slice) -> Tensor:
+        return client_losses(outputs(own, few), batch.of(few))
+
+    clients, windows = batch.truth.shape[:2]
+    return gru.weight_gradients(weights, losses, clients, windows)[1]
 
 
 def gradients_of(leaves: Weights) -> dict[str, Tensor]:
@@ -361,25 +377,33 @@ def pass_over(
     data: Standardised,
     weights: Weights,
     optimizer: AdamState,
-    loss_of: Callable[[Weights, Tensor], Tensor],
     config: LocalGruConfig,
     number: int,
+    penalty: Callable[[Weights], Tensor] | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
     """`local_epochs` passes over the training windows in round `number`, every client with weights of its own
-    [P, ...], down ``loss_of(weights, losses [P])``."""
+    [P, ...], down its loss and the `penalty` on all clients' weights, a number."""
     starts, own = data.starts("train"), dict(weights)
     step = (number - 1) * config.local_epochs * -(-len(starts) // config.batch)
     for epoch in range(config.local_epochs):
         order = permutation(fold(config.seed, "windows", number, epoch), len(starts)).to(starts.device)
         for part in parts_of(len(order), config.batch):
             batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
-
-            def loss(w: Weights, batch: Batch = batch, teach: Tensor | None = teach) -> Tensor:
-                return loss_of(w, client_losses(forecast_alone(w, batch, config.layers, teach), batch))
-
-            own, optimizer = step_down(own, optimizer, loss, config, config.lr)
+            gradients = gradients_alone(own, batch, config.layers, teach)
+            if penalty is not None:
+                leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
+                more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
+                gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
+            own, optimizer = descend(own, gradients, optimizer, config, config.lr)
             step += 1
     return own, optimizer
+
+
+def gradients_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | None) -> dict[str, Tensor]:
+    """`client_gradients` of `forecast_alone`."""
+    return client_gradients(
+        weights, batch, lambda own, few: forecast_alone(own, batch.of(few), layers, teach)
+    )
 
 
 def forecast_windows(data: Standardised, weights: Weights, target: str, layers: int) -> Tensor:
@@ -398,10 +422,6 @@ def scaled(fed: Federation, data: SensorData, scaler: Located, config: NeuralCon
     told = fed.broadcast(scaler, name="scaler", grad=False)
     series: Located = fed.clients.run(standardise, data.series, fed.present(), told, config)
     return series
-
-
-def sum_of(weights: Weights, losses: Tensor) -> Tensor:
-    return losses.sum()
 
 
 # ---- averages of clients' weights --------------------------------------------------------------------------

@@ -11,22 +11,22 @@ from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.averaging import check_aggregation
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.forecasting import (
-    MESSAGES,
     PART,
-    Batch,
+    STATISTICS,
+    WINDOWS,
     GruConfig,
     PooledPrepared,
     Standardised,
     Weights,
     batch_of,
-    client_losses,
     common_split,
+    descend,
     first_forecaster,
     fit_scaler,
     forecast_alone,
+    gradients_alone,
     parts_of,
     pool,
-    step_down,
     teaching,
 )
 from graphfed.methods.tasks import FORECASTING
@@ -58,11 +58,9 @@ def train(
     order = permutation(fold(config.seed, "windows", number, 0), len(starts)).to(starts.device)
     for part in parts_of(len(order), config.batch):
         batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
-
-        def loss(w: Weights, batch: Batch = batch, teach: Tensor | None = teach) -> Tensor:
-            return client_losses(forecast_alone(w, batch, config.layers, teach), batch).mean()
-
-        weights, optimizer = step_down(weights, optimizer, loss, config, config.lr)
+        gradients = gradients_alone(weights, batch, config.layers, teach)
+        mean = {name: g / data.num_clients for name, g in gradients.items()}
+        weights, optimizer = descend(weights, mean, optimizer, config, config.lr)
         step += 1
     return weights, optimizer
 
@@ -110,7 +108,8 @@ METHOD = Method(
     model=("weights", "scaler"),
     scratch=("optimizer",),
     messages={
-        **MESSAGES,
+        **STATISTICS,
+        **WINDOWS,
         "readings": "A site's readings, in clear. The server reads them all.",
         "forecasts": "Each site's forecasts, from the server.",
     },

@@ -22,7 +22,6 @@ from graphfed.methods.forecasting import (
     forecast_windows,
     pass_over,
     scaled,
-    sum_of,
 )
 from graphfed.methods.tasks import FORECASTING
 
@@ -44,7 +43,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig)
 
 def train(data: Standardised, weights: Weights, config: LocalGruConfig, number: int) -> Weights:
     """Every client from the shared weights, with a fresh optimiser: its own weights, [P, ...]."""
-    return pass_over(data, expanded(weights, data.num_clients), {}, sum_of, config, number)[0]
+    return pass_over(data, expanded(weights, data.num_clients), {}, config, number)[0]
 
 
 def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:

@@ -155,11 +155,11 @@ def train(
     """Every client on its own series, with its neighbours' weights as they were sent. others: of each part of
     the weights the sums of `drawn_to`, or (penalty=norm) the neighbours' own rows."""
 
-    def penalised(own: Weights, losses: Tensor) -> Tensor:
+    def penalty(own: Weights) -> Tensor:
         form = squared if config.penalty == "squared" else norms
-        return losses.sum() + config.coupling * form(own, others, neighbours)
+        return config.coupling * form(own, others, neighbours)
 
-    own, optimizer = pass_over(data, weights, optimizer, penalised, config, number)
+    own, optimizer = pass_over(data, weights, optimizer, config, number, penalty)
     return own, optimizer if config.client_state == "keep" else {}
 
 

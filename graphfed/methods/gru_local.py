@@ -19,7 +19,6 @@ from graphfed.methods.forecasting import (
     own_forecasters,
     pass_over,
     scaled,
-    sum_of,
 )
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
@@ -50,7 +49,7 @@ def train(
     data: Standardised, weights: Weights, optimizer: AdamState, config: LocalGruConfig, number: int
 ) -> tuple[Weights, AdamState]:
     """Nothing crosses, so a round is only a point at which to look, and the optimiser goes on."""
-    return pass_over(data, weights, optimizer, sum_of, config, number)
+    return pass_over(data, weights, optimizer, config, number)
 
 
 def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:

@@ -61,6 +61,7 @@ def _slots(minute: Tensor) -> tuple[Tensor, int]:
 METHOD = Method(
     name="historical_average",
     summary="the mean of a sensor's training readings at that time of the week is its forecast",
+    paper="no paper: what is known without looking at the last readings",
     config=ForecastConfig,
     setup=setup,
     round=round,

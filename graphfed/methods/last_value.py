@@ -54,6 +54,7 @@ def own_mean(series: Series) -> Tensor:
 METHOD = Method(
     name="last_value",
     summary="a sensor's last reading is its forecast",
+    paper="no paper: the forecast that every other one has to beat",
     config=ForecastConfig,
     setup=setup,
     round=round,

@@ -33,6 +33,19 @@ class Edges:
         receiver, sender = self.receiver.to(device), self.sender.to(device)
         return Edges(receiver, sender, self.weight.to(device), self.num_vertices)
 
+    def copies(self, count: int) -> "Edges":
+        """The edges of `count` copies of the graph, one after another: vertex i of copy c is c V + i."""
+        if count not in self._copies:
+            shift = self.num_vertices * torch.arange(count, device=self.receiver.device)[:, None]
+            receiver, sender = (self.receiver + shift).flatten(), (self.sender + shift).flatten()
+            weight = self.weight.repeat(count)
+            self._copies[count] = Edges(receiver, sender, weight, count * self.num_vertices)
+        return self._copies[count]
+
+    @cached_property
+    def _copies(self) -> dict[int, "Edges"]:
+        return {}
+
     def sum_by_receiver(self, values: Tensor) -> Tensor:
         """The sums of values [E, ...] over the edges into every vertex, [V, ...], in one order on every
         device. Differentiable."""

@@ -16,9 +16,10 @@ There are many more edges than vertices, so as little as possible is done for ev
 the edges' MLP is a sum of products: those of vertices are made for every vertex and looked up. Its last layer
 is linear: edges are summed before it. Where the next layer of the network reads e', that linear map and the
 next MLP's first become one matrix. What is left is a product for the second layer and one for each e' that is
-read. Windows do not touch each other and go through the network a few at a time, as many as fit the cache."""
+read. Windows do not touch each other: a group of them goes through the network at a time, and through the
+edges' part only as many as fit the cache, all its steps one after another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +35,12 @@ __all__ = ["graph_network", "init"]
 
 Weights = Mapping[str, Tensor]
 
-#: Edges of a block, over all its windows; at least one window.
+#: Edges, over all their windows, that are worked on at once: what fits the cache at a width of 256.
 ROWS = 2048
+#: Vertices of a group, over all its windows: enough rows for products to be fast.
+GROUP = 2048
 #: Edges over all windows whose hidden layers are kept for the way back, 4 kB each at a width of 256; with
-#: more, blocks are worked out again.
+#: more, groups are worked out again.
 KEPT = 1 << 20
 
 
@@ -72,14 +75,15 @@ def graph_network(weights: Weights, v: Tensor, edges: Edges, products: torch.dty
     layers = _layers(weights, v.shape[2])
 
     def run(part: Tensor) -> Tensor:
-        return product(_features(layers, part, edges, products), weights["out.weight"], products)
+        features = _features(layers, part, edges, products)
+        return product(features, weights["out.weight"], products).view(part.shape)
 
     again = torch.is_grad_enabled() and v.shape[1] * edges.count > KEPT
-    parts = torch.split(v, max(1, ROWS // max(1, edges.count)), 1)
+    parts = torch.split(v.transpose(0, 1), max(1, GROUP // max(1, len(v))))
     found = [checkpoint(run, part, use_reentrant=False) if again else run(part) for part in parts]
     last = f"layers.{len(layers) - 1}.global"
     unread = torch.stack([w.sum() for name, w in weights.items() if name.startswith(last)]).sum()
-    return torch.cat(found, 1) + (weights["out.bias"] + 0 * unread)
+    return torch.cat(found).transpose(0, 1) + (weights["out.bias"] + 0 * unread)
 
 
 @dataclass(frozen=True)
@@ -126,33 +130,41 @@ def _mlp_weights(weights: Weights, path: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def _features(layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None) -> Tensor:
-    """The vertices as the last layer hands them on: v [V, b, H] of some windows -> [V, b, H + l * out]."""
-    u = v.new_zeros(v.shape[1:])
-    degree = edges.receiver.bincount(minlength=len(v)).to(v.dtype)[:, None, None]
+    """The vertices as the last of l layers hands them on: v [b, V, H] -> [b V, H + l * out], b windows."""
+    windows, vertices, width = v.shape
+    v, u = v.reshape(-1, width), v.new_zeros(windows, width)
+    degree = edges.receiver.bincount(minlength=vertices).to(v.dtype).repeat(windows)[:, None]
     hidden: list[Tensor] = []
+
+    def to_vertices(of_window: Tensor) -> Tensor:
+        return of_window.repeat_interleave(vertices, 0)
+
+    def sum_vertices(x: Tensor) -> Tensor:
+        return x.view(windows, vertices, -1).sum(1)
+
     for layer in layers:
-        here = product(v, layer.receiver, products) + (u @ layer.shared + layer.bias)
+        here = product(v, layer.receiver, products) + to_vertices(u @ layer.shared + layer.bias)
         there = product(v, layer.sender, products)
         below = [x for pair in zip(layer.below, hidden, strict=True) for x in pair]
         tensors = (here, there, layer.weight, *layer.second, *below)
         sums, second = _EdgeHidden.apply(edges, products, *tensors)  # type: ignore[no-untyped-call]
         hidden.insert(0, second)
         received = product(sums, layer.third[0], products) + degree * layer.third[1]
-        new_v = _mlp(layer.vertex, [v, received, u], products)
+        weight, bias = layer.vertex[0]
+        of_vertex, of_window = weight.tensor_split([-u.shape[1]])
+        x = product(torch.cat([v, received], 1), of_vertex, products) + to_vertices(u @ of_window + bias)
+        new_v = _mlp(layer.vertex[1:], x, products)
         if layer is not layers[-1]:
-            new_u = _mlp(layer.shared_vector, [new_v.sum(0), received.sum(0), u], products)
-            u = torch.cat([new_u, u], -1)
-        v = torch.cat([new_v, v], -1)
+            weight, bias = layer.shared_vector[0]
+            x = torch.cat([sum_vertices(new_v), sum_vertices(received), u], 1) @ weight + bias
+            u = torch.cat([_mlp(layer.shared_vector[1:], x, products), u], 1)
+        v = torch.cat([new_v, v], 1)
     return v
 
 
-def _mlp(mlp: list[tuple[Tensor, Tensor]], parts: Sequence[Tensor], products: torch.dtype | None) -> Tensor:
-    """An MLP of parts side by side; a part without the first dimension is the same all along it."""
-    (first, bias), *others = mlp
-    x = bias
-    for part, weight in zip(parts, torch.split(first, [part.shape[-1] for part in parts]), strict=True):
-        x = x + product(part, weight, products)
-    for weight, bias in others:
+def _mlp(mlp: list[tuple[Tensor, Tensor]], x: Tensor, products: torch.dtype | None) -> Tensor:
+    """The layers of an MLP after its first, whose output is x before the ReLU."""
+    for weight, bias in mlp:
         x = product(x.relu(), weight, products) + bias
     return x
 
@@ -160,10 +172,10 @@ def _mlp(mlp: list[tuple[Tensor, Tensor]], parts: Sequence[Tensor], products: to
 class _EdgeHidden(torch.autograd.Function):
     """The second hidden layer of the edge network, and its sums over the edges into every vertex.
 
-    here, there [V, b, F]: what the receiver and the sender give to the first layer; w [F], weight and bias:
-    the edge weight's row of the first layer, and the second layer; below: matrices [F, F] and hidden layers
-    [E, b, F] of earlier layers, in turns. Gives sums [V, b, F], and the layer [E, b, F] itself in the dtype
-    of products."""
+    here, there [b V, F]: what the receiver and the sender give to the first layer, window by window; w [F],
+    weight and bias: the edge weight's row of the first layer, and the second layer; below: matrices [F, F]
+    and hidden layers [b E, F] of earlier layers, in turns. Gives sums [b V, F], and the layer [b E, F] itself
+    in the dtype of products."""
 
     @staticmethod
     def forward(
@@ -177,41 +189,66 @@ class _EdgeHidden(torch.autograd.Function):
         bias: Tensor,
         *below: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        products = products or here.dtype
-        rows, width = edges.count * here.shape[1], here.shape[2]
-        first = here.index_select(0, edges.receiver).add_(there.index_select(0, edges.sender))
-        flat = first.addcmul_(edges.weight.to(here.dtype)[:, None, None], w).view(rows, width)
-        for matrix, hidden in zip(below[::2], below[1::2], strict=True):
-            _add_product(flat, hidden.view(rows, width), matrix.to(products))
-        first = first.relu_().to(products)
-        second = torch.addmm(bias.to(products), first.view(rows, width), weight.to(products)).relu_()
-        second = second.view(first.shape)
-        ctx.edges = edges
+        products, width = products or here.dtype, here.shape[1]
+        windows = len(here) // edges.num_vertices
+        first, second = (here.new_empty(windows * edges.count, width, dtype=products) for _ in range(2))
+        sums = torch.empty_like(here)
+        matrices = [matrix.to(products) for matrix in below[::2]]
+        short_weight, short_bias = weight.to(products), bias.to(products)
+        for part, vertex, edge in _parts(edges, windows):
+            x = here[vertex].index_select(0, part.receiver).add_(there[vertex].index_select(0, part.sender))
+            x.addcmul_(part.weight.to(x.dtype)[:, None], w)
+            for matrix, hidden in zip(matrices, below[1::2], strict=True):
+                _add_product(x, hidden[edge], matrix)
+            torch.relu_(x)
+            first[edge] = x
+            torch.addmm(short_bias, first[edge], short_weight, out=second[edge]).relu_()
+            sums[vertex] = part.sum_by_receiver(second[edge].to(here.dtype))
+        ctx.edges, ctx.windows = edges, windows
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(first, second, weight, *below)
-        return edges.sum_by_receiver(second.to(here.dtype)), second
+        return sums, second
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_sums: Tensor, grad_second: Tensor | None) -> tuple[Tensor | None, ...]:
         edges: Edges = ctx.edges
         first, second, weight, *below = ctx.saved_tensors
-        products, dtype, width = first.dtype, grad_sums.dtype, second.shape[2]
-        grad = grad_sums.to(products).index_select(0, edges.receiver)
-        if grad_second is not None:
-            grad += grad_second
-        grad = torch.ops.aten.threshold_backward(grad, second, 0).view(-1, width)
-        of_weight = (first.view(-1, width).t() @ grad).to(dtype)
-        of_bias = grad.sum(0, dtype=dtype)
-        grad = torch.ops.aten.threshold_backward(grad @ weight.to(products).t(), first.view(-1, width), 0)
-        of_below: list[Tensor | None] = []
-        for matrix, hidden in zip(below[::2], below[1::2], strict=True):
-            of_below.append((hidden.view(-1, width).t() @ grad).to(dtype))
-            of_below.append((grad @ matrix.to(products).t()).view(hidden.shape))
-        summed = grad.to(dtype).view(first.shape)
-        of_w = summed.flatten(1).t() @ edges.weight.to(dtype)
-        of_here, of_there = edges.sum_by_receiver(summed), edges.sum_by_sender(summed)
-        return None, None, of_here, of_there, of_w.view(-1, width).sum(0), of_weight, of_bias, *of_below
+        products, dtype = first.dtype, grad_sums.dtype
+        of_here, of_there = torch.empty_like(grad_sums), torch.empty_like(grad_sums)
+        of_w, of_weight, of_bias = (
+            weight.new_zeros(shape) for shape in (len(weight), weight.shape, len(weight))
+        )
+        back = weight.to(products).t()
+        matrices = [matrix.to(products).t() for matrix in below[::2]]
+        of_matrices = [torch.zeros_like(matrix) for matrix in below[::2]]
+        of_hidden = [torch.empty_like(hidden) for hidden in below[1::2]]
+        for part, vertex, edge in _parts(edges, ctx.windows):
+            grad = grad_sums[vertex].to(products).index_select(0, part.receiver)
+            if grad_second is not None:
+                grad += grad_second[edge]
+            grad = torch.ops.aten.threshold_backward(grad, second[edge], 0)
+            _add_product(of_weight, first[edge].t(), grad)
+            of_bias += grad.sum(0, dtype=dtype)
+            grad = torch.ops.aten.threshold_backward(grad @ back, first[edge], 0)
+            for i, matrix in enumerate(matrices):
+                _add_product(of_matrices[i], below[2 * i + 1][edge].t(), grad)
+                torch.mm(grad, matrix, out=of_hidden[i][edge])
+            grad = grad.to(dtype)
+            of_w += grad.t() @ part.weight.to(dtype)
+            of_here[vertex], of_there[vertex] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
+        of_below = [x for pair in zip(of_matrices, of_hidden, strict=True) for x in pair]
+        return None, None, of_here, of_there, of_w, of_weight, of_bias, *of_below
+
+
+def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
+    """About ROWS edges at a time, one window at least: those of a few windows, and their vertices' and edges'
+    places among all windows'."""
+    size = max(1, ROWS // max(1, edges.count))
+    for start in range(0, windows, size):
+        stop = min(start + size, windows)
+        vertex, edge = (slice(start * n, stop * n) for n in (edges.num_vertices, edges.count))
+        yield edges.copies(stop - start), vertex, edge
 
 
 def _add_product(whole: Tensor, left: Tensor, right: Tensor) -> None:

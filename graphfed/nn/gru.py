@@ -17,16 +17,24 @@ the plain [K, W, H].
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graphfed.nn.recurrence import Cell, unroll
+from graphfed.nn.recurrence import SERIES, Cell, unroll
 from graphfed.random import fold, uniform, uniform_weights
 
-__all__ = ["Forecaster", "client_errors", "decode", "encode", "init", "taught_steps"]
+__all__ = [
+    "Forecaster",
+    "client_errors",
+    "decode",
+    "encode",
+    "init",
+    "taught_steps",
+    "weight_gradients",
+]
 
 Weights = Mapping[str, Tensor]
 
@@ -131,8 +139,11 @@ def _grouped(weight: Tensor) -> Tensor:
 
 def _columns(x: Tensor, weights: Weights) -> Tensor:
     """Rows [K, W, ...] as columns of the groups, [G, ..., C]: G = 1 and C = K*W if weights are shared."""
-    shared = weights["readout.bias"].dim() == 1
-    return (x.reshape(1, -1, *x.shape[2:]) if shared else x).movedim(1, -1)
+    return (x.reshape(1, -1, *x.shape[2:]) if _is_shared(weights) else x).movedim(1, -1)
+
+
+def _is_shared(weights: Weights) -> bool:
+    return weights["readout.bias"].dim() == 1
 
 
 def _rows(columns: Tensor, like: Tensor) -> Tensor:
@@ -143,6 +154,34 @@ def _rows(columns: Tensor, like: Tensor) -> Tensor:
 def client_errors(forecast: Tensor, truth: Tensor) -> Tensor:
     """The mean squared error of each client over its windows and steps: [K, W, n] twice -> [K]."""
     return (forecast - truth).square().mean((1, 2))
+
+
+def weight_gradients(
+    weights: Weights, losses: Callable[[dict[str, Tensor], slice], Tensor], clients: int, windows: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The losses [K] of `clients` = K clients, and their gradients: of per-client weights each client's own,
+    [K, ...], of shared ones the sum over the clients.
+
+    losses(weights, few) gives the losses of the clients `few`, a slice of 0..K-1, from `windows` windows of
+    each and weights that are theirs. A few go forward and back before the next ones, as many as a block of
+    the recurrence holds. So memory does not grow with the steps of all clients as it does with one call for
+    all, which gives the same numbers."""
+    shared = _is_shared(weights)
+    size = max(1, SERIES // max(1, windows))
+    gradients = {name: w.new_zeros(w.shape) for name, w in weights.items()}
+    found = []
+    for first in range(0, clients, size):
+        few = slice(first, min(first + size, clients))
+        own = {name: w if shared else w[few] for name, w in weights.items()}
+        leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
+        with torch.enable_grad():
+            mine = losses(leaves, few)
+            parts = torch.autograd.grad(mine.sum(), list(leaves.values()))
+        found.append(mine.detach())
+        for name, part in zip(leaves, parts, strict=True):
+            into = gradients[name] if shared else gradients[name][few]
+            into += part
+    return torch.cat(found), gradients
 
 
 def taught_steps(key: int, step: int, horizon: int, decay: float = 1000.0) -> Tensor:

@@ -56,7 +56,9 @@ def get_server_network(name: str) -> ServerNetwork:
 
 def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
     """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias
-    [H] (zero)."""
+    [H] (zero).
+
+    Raises InputError for a width that the heads do not divide."""
     if hidden % HEADS:
         raise InputError(f"gat has {HEADS} heads: its hidden width must be a multiple, got {hidden}")
     weights: dict[str, Tensor] = {}

@@ -39,7 +39,7 @@ class Figures(Protocol):
         """A metric's name in a table."""
 
     def head(self, name: str) -> str:
-        """A column of test figures, with their unit."""
+        """A column of test figures."""
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
         """A figure, and its standard deviation, where the unit stands above."""
@@ -51,7 +51,7 @@ class Figures(Protocol):
         """A difference of two figures, signed."""
 
     def difference_head(self, reference: str) -> str:
-        """A column of differences to a row, with their unit."""
+        """A column of differences to a row."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,18 @@ class Errors:
         return CALLED.get(self.metric, self.metric)
 
     def shown(self, names: Iterable[str]) -> list[str]:
+        return [name for name in self.known(names) if name != "mae_as_read"]
+
+    def known(self, names: Iterable[str]) -> list[str]:
+        """Those of the metrics that differ from each other."""
         return [name for name in names if self.missing or not name.endswith("_as_read")]
 
     def head(self, name: str) -> str:
-        return f"test {self.name(name)}{self._unit(name, ', ')}"
+        return self.name(name) + (", %" if name in PERCENT else "")
+
+    def named(self, metric: str) -> str:
+        """A metric's name and unit."""
+        return f"{self.name(metric)}{self._unit(metric, ', ')}"
 
     def name(self, metric: str) -> str:
         return CALLED.get(metric, metric.replace("_", " "))
@@ -124,7 +132,7 @@ class Errors:
         return f"{amount:+,.{self._places(name)}f}"
 
     def difference_head(self, reference: str) -> str:
-        return f"{self.called} less that of {reference}{self._unit(self.metric, ', ')} (p)"
+        return f"{self.called} less that of {reference} (p)"
 
     def _unit(self, name: str, before: str) -> str:
         unit = "%" if name in PERCENT else self.unit

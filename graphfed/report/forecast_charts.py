@@ -23,6 +23,7 @@ from graphfed.report.drawing import (
     new_figure,
     short,
     svg,
+    wide,
 )
 from graphfed.report.forecast_table import MINUTES_PER_DAY, SensorForecasts
 
@@ -121,7 +122,7 @@ def _time_axis(ax: Any, span: tuple[np.datetime64, np.datetime64]) -> None:
     if days <= 1:
         hours = [h for h in range(0, 49, 4) if offset <= 60 * h <= offset + length]
         ax.set_xticks([60 * h - offset for h in hours], [f"{h % 24:02d}:00" for h in hours])
-        ax.set_xlabel(f"{_weekday(first)}, {first}")
+        ax.set_xlabel(f"{'from ' if offset else ''}{_weekday(first)}, {first}")
         return
     every = -(-days // 6)
     midnights = range(0 if offset == 0 else 1, days + 1, every)
@@ -227,14 +228,12 @@ def error_map(
             for known in (True, False):
                 mine = place[drawn & (classes == c) & (observed == known)]
                 if len(mine):
-                    _dots(ax, mine, c, known, scale)
+                    _dots(ax, mine, c, len(limits) - 1, known, scale)
         margin = 0.07 * extent.max()
-        for words, sensor in _apart(named, place, extent):
-            ax.annotate(
-                words, place[sensor], xytext=(0, 7 + 2 * scale), textcoords="offset points", ha="center",
-                va="bottom", fontsize=9, zorder=5,
-                bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.8, "pad": 1},
-            )  # fmt: skip
+        # Data units of a point on paper: the axes are about so wide.
+        unit_of_point = (extent[0] + 2 * margin) / (72 * (WIDTH - 0.7))
+        for words, middle in _free_places(named, place, unit_of_point):
+            ax.text(*middle, words, ha="center", va="center", fontsize=9, zorder=5)
         ax.set_xlim(low[0] - margin, high[0] + margin)
         ax.set_ylim(low[1] - margin, high[1] + margin)
         ax.set_xlabel("kilometres east of the middle")
@@ -275,8 +274,9 @@ def _classes(rmse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return limits, np.where(known, found, -1)
 
 
-def _shade(c: int) -> float:
-    return 0.16 + 0.84 * c / (CLASSES - 1)
+def _shade(c: int, count: int) -> float:
+    """How opaque the colour of class c of `count` is."""
+    return 0.16 + 0.84 * c / max(1, count - 1)
 
 
 def _mark(c: int, known: bool) -> dict[str, Any]:
@@ -284,7 +284,7 @@ def _mark(c: int, known: bool) -> dict[str, Any]:
     return {"marker": "o" if known else "^", "edge": MUTED if c < 0 else INK, "size": 18 + 11 * max(c, 0)}
 
 
-def _dots(ax: Any, place: np.ndarray, c: int, known: bool, scale: float) -> None:
+def _dots(ax: Any, place: np.ndarray, c: int, count: int, known: bool, scale: float) -> None:
     told = _mark(c, known)
     size = told["size"] * scale
     # Paper below, so that no edge shines through a light mark.
@@ -294,7 +294,7 @@ def _dots(ax: Any, place: np.ndarray, c: int, known: bool, scale: float) -> None
     )  # fmt: skip
     if c >= 0:
         ax.scatter(
-            *place.T, s=size, marker=told["marker"], color=SERIES[1], alpha=_shade(c), linewidths=0,
+            *place.T, s=size, marker=told["marker"], color=SERIES[1], alpha=_shade(c, count), linewidths=0,
             zorder=2.05 + 0.1 * c,
         )  # fmt: skip
 
@@ -307,7 +307,7 @@ def _class_handles(
 
     def handle(c: int, known: bool, label: str) -> Any:
         told = _mark(c, known)
-        fill = PAPER if c < 0 else to_rgba(SERIES[1], _shade(c))
+        fill = PAPER if c < 0 else to_rgba(SERIES[1], _shade(c, len(limits) - 1))
         return Line2D(
             [], [], linestyle="none", marker=told["marker"], markeredgecolor=told["edge"],
             markeredgewidth=0.6, markersize=np.sqrt(told["size"]) * 1.1, label=label,
@@ -331,14 +331,23 @@ def _spread(count: int, most: int) -> np.ndarray:
     return drawn
 
 
-def _apart(named: Mapping[str, int], place: np.ndarray, extent: np.ndarray) -> list[tuple[str, int]]:
-    """Those whose words do not touch those of one before."""
-    kept: list[tuple[str, int]] = []
+def _free_places(named: Mapping[str, int], place: np.ndarray, point: float) -> list[tuple[str, np.ndarray]]:
+    """Where words stand beside their sensors without touching any sensor or each other: their middles. Words
+    for which there is no such place are left out. point: in the unit of place."""
+    taken: list[tuple[np.ndarray, np.ndarray]] = []
+    found: list[tuple[str, np.ndarray]] = []
     for words, sensor in named.items():
-        away = [np.abs(place[sensor] - place[other]) / extent.max() for _, other in kept]
-        if all(gap[0] > 0.2 or gap[1] > 0.08 for gap in away):
-            kept.append((words, sensor))
-    return kept
+        half = point * np.array([3.0 * len(words), 7.0])
+        for x, y in ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1)):
+            middle = place[sensor] + np.array([x, y]) * (half + 5 * point)
+            on_sensor = (np.abs(place - middle) < half + 4 * point).all(1)
+            on_sensor[sensor] = False
+            on_words = any((np.abs(other - middle) < half + size).all() for other, size in taken)
+            if not on_sensor.any() and not on_words:
+                taken.append((middle, half))
+                found.append((words, middle))
+                break
+    return found
 
 
 def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, unit: str) -> str:
@@ -349,7 +358,9 @@ def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, 
         order = np.argsort(-np.where(np.isfinite(rmse), rmse, -np.inf), kind="stable")
         order = order[: int(np.isfinite(rmse).sum())]
         labels = ["trained on", "not trained on"] if not observed.all() else []
-        figure = new_figure(2.6 + legend_height(labels))
+        names = [short(ids[s], 14) for s in order] if len(order) <= NAMED_SENSORS else []
+        upright = 0.085 * max(map(wide, names), default=0)
+        figure = new_figure(2.6 + legend_height(labels) + upright)
         ax = figure.add_subplot()
         at = np.arange(len(order))
         for i, known in enumerate((True, False)):
@@ -360,9 +371,8 @@ def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, 
                     label="trained on" if known else "not trained on", hatch=None if known else "//",
                     edgecolor=PAPER, linewidth=0,
                 )  # fmt: skip
-        few = len(order) <= NAMED_SENSORS
-        ax.set_xticks(at if few else [], [short(ids[s], 14) for s in order] if few else [], rotation=90)
-        ax.set_xlabel("sensor" if few else f"{len(order):,} sensors, the largest error first")
+        ax.set_xticks(at[: len(names)], names, rotation=90)
+        ax.set_xlabel("sensor" if names else f"{len(order):,} sensors, the largest error first")
         ax.set_ylabel(short(f"test RMSE ({unit})" if unit else "test RMSE", 34))
         ax.grid(axis="x", visible=False)
         ax.margins(x=0.01)
@@ -388,7 +398,8 @@ def bytes_by_round(lines: Mapping[str, Mapping[int, int]], among: Sequence[str])
             i = among.index(label)
             ax.plot(
                 list(crossed), list(crossed.values()), color=SERIES[i % len(SERIES)], label=short(label),
-                linewidth=1.6, linestyle=LINES[i // len(SERIES) % 4], marker=MARKERS[i % len(MARKERS)],
+                # As much may go one way as the other: both lines are to be seen.
+                linewidth=1.6, linestyle=LINES[i % 4], marker=MARKERS[i % len(MARKERS)],
                 markersize=4, markevery=max(1, len(crossed) // 8),
             )  # fmt: skip
         ax.set_ylim(bottom=0)

@@ -69,18 +69,22 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
     try:
         # Names and parts repeat: read as codes of the few that there are.
         with pq.ParquetFile(path, read_dictionary=["sensor", "part"]) as file:
-            for batch in file.iter_batches(ROWS, columns=["sensor", "part", *forecasts, *truths]):
-                names = [number[name] for name in batch["sensor"].dictionary.to_pylist()]
-                tested = np.array([part == "test" for part in batch["part"].dictionary.to_pylist()], bool)
-                test = tested[batch["part"].indices.to_numpy()]
-                sensor = np.array(names, np.int64)[batch["sensor"].indices.to_numpy()][test]
-                part = pa.Table.from_batches([batch])
-                forecast, truth = (_stacked(part, columns)[test] for columns in (forecasts, truths))
-                there = ~np.isnan(truth)
-                error = np.where(there, forecast.astype(np.float64) - truth, 0.0)
-                squared += np.bincount(sensor, (error**2).sum(1), len(ids))
-                count += np.bincount(sensor, there.sum(1), len(ids))
-                rows += np.bincount(sensor, minlength=len(ids))
+            columns = ["sensor", "part", *forecasts, *truths]
+            # One row group after the other: asked for all of them, Arrow keeps what it has read.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
+                    strange = set(batch["sensor"].dictionary.to_pylist()) - set(number)
+                    if strange:
+                        raise ValueError(f"it names sensor {min(strange)!r}, which overview.json does not")
+                    test = _decoded(batch["part"]) == "test"
+                    sensor = np.array([number[name] for name in _decoded(batch["sensor"])[test]], np.int64)
+                    table = pa.Table.from_batches([batch])
+                    forecast, truth = (_stacked(table, those)[test] for those in (forecasts, truths))
+                    there = ~np.isnan(truth)
+                    error = np.where(there, forecast.astype(np.float64) - truth, 0.0)
+                    squared += np.bincount(sensor, (error**2).sum(1), len(ids))
+                    count += np.bincount(sensor, there.sum(1), len(ids))
+                    rows += np.bincount(sensor, minlength=len(ids))
     except (pa.ArrowException, OSError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(path, error) from None
     if not rows.any():
@@ -153,6 +157,13 @@ def _variance(values: np.ndarray) -> float:
 def _columns(horizon: int) -> tuple[list[str], list[str]]:
     steps = range(1, horizon + 1)
     return [f"forecast_{h}" for h in steps], [f"truth_{h}" for h in steps]
+
+
+def _decoded(codes: Any) -> np.ndarray:
+    """The texts of a column of codes, [rows]."""
+    names = np.array(codes.dictionary.to_pylist(), dtype=object)
+    found: np.ndarray = names[codes.indices.to_numpy()]
+    return found
 
 
 def _stacked(table: Any, columns: Sequence[str]) -> np.ndarray:

@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from graphfed.data.sensor_overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report import forecast_charts as charts
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import (
+    SensorErrors,
     chosen_sensors,
     read_forecasts,
     read_sensor_errors,
@@ -17,7 +19,16 @@ from graphfed.report.forecast_table import (
 )
 from graphfed.report.read import Run, Subject
 
-__all__ = ["bytes_by_round", "caveats", "charts_of", "errors_of", "facts", "sensors_of", "what_is_forecast"]
+__all__ = [
+    "bytes_by_round",
+    "caveats",
+    "charts_of",
+    "errors_of",
+    "facts",
+    "sensors_of",
+    "tested",
+    "what_is_forecast",
+]
 
 
 def sensors_of(run: Run) -> Mapping[str, Any] | None:
@@ -25,7 +36,8 @@ def sensors_of(run: Run) -> Mapping[str, Any] | None:
     told = run.overview
     if told is None or told.get("kind") != "sensors":
         return None
-    missing = [key for key in ("quantity", "step_minutes", "sensors", "edges", "windows") if key not in told]
+    needed = ("quantity", "step_minutes", "start", "steps", "sensors", "edges", "windows", "summary", "note")
+    missing = [key for key in needed if told.get(key) is None]
     if missing:
         raise InputError(f"{run.folder / 'overview.json'} is not what a run writes: it has no {missing[0]!r}")
     return told
@@ -47,7 +59,7 @@ def errors_of(subject: Subject) -> Errors:
     if told is not None:
         missing = missing or any(told["sensors"]["missing"])
     smallest = {name: min(values) for name, values in known.items()}
-    return Errors("rmse_as_read" if as_read else "rmse", unit, missing, smallest)
+    return Errors("rmse_as_read" if as_read and missing else "rmse", unit, missing, smallest)
 
 
 def _settings(run: Run) -> Mapping[str, Any]:
@@ -73,7 +85,17 @@ def what_is_forecast(run: Run) -> str:
     return f"{unit_of(told['quantity'])[0]}, {first} to {last} ahead"
 
 
-def caveats(subject: Subject, errors: Errors) -> list[str]:
+def tested(run: Run) -> SensorErrors | None:
+    """The test errors of a run's sensors; None where their forecasts are elsewhere, or the sensors not
+    told."""
+    told = sensors_of(run)
+    if told is None or "deployment" in run.manifest:
+        return None
+    ids = [str(name) for name in told["sensors"]["ids"]]
+    return read_sensor_errors(run.folder / "predictions.parquet", ids, told["windows"]["horizon"])
+
+
+def caveats(subject: Subject, errors: Errors, tested: SensorErrors | None) -> list[str]:
     """What a reader must know of the data before believing the errors."""
     run = subject.first
     told = sensors_of(run)
@@ -82,8 +104,9 @@ def caveats(subject: Subject, errors: Errors) -> list[str]:
     said = [f"The data: {str(told['note']).rstrip('.')}."] if told.get("note") else []
     if errors.missing:
         share = 100 * float(np.mean(told["sensors"]["missing"]))
+        of_test = "" if tested is None else f" ({100 * tested.missing:.1f} % of those in the test part)"
         said.append(
-            f"{share:.1f} % of the readings are missing. RMSE, MAE and MAPE leave them out; "
+            f"{share:.1f} % of the readings are missing{of_test}. RMSE, MAE and MAPE leave them out; "
             "\N{LEFT DOUBLE QUOTATION MARK}as read\N{RIGHT DOUBLE QUOTATION MARK} takes what stands in their "
             "place for a reading."
         )
@@ -105,37 +128,16 @@ def caveats(subject: Subject, errors: Errors) -> list[str]:
 
 def facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An overview's numbers, in words and for people."""
-    each, windows, step = told["sensors"], told["windows"], told["step_minutes"]
-    ids, missing, observed = each["ids"], each["missing"], each["observed"]
-    worst = int(np.argmax(missing))
-    share = f"{100 * float(np.mean(missing)):.1f} %"
-    if missing[worst]:
-        share += f"; of sensor {ids[worst]}, which has the most, {100 * missing[worst]:.1f} %"
-    neighbours = {end for sender, receiver, _ in told["edges"] for end in (sender, receiver)}
-    every = f", one of every {windows['every']} of them" if windows["every"] != 1 else ""
-    found = [
-        ("sensors", f"{len(ids):,}"),
-        ("what is read", str(told["quantity"])),
-        ("steps", f"{told['steps']:,}, every {charts.ahead(step)}, from {told['start'].replace('T', ' ')}"),
-        ("missing readings", share),
-        ("edges", f"{len(told['edges']):,}, directed"),
-        ("sensors without a neighbour", f"{len(ids) - len(neighbours):,}"),
-        (
-            "windows",
-            f"{windows['lags']} steps in, {windows['horizon']} out: {windows['train']:,} to train on{every}, "
-            f"{windows['val']:,} to select on, {windows['test']:,} to test on",
-        ),
-    ]
-    if not all(observed):
-        found.append(("sensors trained on", f"{sum(observed):,} of {len(observed):,}"))
-    return [*found, *([("note", str(told["note"]))] if told.get("note") else [])]
+    observed = told["sensors"]["observed"]
+    trained = [] if all(observed) else [("sensors trained on", f"{sum(observed):,} of {len(observed):,}")]
+    return [*sensor_facts(told), *trained]
 
 
 # ---- what is drawn -----------------------------------------------------------------------------------------
 
 
-def charts_of(subject: Subject, shown: Run, errors: Errors) -> dict[str, str]:
-    """SVG by name: of all rows, and of the run that is shown its sensors."""
+def charts_of(subject: Subject, shown: Run, errors: Errors, tested: SensorErrors | None) -> dict[str, str]:
+    """SVG by name: of all rows, and of the run that is shown its sensors, with their errors."""
     drawn: dict[str, str] = {}
     told = sensors_of(shown)
     step = None if told is None else int(told["step_minutes"])
@@ -148,8 +150,8 @@ def charts_of(subject: Subject, shown: Run, errors: Errors) -> dict[str, str]:
     if rows and step is not None:
         named = {metric: errors.name(metric) for metric in metrics}
         drawn["horizon"] = charts.error_by_horizon(rows, list(subject.rows), named, step, errors.unit)
-    if told is not None and "deployment" not in shown.manifest:  # their forecasts are at the sites
-        drawn |= _sensor_charts(shown, told, errors)
+    if told is not None and tested is not None:
+        drawn |= _sensor_charts(shown, told, errors, tested)
     crossed = bytes_by_round(subject)
     if crossed:
         drawn["rounds"] = charts.bytes_by_round(
@@ -164,11 +166,10 @@ def _drawable(runs: Sequence[Mapping[str, Sequence[float]]], metrics: Sequence[s
     return len(lengths) == 1 and lengths != {0}
 
 
-def _sensor_charts(run: Run, told: Mapping[str, Any], errors: Errors) -> dict[str, str]:
+def _sensor_charts(run: Run, told: Mapping[str, Any], errors: Errors, found: SensorErrors) -> dict[str, str]:
     drawn: dict[str, str] = {}
     path, each = run.folder / "predictions.parquet", told["sensors"]
     ids, horizon, step = [str(name) for name in each["ids"]], told["windows"]["horizon"], told["step_minutes"]
-    found = read_sensor_errors(path, ids, horizon)
     chosen = chosen_sensors(found.rmse)
     if chosen:
         series = [read_forecasts(path, ids[sensor], horizon) for sensor in chosen.values()]

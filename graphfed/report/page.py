@@ -23,6 +23,7 @@ from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION,
 from graphfed.report import charts, forecasts
 from graphfed.report.device import device_of, device_told, worst_told
 from graphfed.report.figures import Errors, Figures, Shares
+from graphfed.report.forecast_table import SensorErrors
 from graphfed.report.read import Run, Subject, read_subject
 
 __all__ = ["tell_device", "write_card", "write_report"]
@@ -107,7 +108,7 @@ def write_card(folder: str | Path) -> Path:
             learns=method is None or bool(method.model),
             personal=method is not None and method.personal,
             summary=_answer(alone, figures).rstrip("."),
-            caveats=forecasts.caveats(alone, figures) if isinstance(figures, Errors) else [],
+            caveats=forecasts.caveats(alone, figures, None) if isinstance(figures, Errors) else [],
             scores=_scores(run, figures),
             left=_left(run.result.method, run),
             worst=worst_told(run),
@@ -149,20 +150,22 @@ def render(subject: Subject, device: int | None = None) -> str:
     first, comparison = subject.first, subject.comparison
     result = first.result
     figures = _figures(subject)
+    shown = _best_row(subject, figures)
+    tested = forecasts.tested(subject.rows[shown][0]) if isinstance(figures, Errors) else None
     page: str = environment.get_template("page.html.jinja").render(
         version=__version__,
         title=f"{', '.join(subject.rows)} on {result.dataset}",
         answer=_answer(subject, figures),
-        caveats=_caveats(subject, figures),
+        caveats=_caveats(subject, figures, tested),
         result=result,
         table=None if comparison is None else _table(subject, figures),
         comparison=comparison,
         task=_task(result.task),
         called=figures.called,
-        unit=f", in {figures.unit}," if isinstance(figures, Errors) and figures.unit else "",
+        unit=figures.unit if isinstance(figures, Errors) else "",
         scores=None if comparison is not None else _scores(first, figures),
-        charts=_charts(subject, figures),
-        shown=_best_row(subject, figures),
+        charts=_charts(subject, figures, tested),
+        shown=shown,
         data=_data(first),
         left=[_left(label, runs[0]) for label, runs in subject.rows.items()],
         devices=_devices(subject, device),
@@ -209,16 +212,25 @@ def _answer(subject: Subject, figures: Figures) -> str:
     best = _best(federated or scored, "test", figures)
     who = "Of the rows in which sites work together," if federated else "Sites work together in no row;"
     does = f"forecasts {what}, with the smallest" if errors else "has the highest"
-    text = f"{who} {best['label']} {does} mean test {called}: {_told(best, figures)}"
-    others = [
-        f"{row['label']} {_told(row, figures)}" for row in scored if row is not best and not _federated(row)
-    ]
-    return text + (f" ({', '.join(others)})." if others else ".")
+    text = f"{who} {best['label']} {does} mean test {called}: {figures.told(metric, *_mean(best, metric))}"
+    others = [row for row in scored if row is not best and not _federated(row)]
+    if others:
+        text += f" ({', '.join(_told(row, figures, bare=errors) for row in others)})"
+    smaller = [row for row in others if row["test"][metric]["mean"] < best["test"][metric]["mean"]]
+    if errors and federated and smaller:
+        text += f". A smaller one without sites working together: {', '.join(r['label'] for r in smaller)}"
+    return text + "."
 
 
-def _told(row: Mapping[str, Any], figures: Figures) -> str:
-    told = row["test"][figures.metric]
-    return figures.told(figures.metric, told["mean"], told["std"])
+def _mean(row: Mapping[str, Any], metric: str) -> tuple[float | None, float | None]:
+    """A test metric's mean and standard deviation."""
+    return row["test"][metric]["mean"], row["test"][metric]["std"]
+
+
+def _told(row: Mapping[str, Any], figures: Figures, *, bare: bool) -> str:
+    """A row and its figure; bare: without the unit."""
+    write = figures.cell if bare else figures.told
+    return f"{row['label']} {write(figures.metric, *_mean(row, figures.metric))}"
 
 
 def _as_read(test: Mapping[str, float | None], figures: Figures) -> str:
@@ -245,9 +257,9 @@ def _best(rows: Sequence[dict[str, Any]], part: str, figures: Figures) -> dict[s
     return max(rows, key=score)
 
 
-def _caveats(subject: Subject, figures: Figures) -> list[str]:
+def _caveats(subject: Subject, figures: Figures, tested: SensorErrors | None) -> list[str]:
     """What a reader must know before believing the figures."""
-    told = forecasts.caveats(subject, figures) if isinstance(figures, Errors) else []
+    told = forecasts.caveats(subject, figures, tested) if isinstance(figures, Errors) else []
     for label, runs in subject.rows.items():
         for run in runs:
             lost = run.result.details.get("diverged_in_round")
@@ -349,8 +361,10 @@ def _epsilon(runs: Sequence[Run]) -> str:
 def _scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
     """Validation and test metrics of a single run."""
     val, test = run.result.val, run.result.test
-    shown = figures.shown(test) if isinstance(figures, Errors) else test
-    return [(figures.name(k), figures.told(k, val.get(k)), figures.told(k, test[k])) for k in shown]
+    if isinstance(figures, Errors):
+        known = figures.known(test)
+        return [(figures.named(k), figures.cell(k, val.get(k)), figures.cell(k, test[k])) for k in known]
+    return [(figures.name(k), figures.told(k, val.get(k)), figures.told(k, test[k])) for k in test]
 
 
 def _data(run: Run) -> dict[str, Any] | None:
@@ -527,11 +541,12 @@ def _how(label: str, runs: Sequence[Run]) -> dict[str, Any]:
 # ---- what is drawn -----------------------------------------------------------------------------------------
 
 
-def _charts(subject: Subject, figures: Figures) -> dict[str, str]:
+def _charts(subject: Subject, figures: Figures, tested: SensorErrors | None) -> dict[str, str]:
     """SVG by name; a chart that would be empty is left out."""
     drawn = {**_result_charts(subject, figures), **_byte_charts(subject), **_device_charts(subject)}
     if isinstance(figures, Errors):
-        return drawn | forecasts.charts_of(subject, subject.rows[_best_row(subject, figures)][0], figures)
+        shown = subject.rows[_best_row(subject, figures)][0]
+        return drawn | forecasts.charts_of(subject, shown, figures, tested)
     told = subject.first.overview
     if told is not None and told["drawing"]["vertices"]:
         named = {row["site"]: row["name"] for row in told["sites"]}

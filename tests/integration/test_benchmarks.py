@@ -200,3 +200,14 @@ def test_every_balancer_keeps_every_edge_and_none_is_below_the_optimum_before_it
     assert largest["oracle"] == found["optimum"]["largest"]
     assert largest["oracle"] <= largest["local"] < largest["greedy"] < largest["none"]
     assert largest["none"] == found["largest_degree"]
+
+
+def test_stacked_forecasters_and_the_graph_network_are_compared_before_they_are_timed(tmp_path):
+    result = run("cnfgnn", tmp_path / "cnfgnn.json")
+    assert len(result["differences"]) == 3
+    assert max(result["differences"].values()) <= 1e-9
+    assert "loop over clients" in result["client_step"]["cases"]
+    assert [row["clients"] for row in result["memory"]] == [6, 12]
+    counted = result["server_step"]["cases"]["float32"]
+    # The equations make more products than are carried out, in the same time.
+    assert counted["gflops_of_the_equations"] > counted["gflops"]

@@ -16,6 +16,7 @@ from graphfed.cli import values
 from graphfed.data.datasets import DATASETS
 from graphfed.data.partition import PARTITIONS
 from graphfed.data.splits import KINDS
+from graphfed.data.windows import KINDS as TIME_KINDS
 from graphfed.experiment.config import Placement, Runtime
 from graphfed.experiment.settings import settings_of
 from graphfed.methods.registry import METHODS, get_method
@@ -182,7 +183,7 @@ def test_what_completion_knows_is_what_there_is() -> None:
     assert set(values.PARTITIONS) == set(PARTITIONS)
     assert set(values.RUNTIMES) == set(Runtime.__args__)  # type: ignore[attr-defined]
     assert set(values.PLACEMENTS) == set(Placement.__args__)  # type: ignore[attr-defined]
-    assert set(values.SPLITS) == {*KINDS, "edges"}
+    assert set(values.SPLITS) == {*KINDS, "edges", *TIME_KINDS}
     assert set(values.TASKS) == set(TASKS)
     settings = {setting.name for name in OWN for setting in settings_of(get_method(name))}
     partitions = {f"partition.{option}" for spec in PARTITIONS.values() for option in spec.options}

@@ -12,6 +12,7 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
+from graphfed.data.datasets import load
 from graphfed.data.graph import make_graph
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS, get_method
@@ -20,22 +21,55 @@ ROOT = Path(graphfed.__file__).parents[1]
 SMALL = {"clients": 3, "rounds": 3}
 #: One vertex for each client, so few that naive_fedgnn's false edges are few.
 DEVICES = {"data": "social", "split": "random:0.5,0.25,0.25", "rounds": 2, "settings": {"data.num_nodes": 60}}
+#: A few sensors, and few of their windows.
+SENSORS = {
+    "data": "roads", "rounds": 2,
+    "settings": {"data.sensors": 4, "data.weeks": 1, "every": 60, "lags": 4, "horizon": 3},
+}  # fmt: skip
+BY_PARTITION = {"ego": DEVICES, "sensors": SENSORS}
 
 
 @pytest.mark.parametrize("placement", ["stacked", "one-at-a-time"])
 @pytest.mark.parametrize("method", METHODS)
 def test_predicting_again_gives_what_the_run_wrote(method: str, placement: str, tmp_path: Path) -> None:
-    options = DEVICES if get_method(method).partition == "ego" else SMALL
+    options = BY_PARTITION.get(get_method(method).partition, SMALL)
     graphfed.run(method, placement=placement, out=tmp_path / "run", **options)
     written = pq.read_table(tmp_path / "run/predictions.parquet")
     again = graphfed.predict(tmp_path / "run")
     assert again.column_names == written.column_names
     for name in written.column_names:
         there, here = written[name].to_numpy(), again[name].to_numpy()
-        if name.startswith("probability"):
+        if name.startswith(("probability", "forecast")):
             np.testing.assert_allclose(here, there, atol=1e-5)
         else:
             np.testing.assert_array_equal(here.astype(str), there.astype(str))
+
+
+def test_a_shared_forecaster_is_of_use_for_other_sensors_and_others_are_not(tmp_path: Path) -> None:
+    other = {**SENSORS, "settings": {**SENSORS["settings"], "data.sensors": 7}}
+    new = load("roads", sensors=7, weeks=1)
+    for method, settings in (("cnfgnn", {}), ("gru_fedavg", {})):
+        folder = tmp_path / method
+        graphfed.run(method, out=folder, **{**SENSORS, "settings": {**SENSORS["settings"], **settings}})
+        table = graphfed.predict(folder, data=new)
+        assert sorted(set(table["sensor"].to_pylist())) == sorted(new.ids)
+        assert np.isfinite(table["forecast_3"].to_numpy()).all()
+        trained_there = tmp_path / f"{method}-there"
+        graphfed.run(method, out=trained_there, **other)
+        assert not graphfed.predict(trained_there).equals(table), "another model"
+        some = graphfed.predict(folder, data=new, nodes=["5", "2"])
+        assert some["sensor"].to_pylist() == ["5"] * (len(some) // 2) + ["2"] * (len(some) // 2)
+        with pytest.raises(InputError, match=r"sensor '99' is not in 'roads'"):
+            graphfed.predict(folder, nodes=["99"])
+    for method, settings, told in (
+        ("gru_local", {}, "gru_local has a model for every client, and 'roads' is of none"),
+        ("cnfgnn", {"strategy": "at"}, "with these settings cnfgnn has a model for every client"),
+        ("last_value", {}, "last_value learns nothing"),
+    ):
+        folder = tmp_path / f"{method}-own"
+        graphfed.run(method, out=folder, **{**SENSORS, "settings": {**SENSORS["settings"], **settings}})
+        with pytest.raises(InputError, match=told):
+            graphfed.predict(folder, data=new)
 
 
 def test_sparse_features_too(tmp_path: Path) -> None:

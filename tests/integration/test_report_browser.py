@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import graphfed
+from graphfed.experiment.compare import REFERENCES
 from graphfed.methods import registry
+from graphfed.methods.tasks import FORECASTING
 from graphfed.report import write_report
 
 CHROMIUM = shutil.which("chromium")
@@ -65,6 +67,8 @@ def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"data.sensors": 40, "data.weeks": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.METHODS, "blend_toy", "blend_toy")
+        # The others are trained for minutes.
+        patch.setitem(REFERENCES, FORECASTING, ("last_value",))
         graphfed.compare(
             rows, data="roads", split="inductive:0.5", seeds=(0, 1), settings=settings, out=folder
         )

@@ -21,8 +21,10 @@ from test_report import Page, page_of
 import graphfed
 from graphfed.data.roads import make_roads
 from graphfed.errors import InputError
+from graphfed.experiment.compare import REFERENCES
 from graphfed.experiment.progress import human_bytes
 from graphfed.methods import registry
+from graphfed.methods.tasks import FORECASTING
 from graphfed.report import forecast_charts, write_card, write_report
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import (
@@ -42,6 +44,8 @@ DATA: dict[str, Any] = {"data": "roads", "settings": {"data.sensors": 12, "data.
 def toy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.METHODS, "blend_toy", "blend_toy")
+        # The others are trained for minutes.
+        patch.setitem(REFERENCES, FORECASTING, ("last_value",))
         yield
 
 
@@ -99,10 +103,14 @@ def test_a_runs_errors_are_told_in_their_unit_with_and_without_missing_readings(
     assert f"a test RMSE of {test['rmse']:.3f} miles per hour ({test['rmse_as_read']:.3f} as read)" in first
     assert "speed, 5 to 60 minutes ahead" in first
     missing = 100 * np.mean(content(run / "overview.json")["sensors"]["missing"])
-    assert f"{missing:.1f} % of the readings are missing." in page.text
+    of_test = 100 * by_hand(run)[1]
+    told = f"{missing:.1f} % of the readings are missing ({of_test:.1f} % of those in the test part)."
+    assert told in page.text
     assert "6 of the 12 sensors take part in training and validation; all are tested." in page.text
     assert "%" not in first, "an error in a unit is no percentage"
-    assert f"MAPE{content(run / 'result.json')['val']['mape']:.3f} %{test['mape']:.3f} %" in page.text
+    val = content(run / "result.json")["val"]
+    assert f"MAPE, %{val['mape']:.3f}{test['mape']:.3f}" in page.text
+    assert f"RMSE as read, miles per hour{val['rmse_as_read']:.3f}{test['rmse_as_read']:.3f}" in page.text
 
 
 def test_without_missing_readings_there_is_one_of_each_error_and_the_note_is_told(tmp_path: Path) -> None:
@@ -130,7 +138,7 @@ def test_runs_trained_as_read_are_judged_as_read(tmp_path: Path) -> None:
 def test_the_smallest_error_of_every_column_is_marked_and_no_other(compared: Path) -> None:
     rows = content(compared / "comparison.json")["rows"]
     cells = table_of(page_of(compared)[0])
-    for i, metric in enumerate(("rmse", "mae", "mape", "rmse_as_read", "mae_as_read")):
+    for i, metric in enumerate(("rmse", "mae", "mape", "rmse_as_read")):
         smallest = min(row["test"][metric]["mean"] for row in rows)
         for row in rows:
             told = row["test"][metric]
@@ -146,7 +154,9 @@ def test_the_headline_names_the_smallest_error_among_rows_that_work_together(com
     assert toys[0] == "blend_toy"
     page = page_of(compared)[1]
     assert f"mean test RMSE: {best['mean']:.3f} ± {best['std']:.3f} miles per hour (" in page.text
-    assert f"(last_value {other['mean']:.3f} ± {other['std']:.3f} miles per hour)." in page.text
+    assert f"(last_value {other['mean']:.3f} ± {other['std']:.3f}). A smaller one" in page.text
+    assert other["mean"] < best["mean"]
+    assert "A smaller one without sites working together: last_value." in page.text
 
 
 def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Path) -> None:
@@ -157,9 +167,10 @@ def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Pat
         mine = rows[label]["test"]["rmse"]["values"]
         p = ttest_rel(mine, theirs).pvalue
         told = f"p = {p:.3f}" if p >= 0.001 else "p &lt; 0.001"
-        assert f"{np.mean(mine) - np.mean(theirs):+.3f} ({told})" in table_of(text)[label][5]
-    assert table_of(text)["last_value"][5] == "-"
-    assert "RMSE less that of last_value, miles per hour (p)" in text
+        assert f"{np.mean(mine) - np.mean(theirs):+.3f} ({told})" in table_of(text)[label][4]
+    assert table_of(text)["last_value"][4] == "-"
+    assert "RMSE less that of last_value (p)" in text
+    assert "Errors are in miles per hour, over all sensors, windows and steps ahead" in text
 
 
 @settings(deadline=None)
@@ -395,6 +406,19 @@ def test_sensors_whose_places_are_not_known_have_bars_instead_of_a_map(run: Path
     assert "not trained on" in drawn
 
 
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(3, 200), point=st.floats(1e-3, 0.02))
+def test_words_on_a_map_touch_neither_sensors_nor_each_other(seed: int, count: int, point: float) -> None:
+    place = np.random.default_rng(seed).random((count, 2))
+    named = {"worst": 0, "median": 1, "best": 2}
+    found = forecast_charts._free_places(named, place, point)
+    boxes = [(middle, point * np.array([3.0 * len(words), 7.0])) for words, middle in found]
+    for i, (middle, half) in enumerate(boxes):
+        assert not (np.abs(place - middle) < half).all(1).any()
+        for other, size in boxes[:i]:
+            assert (np.abs(other - middle) >= half + size).any()
+
+
 def test_a_map_in_degrees_is_drawn_in_kilometres() -> None:
     """A degree of longitude at 60 degrees north is half as long as one of latitude."""
     place = forecast_charts._kilometres(np.array([[59.5, 10.0], [60.5, 12.0]]), True)
@@ -427,8 +451,9 @@ def test_the_card_tells_errors_in_their_unit_and_what_is_trained(compared: Path)
     test = content(compared / "blend_toy-seed0/result.json")["test"]
     card = write_card(compared / "blend_toy-seed0").read_text()
     assert f"a test RMSE of {test['rmse']:.3f} miles per hour ({test['rmse_as_read']:.3f} as read)" in card
-    for metric in ("rmse", "mae", "rmse_as_read", "mae_as_read"):
-        assert f"| {test[metric]:.3f} miles per hour |" in card
+    val = content(compared / "blend_toy-seed0/result.json")["val"]
+    for metric, name in (("rmse", "RMSE"), ("mae", "MAE"), ("rmse_as_read", "RMSE as read")):
+        assert f"| {name}, miles per hour | {val[metric]:.3f} | {test[metric]:.3f} |" in card
     assert "12 sensors of speed (miles per hour), 2016 steps of 5 minutes" in card
     assert "6 of the 12 sensors take part" in card
     for words in ("vertices", "classes", "accuracy"):

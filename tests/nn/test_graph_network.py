@@ -80,7 +80,8 @@ def slow(weights: dict[str, Tensor], v: Tensor, adjacency: sp.csr_matrix) -> Ten
 def test_embeddings_and_gradients_are_those_of_the_equations_edge_by_edge(
     layers: int, loops: bool, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ROWS", 30)  # two windows or three at a time
+    monkeypatch.setattr(module, "ROWS", 30)  # two windows' edges at a time, of groups of four
+    monkeypatch.setattr(module, "GROUP", 4 * 6)
     monkeypatch.setattr(module, "KEPT", kept)
     adjacency = random_adjacency(1, 6, loops=loops)
     weights = init(5, hidden=3, width=7, out=4, layers=layers)
@@ -147,6 +148,12 @@ def test_edges_are_the_matrix_sorted_by_receiver_and_sender() -> None:
     codes = edges.receiver * 20 + edges.sender
     assert (codes.diff() > 0).all()
     assert edges.count == adjacency.nnz
+
+
+def test_copies_of_a_graph_are_a_block_diagonal_of_its_matrix() -> None:
+    edges = make_edges(random_adjacency(0, 7))
+    assert np.array_equal(as_dense(edges.copies(3)), np.kron(np.eye(3), as_dense(edges)))
+    assert edges.copies(3) is edges.copies(3)
 
 
 def test_an_entry_that_is_stored_and_zero_is_no_edge() -> None:

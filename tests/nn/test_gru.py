@@ -7,7 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphfed.nn.gru import Forecaster, client_errors, decode, encode, init, taught_steps
+from graphfed.nn import gru, recurrence
+from graphfed.nn.gru import (
+    Forecaster,
+    client_errors,
+    decode,
+    encode,
+    init,
+    taught_steps,
+    weight_gradients,
+)
+from graphfed.nn.precision import has_fast_bfloat16
 
 SMALL = Forecaster(inputs=2, encoder=4, decoder=7)
 DEEP = Forecaster(inputs=3, encoder=5, decoder=5, layers=2)
@@ -192,3 +202,113 @@ def test_teaching_fades_as_its_law_says() -> None:
     assert abs(int(draws[0].sum()) - 91) <= 5 * 2.9
     assert abs(int(draws[1].sum()) - 50) <= 5 * 5
     assert not draws[2].any()
+
+
+def blocks_of(series: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (gru, recurrence):
+        monkeypatch.setattr(module, "SERIES", series)
+
+
+def end_to_end(weights, x, embedding, later, truth, teach, layers, products=None) -> Tensor:
+    state = torch.cat([encode(weights, x, layers, products), embedding], -1)
+    horizon = truth.shape[2]
+    forecast = decode(weights, state, x[:, :, -1], later, horizon, truth, teach, layers, products)
+    return client_errors(forecast, truth)
+
+
+@pytest.mark.parametrize("series", [1, 3, 8, 512])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_a_few_clients_at_a_time_are_those_of_all_at_once(
+    series: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, windows = 5, 4
+    weights = init(0, SMALL) if shared else client_weights(SMALL, clients)
+    x, embedding = draw(0, clients, windows, 3, 2), draw(1, clients, windows, 3)
+    truth, later = draw(2, clients, windows, 4), draw(3, 1, windows, 3, 1)
+    teach = torch.tensor([False, True, False])
+
+    def losses(w: dict[str, Tensor], few: slice) -> Tensor:
+        return end_to_end(w, x[few], embedding[few], later, truth[few], teach, 1)
+
+    leaves = {k: w.clone().requires_grad_() for k, w in weights.items()}
+    expected = losses(leaves, slice(None))
+    expected_grad = torch.autograd.grad(expected.sum(), list(leaves.values()))
+    blocks_of(series, monkeypatch)
+    with torch.no_grad():  # whatever the caller is in
+        found, gradients = weight_gradients(weights, losses, clients, windows)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-10, atol=1e-12)
+    for name, gradient in zip(leaves, expected_grad, strict=True):
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_clients_with_the_same_weights_sum_to_the_gradient_of_shared_ones() -> None:
+    f = Forecaster(2, 4, 4)
+    weights, x, truth = init(0, f), draw(0, 3, 6, 5, 2), draw(1, 3, 6, 2)
+    nothing, later = draw(2, 3, 6, 0), draw(3, 1, 1, 1, 1)
+    own = {name: w.expand(3, *w.shape) for name, w in weights.items()}
+    (_, shared), (_, each) = (
+        weight_gradients(
+            given, lambda w, few: end_to_end(w, x[few], nothing[few], later, truth[few], None, 1), 3, 6
+        )
+        for given in (weights, own)
+    )
+    for name, gradient in shared.items():
+        torch.testing.assert_close(each[name].sum(0), gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("forecaster", [SMALL, DEEP])
+@pytest.mark.parametrize("shared", [True, False])
+def test_without_gradients_blocks_share_memory_and_give_the_same_forecasts(
+    forecaster: Forecaster, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, windows, f = 5, 7, forecaster
+    weights = init(0, f) if shared else client_weights(f, clients)
+    leaves = {k: w.clone().requires_grad_() for k, w in weights.items()}
+    x, embedding = draw(0, clients, windows, 5, f.inputs), draw(1, clients, windows, f.decoder - f.encoder)
+    later, truth = draw(2, 1, 1, 3, f.inputs - 1), draw(3, clients, windows, 4)
+    expected = end_to_end(leaves, x, embedding, later, truth, None, f.layers)
+    blocks_of(3, monkeypatch)
+    torch.testing.assert_close(end_to_end(weights, x, embedding, later, truth, None, f.layers), expected)
+
+
+@pytest.mark.skipif(not has_fast_bfloat16("cpu"), reason="the processor has no fast bfloat16")
+@pytest.mark.parametrize("shared", [True, False])
+def test_products_in_bfloat16_stray_by_their_eight_bits(shared: bool) -> None:
+    torch.set_default_dtype(torch.float32)
+    f = Forecaster(2, 16, 32)
+    weights = init(0, f) if shared else client_weights(f, 3)
+    x, embedding, truth = (
+        draw(i, *shape).float() for i, shape in enumerate([(3, 8, 12, 2), (3, 8, 16), (3, 8, 12)])
+    )
+    later = draw(3, 1, 8, 11, 1).float()
+    (exact, exact_grad), (short, short_grad) = (
+        weight_gradients(
+            weights,
+            lambda w, few, p=p: end_to_end(w, x[few], embedding[few], later, truth[few], None, 1, p),
+            3,
+            8,
+        )
+        for p in (None, torch.bfloat16)
+    )
+    assert short.dtype == torch.float32
+    assert 1e-6 < ((short - exact).norm() / exact.norm()).item() < 2**-7
+    for name, gradient in exact_grad.items():
+        # Some two dozen steps, each rounding to 2^-9.
+        assert ((short_grad[name] - gradient).norm() / gradient.norm()).item() < 24 * 2**-9
+
+
+def test_going_back_twice_gives_the_same_gradients() -> None:
+    weights = {k: w.requires_grad_() for k, w in init(0, SMALL).items()}
+    x, later, embedding = draw(0, 2, 3, 5, 2), draw(1, 1, 1, 3, 1), draw(2, 2, 3, 3)
+    errors = end_to_end(weights, x, embedding, later, draw(3, 2, 3, 4), None, 1).sum()
+    one, two = (torch.autograd.grad(errors, list(weights.values()), retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_no_more_than_is_asked_for_is_differentiated() -> None:
+    weights, x = init(0, SMALL), draw(0, 2, 3, 5, 2)
+    assert not encode(weights, x).requires_grad
+    frozen_encoder = {k: w.clone().requires_grad_(not k.startswith("encoder")) for k, w in weights.items()}
+    assert not encode(frozen_encoder, x).requires_grad
+    assert encode(weights, x.requires_grad_()).requires_grad
