@@ -73,7 +73,7 @@ def test_strong_noise_leaves_this_attack_nothing_and_tells_its_epsilon(trained: 
     assert finding.leaks is False
     assert share(finding) < 0.01
     assert share(finding, "last_of_window") < 0.01
-    assert "epsilon of one reading: 1.326 (delta 1e-05)" in finding.verdict
+    assert "epsilon of one reading 1.326 (delta 1e-05), of encodings" in finding.verdict
     assert "does not prove" in finding.verdict
 
 
