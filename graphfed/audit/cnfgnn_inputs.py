@@ -275,8 +275,8 @@ def finding(
         epsilon = epsilon_of(config)
         noise = f"; the mean of {releases} noised encodings of each window is used"
         verdict += (
-            f"; epsilon of one reading {epsilon:.4g} (delta {config.delta:g}), of encodings: it does not cover "
-            "weights and the gradients of embeddings, which this attack does not use"
+            f"; epsilon of one reading {epsilon:.4g} (delta {config.delta:g}), of encodings: it does not "
+            "cover weights and the gradients of embeddings, which this attack does not use"
         )
     return Finding(
         result=f"{who} reconstructs of the variance of {attacked} sensors' {sensors.quantity} "
