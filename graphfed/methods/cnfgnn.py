@@ -165,7 +165,8 @@ def releases(config: CNFGNNConfig) -> int:
 
 
 def epsilon_of(config: CNFGNNConfig) -> float:
-    """Of all encodings of a run together, between any two values of one reading of one sensor."""
+    """Of all encodings of a run together, between any two values of one reading of one sensor, given the
+    common scale and the weights of every round: these cross too, without noise, and depend on the reading."""
     return composed_gaussian_epsilon(config.noise_multiplier, config.delta, releases(config))
 
 
