@@ -274,7 +274,10 @@ def finding(
     if config.clip is not None:
         epsilon = epsilon_of(config)
         noise = f"; the mean of {releases} noised encodings of each window is used"
-        verdict += f"; epsilon of one reading: {epsilon:.4g} (delta {config.delta:g})"
+        verdict += (
+            f"; epsilon of one reading {epsilon:.4g} (delta {config.delta:g}), of encodings: it does not "
+            "cover weights and the gradients of embeddings, which this attack does not use"
+        )
     return Finding(
         result=f"{who} reconstructs of the variance of {attacked} sensors' {sensors.quantity} "
         f"{scores['readings']}; from one window alone, of its last reading {scores['last_of_window']}, "

@@ -73,16 +73,16 @@ def test_strong_noise_leaves_this_attack_nothing_and_tells_its_epsilon(trained: 
     assert finding.leaks is False
     assert share(finding) < 0.01
     assert share(finding, "last_of_window") < 0.01
-    assert "epsilon of one reading: 1.326 (delta 1e-05)" in finding.verdict
+    assert "epsilon of one reading 1.326 (delta 1e-05), of encodings" in finding.verdict
     assert "does not prove" in finding.verdict
 
 
 def test_the_noise_of_many_rounds_averages_out(trained: AuditedRun) -> None:
-    """Measured at this noise: 7 % to 15 % from 3 rounds, 50 % to 55 % from 20."""
+    """Measured fifteen times each: 3 % to 14 % from 3 rounds, 35 % to 41 % from 20."""
     few, many = (found(trained, rounds=n, clip=1.0, noise_multiplier=1.0) for n in (3, 40))
     assert few.details["releases"] == 3
     assert many.details["releases"] == RELEASES
-    assert share(many) > share(few) + 0.15
+    assert share(many) > share(few) + 0.1
     assert many.leaks
 
 
@@ -136,16 +136,16 @@ def test_encodings_that_are_linear_in_the_readings_are_undone_exactly() -> None:
     torch.testing.assert_close(found.readings, truth[:, found.steps], rtol=0, atol=1e-4)
 
 
-@given(seed=st.integers(0, 10**6))
-def test_encodings_that_are_random_give_nothing(seed: int) -> None:
-    """Of 8 known and 4 other series; fitted to nothing, the mean is off by as much as it is by chance."""
-    starts = torch.arange(100)
-    (known, readings), (truth, theirs) = made(seed, 8, starts), made(seed + 1, 4, starts)
-    draw = torch.Generator().manual_seed(seed)
-    mine, others = (torch.randn(n, 100, 5, generator=draw, dtype=torch.float64) for n in (8, 4))
-    found = reconstruct(known, readings, mine, others, starts)
-    for estimate, x in ((found.windows, theirs), (found.readings, truth)):
-        assert 1 - (estimate - x).square().sum() / (x - x.mean()).square().sum() < 0.02
+def test_encodings_that_are_random_give_nothing() -> None:
+    """Twenty times 8 known and 8 other series. In 200 such draws the largest share was 0.5 %."""
+    starts = torch.arange(350)
+    for case in range(20):
+        (known, readings), (truth, theirs) = made(3 * case, 8, starts), made(3 * case + 1, 8, starts)
+        draw = torch.Generator().manual_seed(3 * case + 2)
+        mine, others = (torch.randn(8, 350, 16, generator=draw, dtype=torch.float64) for _ in range(2))
+        found = reconstruct(known, readings, mine, others, starts)
+        for estimate, x in ((found.windows, theirs), (found.readings, truth)):
+            assert 1 - (estimate - x).square().sum() / (x - x.mean()).square().sum() < 0.01
 
 
 @given(first=st.integers(0, 20), every=st.integers(1, 7), count=st.integers(1, 12))
