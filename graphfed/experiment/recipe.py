@@ -23,7 +23,7 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
           - {..., relative: {to: <label of a row>, printed: -16.29}}        a list for several rows
           - {..., quick: false}  left out with --quick
       <item>:                    other metrics of the same runs
-        title, source, metric, runs_of: <item>
+        title, source, metric, runs_of: <item>, rows: [<label>, ...]        (rows: default all)
       <item>:                    no runs: how many vertices of each class each holder has
         title, source, kind: class_counts, options: {...}, set: {...}
         rows:
@@ -33,7 +33,7 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
         rows:
           - {panel, series, options: {data: ...}, set: {...}, printed: 39}      the largest workload
       <item>:                    of the runs of another item, a metric of the validation part by round
-        title, source, kind: curves, metric, runs_of: <item>
+        title, source, kind: curves, metric, runs_of: <item>, rows: [<label>, ...]
       <item>:                    no runs: which sensors and edges a split shows to training
         title, source, kind: visible_sensors
         rows: [{label, options: {split: "inductive:0.25"}}]
@@ -228,8 +228,8 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (*_ABOUT, "metric", "seeds", "quick", "rows"),
         (*DEALT, *_SHOWN, "kind", "x", "panels", "data"),
     ),
-    "runs_of": ((*_ABOUT, "metric", "runs_of"), _SHOWN),
-    "curves": ((*_ABOUT, "kind", "metric", "runs_of"), _SHOWN),
+    "runs_of": ((*_ABOUT, "metric", "runs_of"), (*_SHOWN, "rows")),
+    "curves": ((*_ABOUT, "kind", "metric", "runs_of"), (*_SHOWN, "rows")),
     "class_counts": ((*_ABOUT, "kind", "rows"), _COMMON),
     "workloads": ((*_ABOUT, "kind", "rows", "quick"), (*_COMMON, "panels")),
     "visible_sensors": ((*_ABOUT, "kind", "rows"), (*_COMMON, "quick")),
@@ -369,9 +369,12 @@ def _same_runs(where: str, name: str, content: Mapping[str, Any], base: Item) ->
     where = f"{where}: {name}"
     if (curves := _kind(content) == "curves") and len(metrics) > 1:
         raise InputError(f"{where}: curves are of one metric, and {len(metrics)} are named; keep one")
+    rows = _some_of(where, content["rows"], base.rows) if "rows" in content else base.rows
     return replace(
         base,
         name=name,
+        rows=rows,
+        panels=tuple(panel for panel in base.panels if any(row.panel == panel for row in rows)),
         title=str(content["title"]),
         source=str(content["source"]),
         notes=_notes(content) if "notes" in content else base.notes,
@@ -380,6 +383,20 @@ def _same_runs(where: str, name: str, content: Mapping[str, Any], base: Item) ->
         called=_called(where, content, metrics) if "called" in content else base.called,
         divided_by=_divided_by(where, content, metrics) if "divided_by" in content else base.divided_by,
     )
+
+
+def _some_of(where: str, told: Any, rows: Sequence[RecipeRow]) -> tuple[RecipeRow, ...]:
+    """Those rows whose labels are told, in that order; the other item has the comparisons."""
+    known = {row.label: row for row in rows}
+    if not isinstance(told, list) or not told or not all(isinstance(label, str) for label in told):
+        raise InputError(
+            f"{where}: rows must be a list of labels of the other item's rows (found {shown(told)})"
+        )
+    require_different(where, "rows", [shown(label) for label in told])
+    for label in told:
+        if label not in known:
+            raise InputError(f"{where}: no row {shown(label)} among the runs; {did_you_mean(label, known)}")
+    return tuple(replace(known[label], relative=()) for label in told)
 
 
 def _metrics(where: str, told: Any) -> tuple[str, ...]:

@@ -337,7 +337,8 @@ def _draw_curves(item: Mapping[str, Any]) -> "Figure":
     axes.set_xlabel("round")
     axes.set_ylabel(axis_of(item, metric, "validation"))
     axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
     return figure
 
 

@@ -67,7 +67,6 @@ def operations_cells(item: Mapping[str, Any]) -> Cells:
 
 def draw_visible(item: Mapping[str, Any]) -> "Figure":
     """A map for each row: sensors that training sees and edges among these, over all the others."""
-    from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
     rows = item["rows"]
@@ -90,9 +89,9 @@ def draw_visible(item: Mapping[str, Any]) -> "Figure":
         size = float(np.clip(2000 / len(place), 4, 30))
         axes.scatter(*place[~seen].T, s=size, facecolors="none", edgecolors=UNSEEN, linewidths=0.7, zorder=1)
         pairs = np.array(row["pairs"], dtype=int).reshape(-1, 2)
-        axes.add_collection(
-            LineCollection(place[pairs], colors=COLOURS[1], linewidths=0.6, alpha=0.5, zorder=2)
-        )
+        # One path of all edges, interrupted between them.
+        ends = np.concatenate([place[pairs], np.full((len(pairs), 1, 2), np.nan)], axis=1).reshape(-1, 2)
+        axes.plot(*ends.T, color=COLOURS[1], linewidth=0.6, alpha=0.5, zorder=2)
         axes.scatter(*place[seen].T, s=size, color=COLOURS[0], linewidths=0, zorder=3)
         told = f"{row['visible_sensors']} sensors, {row['visible_edges']} edges"
         axes.set_title(f"{row['label']}: {told}", fontsize="medium")
@@ -111,6 +110,8 @@ def draw_visible(item: Mapping[str, Any]) -> "Figure":
 def draw_histograms(item: Mapping[str, Any]) -> "Figure":
     """A panel for each row: a line of the picture is the histogram of a sensor, and the darker, the more of
     its readings; sensors from the smallest mean at the bottom to the largest."""
+    from matplotlib.colors import PowerNorm
+
     rows = item["rows"]
     figure, grid = figure_of(len(rows), 1, 7.5, 5.0)
     for axes, row in zip(grid[:, 0], rows, strict=True):
@@ -120,7 +121,8 @@ def draw_histograms(item: Mapping[str, Any]) -> "Figure":
         share = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
         edges, size = row["edges"], len(order)
         image = axes.imshow(
-            share, aspect="auto", origin="lower", interpolation="none", cmap="Blues", vmin=0,
+            share, aspect="auto", origin="lower", interpolation="none", cmap="Blues",
+            norm=PowerNorm(0.5, vmin=0),  # so that the long tails of few readings are seen
             extent=(edges[0], edges[-1], 0, size),
         )  # fmt: skip
         axes.plot(mean[order], np.arange(size) + 0.5, color=COLOURS[1], linewidth=1.2, label="mean")

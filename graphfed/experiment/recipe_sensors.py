@@ -178,4 +178,7 @@ def _bins(least: float, largest: float) -> np.ndarray:
     # The range begins and ends within a bin, so that it may need one more than its length says.
     width = next(power * step for step in (1, 2, 5, 10, 20) if math.ceil(span / (power * step)) + 1 <= BINS)
     first, last = math.floor(least / width), math.floor(largest / width) + 1
-    return width * np.arange(first, last + 1)
+    edges = width * np.arange(first, last + 1)
+    # A product may be off by a last bit, and no reading is to fall beside the bins.
+    edges[0], edges[-1] = min(edges[0], least), max(edges[-1], largest)
+    return edges
