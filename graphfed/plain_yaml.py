@@ -10,13 +10,13 @@ __all__ = ["read_yaml"]
 
 #: Of a file, in bytes and levels: far more than one needs, and little enough to be read at once.
 MAX_BYTES = 100_000
-MAX_LEVELS = 10
+MAX_LEVELS = 12
 
 
 def read_yaml(path: Path, what: str) -> Any:
     """What a YAML file holds; `what` is for messages, as in "the config file".
 
-    A small plain file: no aliases, tags or keys given twice, at most 10 levels and 100 kB; a date is text and
+    A small plain file: no aliases, tags or keys given twice, at most 12 levels and 100 kB; a date is text and
     1e-3 a number. Raises InputError, with the line where there is one, for anything else."""
     import yaml
 

@@ -24,6 +24,13 @@ def reproduce(
         str | None, typer.Argument(metavar="ITEM", help="One of its tables or figures (default: all).")
     ] = None,
     *,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With which of the data sets that the recipe has for it (default: the first; see --list).",
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The short version: few seeds and rounds.")] = False,
     seeds: Annotated[
         str | None,
@@ -63,6 +70,7 @@ def reproduce(
     Examples:
         graphfed reproduce --list
         graphfed reproduce fedgcn cora --quick
+        graphfed reproduce cnfgnn fig2 --data metr_la_20
         graphfed reproduce fedgcn --seeds 0-39 --jobs 4
     See also:
         graphfed compare; docs/reproduce.md
@@ -77,6 +85,7 @@ def reproduce(
         found = run_recipe(
             paper,
             item,
+            data=data,
             quick=quick,
             seeds=None if seeds is None else parse_seeds(seeds),
             jobs=jobs,

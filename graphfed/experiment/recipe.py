@@ -10,6 +10,7 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
         metric: accuracy         of the test part; several as in [accuracy, macro_f1]; score: what decides in
                                  the run's task; or a path into result.json, as seconds.per_round
         called: {metric: words}  what a metric is called in tables and drawings
+        divided_by: {metric: 1073741824}    shown in this unit
         seeds: [...]             or a range, 0-39; a row may have its own
         options: {...}, set: {...}         common to the rows, as in a config file
         quick: {seeds: [...], rounds: ..., set: {...}}     what replaces them with --quick
@@ -22,7 +23,7 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
           - {..., relative: {to: <label of a row>, printed: -16.29}}        a list for several rows
           - {..., quick: false}  left out with --quick
       <item>:                    other metrics of the same runs
-        title, source, metric, runs_of: <item>
+        title, source, metric, runs_of: <item>, rows: [<label>, ...]        (rows: default all)
       <item>:                    no runs: how many vertices of each class each holder has
         title, source, kind: class_counts, options: {...}, set: {...}
         rows:
@@ -31,6 +32,20 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
         title, source, kind: workloads, seeds, quick
         rows:
           - {panel, series, options: {data: ...}, set: {...}, printed: 39}      the largest workload
+      <item>:                    of the runs of another item, a metric of the validation part by round
+        title, source, kind: curves, metric, runs_of: <item>, rows: [<label>, ...]
+      <item>:                    no runs: which sensors and edges a split shows to training
+        title, source, kind: visible_sensors
+        rows: [{label, options: {split: "inductive:0.25"}}]
+      <item>:                    no runs: how the readings of each of the first sensors by id are distributed
+        title, source, kind: histograms, sensors: 100, rows: [{label}]
+      <item>:                    no runs: 10^9 operations of a forecast at so many devices together
+        title, source, kind: operations, sensors: 207, rows: [{label, method, set, printed: 0.159}]
+
+An item with rows may have `data`, a mapping of data sets to what is different with each: options, set, quick
+and called are merged with the item's, notes follow the item's, metric, seeds and divided_by replace them, and
+`rows` maps labels to what is different in a row (null: the row is left out). Every data set is an item of its
+own: <item> with the first, <item>-<data set> with the others; so are the items that show its runs.
 
 printed is in percent where the metric is a share, null where nothing was printed; that of `relative` is how
 many percent the row is above the other (or below: negative). `over` has one key, an option or a setting, and
@@ -38,16 +53,25 @@ stands for one row for each of its values, which is the row's x. What --quick ru
 printed figures.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import Availability
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.experiment.config import OPTIONS
-from graphfed.experiment.plan import chosen_seeds, parse_seeds
+from graphfed.experiment.recipe_rows import (
+    DEALT,
+    OPTIONS_OF_ROWS,
+    SINGLE,
+    Printed,
+    RecipeRow,
+    Relative,
+    Shared,
+    rows_of,
+)
+from graphfed.experiment.recipe_values import folder_name, mapping, number, require_different, seeds_in, text
+from graphfed.experiment.recipe_variants import data_of, variants
 from graphfed.plain_yaml import read_yaml
 
 __all__ = [
@@ -67,79 +91,55 @@ FOLDER = Path(__file__).parent / "recipes"
 SCORE = "score"
 #: Metrics that are shares, printed in percent.
 PERCENT = ("accuracy", "macro_f1", "auc", SCORE)
-#: What the rows of the kind workloads may have printed.
-_LARGEST = "largest"
-#: What the rows of an item may set; the seeds are the item's, the folder the reproduction's.
-_OPTIONS = tuple(key for key in OPTIONS if key not in ("method", "seed", "out", "set", "data_dir"))
 
-
-@dataclass(frozen=True)
-class Printed:
-    """A figure of the paper; std: None where it has no deviation."""
-
-    mean: float
-    std: float | None
-
-
-@dataclass(frozen=True)
-class Relative:
-    """How a row compares with another of its item. to: the other's label; printed: by metric, in percent of
-    the other's, what is absent was not printed."""
-
-    to: str
-    printed: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class RecipeRow:
-    """One line: a method with options and settings. printed: by metric, what is absent was not printed.
-    panel, series, x: which point of which line, where the item has an x. totals: printed ones of the holders,
-    of class_counts. relative: to which rows it is compared. quick: whether --quick has it."""
-
-    label: str
-    method: str
-    options: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    seeds: tuple[int, ...]
-    printed: Mapping[str, Printed] = field(default_factory=dict)
-    panel: str = ""
-    series: str = ""
-    x: float | None = None
-    totals: tuple[int, ...] | None = None
-    relative: tuple[Relative, ...] = ()
-    quick: bool = True
+Kind = Literal[
+    "runs", "curves", "class_counts", "workloads", "visible_sensors", "histograms", "operations"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Item:
     """One table or figure; options, settings and seeds are those of its rows. metrics: () of the kinds
     without runs, which have only the first seed. runs_in: the item that has the runs, itself or its runs_of.
-    x: what the axis shows, None where the rows are no points of lines. called: words for a metric."""
+    x: what the axis shows, None where the rows are no points of lines. called: words for a metric;
+    divided_by: its unit. sensors: how many are shown, or counted. base: the item as it is with its first data
+    set; of_data: with which this one is, None where there is no choice."""
 
     name: str
     title: str
     source: str
     notes: tuple[str, ...]
-    kind: Literal["runs", "class_counts", "workloads"]
+    kind: Kind
     metrics: tuple[str, ...]
     rows: tuple[RecipeRow, ...]
     quick_seeds: tuple[int, ...]
     quick_options: Mapping[str, Any]
     quick_settings: Mapping[str, Any]
     runs_in: str
+    base: str
+    of_data: str | None = None
     x: str | None = None
     panels: tuple[str, ...] = ()
     called: Mapping[str, str] = field(default_factory=dict)
+    divided_by: Mapping[str, float] = field(default_factory=dict)
+    sensors: int | None = None
 
     @property
     def data(self) -> list[str]:
         """The data sets that the rows need."""
+        if self.kind == "operations":
+            return []
         return sorted({str(row.options.get("data", "digits")) for row in self.rows})
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether its figures are those of runs."""
+        return self.kind in ("runs", "curves")
 
     @property
     def runs(self) -> int:
         """How many runs the rows have."""
-        return sum(len(row.seeds) for row in self.rows) if self.kind == "runs" else 0
+        return sum(len(row.seeds) for row in self.rows) if self.has_runs else 0
 
     def quick(self) -> "Item":
         """The short version."""
@@ -207,7 +207,7 @@ def read_recipe(paper: str) -> Recipe:
             raise InputError(f"no recipe for {shown(paper)}; {did_you_mean(paper, recipe_names())}")
         path = FOLDER / f"{paper}.yaml"
     where = f"the recipe {path}"
-    content = _mapping(where, read_yaml(path, "the recipe"), ("title", "authors", "venue", "items"))
+    content = mapping(where, read_yaml(path, "the recipe"), ("title", "authors", "venue", "items"))
     return Recipe(
         paper=paper,
         title=str(content["title"]),
@@ -220,96 +220,105 @@ def read_recipe(paper: str) -> Recipe:
 # ---- items -------------------------------------------------------------------------------------------------
 
 _ABOUT = ("title", "source")
-_DEALT = ("options", "set")
+_SHOWN = ("notes", "called", "divided_by")
+_COMMON = (*DEALT, "notes", "seeds", "data")
 #: The keys of the kinds of items: those needed, and those allowed beside them.
-_RUNS = (*_ABOUT, "metric", "seeds", "quick", "rows"), (*_DEALT, "notes", "kind", "x", "panels", "called")
-_RUNS_OF = (*_ABOUT, "metric", "runs_of"), ("notes", "called")
-_COUNTS = (*_ABOUT, "kind", "rows"), (*_DEALT, "notes", "seeds")
-_WORKLOADS = (*_ABOUT, "kind", "rows", "quick"), (*_DEALT, "notes", "seeds", "panels")
-#: The keys of a row, those needed and those allowed, by what the item draws.
-_EVERY_ROW = (*_DEALT, "label", "printed")
-_RUNS_ROW = (*_EVERY_ROW, "seeds", "over", "relative", "quick")
-_POINT = ("panel", "series", "x")
-_ROW_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "dots": (("method",), (*_RUNS_ROW, *_POINT)),
-    "points": (("method",), (*_RUNS_ROW, *_POINT)),
-    "counts": ((), (*_EVERY_ROW, "over")),
-    "workloads": (("series",), (*_EVERY_ROW, "panel", "quick")),
+_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "runs": (
+        (*_ABOUT, "metric", "seeds", "quick", "rows"),
+        (*DEALT, *_SHOWN, "kind", "x", "panels", "data"),
+    ),
+    "runs_of": ((*_ABOUT, "metric", "runs_of"), (*_SHOWN, "rows")),
+    "curves": ((*_ABOUT, "kind", "metric", "runs_of"), (*_SHOWN, "rows")),
+    "class_counts": ((*_ABOUT, "kind", "rows"), _COMMON),
+    "workloads": ((*_ABOUT, "kind", "rows", "quick"), (*_COMMON, "panels")),
+    "visible_sensors": ((*_ABOUT, "kind", "rows"), (*_COMMON, "quick")),
+    "histograms": ((*_ABOUT, "kind", "rows", "sensors"), (*_COMMON, "quick")),
+    "operations": ((*_ABOUT, "kind", "rows", "sensors"), (*DEALT, "notes", "quick")),
 }
 
 
 def _items(where: str, told: Any) -> dict[str, Item]:
-    contents = {
-        name: _mapping(f"{where}: {_folder_name(where, 'the item', name)}", content)
-        for name, content in _mapping(f"{where}: items", told).items()
+    asked = {
+        name: mapping(f"{where}: {folder_name(where, 'the item', name)}", content)
+        for name, content in mapping(f"{where}: items", told).items()
     }
-    with_runs = [
-        name
-        for name, content in contents.items()
-        if "runs_of" not in content and content.get("kind", "runs") == "runs"
+    with_runs = [name for name, content in asked.items() if _kind(content) == "runs"]
+    for name, content in asked.items():
+        _check_kind(f"{where}: {name}", content, with_runs)
+    made = [
+        (name, of_data, variant, content)
+        for name, told_of in asked.items()
+        for of_data, variant, content in variants(where, name, told_of, asked.get(told_of.get("runs_of", "")))
     ]
+    require_different(where, "items", [shown(variant) for _, _, variant, _ in made])
     # What a row may have printed: the metrics of its item, and of those that show the same runs.
     shown_of: dict[str, tuple[str, ...]] = {}
-    for name, content in contents.items():
-        _check_kind(f"{where}: {name}", content, with_runs)
+    for _, _, variant, content in made:
         if "metric" in content:
-            base = content.get("runs_of", name)
-            metrics = (*shown_of.get(base, ()), *_metrics(f"{where}: {name}", content["metric"]))
+            base = content.get("runs_of", variant)
+            metrics = (*shown_of.get(base, ()), *_metrics(f"{where}: {variant}", content["metric"]))
             shown_of[base] = tuple(dict.fromkeys(metrics))
     items = {
-        name: _item(f"{where}: {name}", name, content, shown_of.get(name, ()))
-        for name, content in contents.items()
+        variant: _item(f"{where}: {variant}", variant, content, shown_of.get(variant, ()))
+        for _, _, variant, content in made
         if "runs_of" not in content
     }
-    return {
-        name: items[name] if name in items else _same_runs(name, content, items[content["runs_of"]])
-        for name, content in contents.items()
-    }
+    found = {}
+    for name, of_data, variant, content in made:
+        own = items.get(variant) or _same_runs(where, variant, content, items[content["runs_of"]])
+        found[variant] = replace(own, base=name, of_data=of_data)
+    return found
+
+
+def _kind(content: Mapping[str, Any]) -> Any:
+    """The kind that an item says it is; "runs_of" where it shows the runs of another one as such."""
+    return content.get("kind", "runs_of" if "runs_of" in content else "runs")
 
 
 def _check_kind(where: str, content: Mapping[str, Any], with_runs: Sequence[str]) -> None:
     """InputError unless the item has the keys of its kind."""
-    if "runs_of" in content:
-        _mapping(where, content, *_RUNS_OF)
-        base = content["runs_of"]
-        if base not in with_runs:
-            hint = did_you_mean(str(base), with_runs) if with_runs else "no item has runs"
-            raise InputError(f"{where}: runs_of {shown(base)} names no item with runs of its own; {hint}")
-        return
-    kinds = {"runs": _RUNS, "class_counts": _COUNTS, "workloads": _WORKLOADS}
-    kind = content.get("kind", "runs")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise InputError(f"{where}: unknown kind {shown(kind)}; {did_you_mean(str(kind), kinds)}")
-    _mapping(where, content, *kinds[kind])
+    kind = _kind(content)
+    if not isinstance(kind, str) or kind not in _KEYS or (kind == "runs_of" and "kind" in content):
+        raise InputError(f"{where}: unknown kind {shown(kind)}; {did_you_mean(str(kind), get_args(Kind))}")
+    mapping(where, content, *_KEYS[kind])
+    base = content.get("runs_of")
+    if "runs_of" in content and base not in with_runs:
+        hint = did_you_mean(str(base), with_runs) if with_runs else "no item has runs"
+        raise InputError(f"{where}: runs_of {shown(base)} names no item with runs of its own; {hint}")
+    if "data" in content:
+        data_of(where, content, _KEYS[kind])
 
 
 def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, ...]) -> Item:
     """An item with rows of its own; known: the metrics that these may have printed."""
-    kind = content.get("kind", "runs")
-    seeds = _seeds(where, content.get("seeds", [0]))
+    kind = _kind(content)
+    seeds = seeds_in(where, content.get("seeds", [0]))
     quick = content.get("quick", {})
-    _mapping(f"{where}, quick", quick, ("seeds",) if kind == "runs" else (), (*_OPTIONS, "seeds", "set"))
+    mapping(
+        f"{where}, quick", quick, ("seeds",) if kind == "runs" else (), (*OPTIONS_OF_ROWS, "seeds", "set")
+    )
     quick_options = {key: value for key, value in quick.items() if key not in ("seeds", "set")}
-    quick_settings = _mapping(f"{where}, quick, set", quick.get("set", {}))
+    quick_settings = mapping(f"{where}, quick, set", quick.get("set", {}))
     metrics = _metrics(where, content["metric"]) if kind == "runs" else ()
-    shared = _Shared(
-        options=_mapping(f"{where}, options", content.get("options", {}), (), _OPTIONS),
-        settings=_mapping(f"{where}, set", content.get("set", {})),
+    shared = Shared(
+        options=mapping(f"{where}, options", content.get("options", {}), (), OPTIONS_OF_ROWS),
+        settings=mapping(f"{where}, set", content.get("set", {})),
         seeds=seeds,
-        metrics=(_LARGEST,) if kind == "workloads" else metrics,
-        known=(_LARGEST,) if kind == "workloads" else known,
+        metrics=(SINGLE[kind],) if kind in SINGLE else metrics,
+        known=(SINGLE[kind],) if kind in SINGLE else known,
         drawn=_drawn(content),
         fixed=(*quick_options, *quick_settings),
     )
     if not isinstance(content["rows"], list) or not content["rows"]:
         raise InputError(f"{where} needs a list of rows")
     rows = [
-        row for number, told in enumerate(content["rows"], 1) for row in _rows(where, number, told, shared)
+        row for place, told in enumerate(content["rows"], 1) for row in rows_of(where, place, told, shared)
     ]
-    _require_different(where, "rows", [shown(row.label) for row in rows])
+    require_different(where, "rows", [shown(row.label) for row in rows])
     if "x" in content:
         points = [f"{row.series!r} at {row.x}" + (row.panel and f" in {row.panel!r}") for row in rows]
-        _require_different(where, "points of", points)
+        require_different(where, "points of", points)
     _check_relative(where, rows)
     if not any(row.quick for row in rows):
         raise InputError(f"{where}: no row is left with --quick; leave 'quick: false' out of one")
@@ -321,20 +330,22 @@ def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, .
         kind=kind,
         metrics=metrics,
         rows=tuple(rows),
-        quick_seeds=_seeds(f"{where}, quick", quick["seeds"]) if "seeds" in quick else seeds,
+        quick_seeds=seeds_in(f"{where}, quick", quick["seeds"]) if "seeds" in quick else seeds,
         quick_options=quick_options,
         quick_settings=quick_settings,
         runs_in=name,
-        x=_text(where, "x", content["x"]) if "x" in content else None,
+        base=name,
+        x=text(where, "x", content["x"]) if "x" in content else None,
         panels=_panels(where, content, rows),
         called=_called(where, content, metrics),
+        divided_by=_divided_by(where, content, metrics),
+        sensors=_sensors(where, content),
     )
 
 
-def _drawn(content: Mapping[str, Any]) -> Literal["dots", "points", "counts", "workloads"]:
-    if content.get("kind", "runs") == "runs":
-        return "points" if "x" in content else "dots"
-    return "counts" if content["kind"] == "class_counts" else "workloads"
+def _drawn(content: Mapping[str, Any]) -> str:
+    kind: str = _kind(content)
+    return kind if kind != "runs" else "points" if "x" in content else "dots"
 
 
 def _check_relative(where: str, rows: Sequence[RecipeRow]) -> None:
@@ -349,20 +360,43 @@ def _check_relative(where: str, rows: Sequence[RecipeRow]) -> None:
                 raise InputError(f"{named} to itself; name another row")
             if not seeds[relative.to] & {*row.seeds}:
                 raise InputError(f"{named} to {shown(relative.to)}, which has none of its seeds")
-        _require_different(named, "comparisons with", [shown(relative.to) for relative in row.relative])
+        require_different(named, "comparisons with", [shown(relative.to) for relative in row.relative])
 
 
-def _same_runs(name: str, content: Mapping[str, Any], base: Item) -> Item:
-    """Other metrics of the runs of `base`."""
+def _same_runs(where: str, name: str, content: Mapping[str, Any], base: Item) -> Item:
+    """Other metrics of the runs of `base`, or a metric by round."""
+    metrics = _metrics(where, content["metric"])
+    where = f"{where}: {name}"
+    if (curves := _kind(content) == "curves") and len(metrics) > 1:
+        raise InputError(f"{where}: curves are of one metric, and {len(metrics)} are named; keep one")
+    rows = _some_of(where, content["rows"], base.rows) if "rows" in content else base.rows
     return replace(
         base,
         name=name,
+        rows=rows,
+        panels=tuple(panel for panel in base.panels if any(row.panel == panel for row in rows)),
         title=str(content["title"]),
         source=str(content["source"]),
         notes=_notes(content) if "notes" in content else base.notes,
-        metrics=(metrics := _metrics("", content["metric"])),
-        called=_called(name, content, metrics) if "called" in content else base.called,
+        kind="curves" if curves else base.kind,
+        metrics=metrics,
+        called=_called(where, content, metrics) if "called" in content else base.called,
+        divided_by=_divided_by(where, content, metrics) if "divided_by" in content else base.divided_by,
     )
+
+
+def _some_of(where: str, told: Any, rows: Sequence[RecipeRow]) -> tuple[RecipeRow, ...]:
+    """Those rows whose labels are told, in that order; the other item has the comparisons."""
+    known = {row.label: row for row in rows}
+    if not isinstance(told, list) or not told or not all(isinstance(label, str) for label in told):
+        raise InputError(
+            f"{where}: rows must be a list of labels of the other item's rows (found {shown(told)})"
+        )
+    require_different(where, "rows", [shown(label) for label in told])
+    for label in told:
+        if label not in known:
+            raise InputError(f"{where}: no row {shown(label)} among the runs; {did_you_mean(label, known)}")
+    return tuple(replace(known[label], relative=()) for label in told)
 
 
 def _metrics(where: str, told: Any) -> tuple[str, ...]:
@@ -372,18 +406,38 @@ def _metrics(where: str, told: Any) -> tuple[str, ...]:
             f"{where}: metric must be a name, or a list of names as in [accuracy, macro_f1] (found "
             f"{shown(told)})"
         )
-    _require_different(where, "metrics", [shown(metric) for metric in metrics])
+    require_different(where, "metrics", [shown(metric) for metric in metrics])
     return tuple(metrics)
 
 
 def _called(where: str, content: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, str]:
-    told = _mapping(f"{where}, called", content.get("called", {}))
+    told = mapping(f"{where}, called", content.get("called", {}))
     for metric in told:
         if metric not in metrics:
             raise InputError(
                 f"{where}: called {shown(metric)} is no metric of the item; {did_you_mean(metric, metrics)}"
             )
-    return {metric: _text(where, f"called {metric}", words) for metric, words in told.items()}
+    return {metric: text(where, f"called {metric}", words) for metric, words in told.items()}
+
+
+def _divided_by(where: str, content: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, float]:
+    told = mapping(f"{where}, divided_by", content.get("divided_by", {}))
+    for metric, unit in told.items():
+        if metric not in metrics:
+            raise InputError(
+                f"{where}: divided_by {shown(metric)} is no metric of the item; "
+                f"{did_you_mean(metric, metrics)}"
+            )
+        if number(where, f"divided_by {metric}", unit) <= 0:
+            raise InputError(f"{where}: divided_by {metric} must be above 0 (found {shown(unit)})")
+    return dict(told)
+
+
+def _sensors(where: str, content: Mapping[str, Any]) -> int | None:
+    told = content.get("sensors")
+    if told is not None and (isinstance(told, bool) or not isinstance(told, int) or told < 1):
+        raise InputError(f"{where}: sensors must be a whole number of at least 1 (found {shown(told)})")
+    return told
 
 
 def _notes(content: Mapping[str, Any]) -> tuple[str, ...]:
@@ -401,8 +455,8 @@ def _panels(where: str, content: Mapping[str, Any], rows: Sequence[RecipeRow]) -
         raise InputError(f"{where}: panels are of lines, and there is no x; say what the axis shows")
     if not isinstance(content["panels"], list) or not content["panels"]:
         raise InputError(f"{where}: panels must be a list of names (found {shown(content['panels'])})")
-    panels = tuple(_text(where, "a panel", panel) for panel in content["panels"])
-    _require_different(where, "panels", [shown(panel) for panel in panels])
+    panels = tuple(text(where, "a panel", panel) for panel in content["panels"])
+    require_different(where, "panels", [shown(panel) for panel in panels])
     for panel in there:
         if panel not in panels:
             raise InputError(
@@ -410,262 +464,3 @@ def _panels(where: str, content: Mapping[str, Any], rows: Sequence[RecipeRow]) -
                 f"{did_you_mean(panel, panels)}"
             )
     return panels
-
-
-# ---- rows --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What the rows of an item have in common. metrics: the item's; known: those that may be printed;
-    fixed: what quick sets, which no row may vary."""
-
-    options: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    seeds: tuple[int, ...]
-    metrics: tuple[str, ...]
-    known: tuple[str, ...]
-    drawn: Literal["dots", "points", "counts", "workloads"]
-    fixed: tuple[str, ...]
-
-
-def _rows(where: str, number: int, told: Any, shared: _Shared) -> list[RecipeRow]:
-    """The row, or those that its `over` stands for."""
-    named = f"{where}, row {number}"
-    content = _mapping(named, told, *_ROW_KEYS[shared.drawn])
-    named = f"{where}, {_text(named, 'label', content['label'])}" if "label" in content else named
-    for key in _POINT if shared.drawn == "dots" else ():
-        if key in content:
-            raise InputError(
-                f"{named} has {key!r}, and its item no x; say what the axis shows, as in 'x: data holders'"
-            )
-    if shared.drawn == "points":
-        if "series" not in content:
-            raise InputError(f"{named} has no 'series'; name the line that it is a point of")
-        if ("x" in content) == ("over" in content):
-            raise InputError(f"{named} needs either an x or an over, as in 'over: {{clients: [2, 3, 4]}}'")
-    own = {"options": _mapping(f"{named}, options", content.get("options", {}), (), _OPTIONS)}
-    own["set"] = _mapping(f"{named}, set", content.get("set", {}))
-    points = _points(named, content, own, shared) if "over" in content else [content]
-    return [_row(named, {**own, **point}, shared) for point in points]
-
-
-def _points(
-    where: str, content: Mapping[str, Any], own: Mapping[str, Any], shared: _Shared
-) -> list[dict[str, Any]]:
-    """One content for each value of `over`."""
-    over = _mapping(f"{where}, over", content["over"])
-    if len(over) != 1 or not isinstance(next(iter(over.values())), list) or not next(iter(over.values())):
-        raise InputError(
-            f"{where}: over must be one option or setting with its values, as in {{clients: [2, 3, 4]}}"
-        )
-    ((key, values),) = over.items()
-    kind = "options" if key in _OPTIONS else "set"
-    if key in own[kind]:
-        raise InputError(f"{where}: {key} is given twice, in {kind} and in over; give it once")
-    if key in shared.fixed:
-        raise InputError(f"{where}: {key} varies over the rows, so quick cannot set it")
-    for value in values:
-        _number(where, f"over {key}", value)
-    _require_different(where, f"values of {key}", [shown(value) for value in values])
-    printed = _each(f"{where}, printed", content.get("printed"), len(values))
-    relative = [
-        {"to": to["to"], "printed": _each(f"{where}, relative to {to['to']}", to.get("printed"), len(values))}
-        for to in _relative_told(where, content)
-    ]
-    label = content.get("label", "")
-    return [
-        {
-            **content,
-            kind: {**own[kind], key: value},
-            "x": value,
-            "printed": there,
-            "relative": [{**to, "printed": to["printed"][place]} for to in relative],
-            **({"label": f"{label} {value}"} if label or shared.drawn != "points" else {}),
-        }
-        for place, (value, there) in enumerate(zip(values, printed, strict=True))
-    ]
-
-
-def _each(where: str, told: Any, count: int) -> list[Any]:
-    """Lists within mappings -> one such mapping with single values for each of `count` places."""
-    if told is None:
-        return [None] * count
-    if isinstance(told, dict):
-        parts = {key: _each(f"{where} {key}", inner, count) for key, inner in told.items()}
-        return [{key: part[place] for key, part in parts.items()} for place in range(count)]
-    if not isinstance(told, list) or len(told) != count:
-        found = f"a list of {len(told)}" if isinstance(told, list) else shown(told)
-        raise InputError(
-            f"{where} must be a list of {count}, one for each value of over, null where nothing was printed "
-            f"(found {found})"
-        )
-    return told
-
-
-def _row(where: str, content: Mapping[str, Any], shared: _Shared) -> RecipeRow:
-    """One row; content: without `over`."""
-    panel, series = (_text(where, key, content.get(key, "")) for key in ("panel", "series"))
-    x = _number(where, "x", content["x"]) if "x" in content else None
-    made = " ".join(str(part) for part in (panel, series, content.get("x", "")) if part != "")
-    label = str(content.get("label", made)).strip()
-    if not label:
-        raise InputError(f"{where} has no 'label'")
-    counts = shared.drawn == "counts"
-    printed = content.get("printed")
-    if shared.drawn == "workloads":
-        _mapping(f"{where}, options", content["options"], (), ("data",))
-        printed = {"mean": printed}
-    if not isinstance(content.get("quick", True), bool):
-        raise InputError(f"{where}: quick must be true or false (found {shown(content['quick'])})")
-    return RecipeRow(
-        label=_folder_name(where, "the label", label),
-        method=_METHODS.get(shared.drawn) or str(content["method"]),
-        options={**shared.options, **content["options"]},
-        settings={**shared.settings, **content["set"]},
-        seeds=_seeds(where, content["seeds"]) if "seeds" in content else shared.seeds,
-        printed={} if counts else _printed(where, printed, shared),
-        panel=panel,
-        series=series,
-        x=x,
-        totals=_totals(where, printed) if counts else None,
-        relative=_relative(where, label, content, shared),
-        quick=content.get("quick", True),
-    )
-
-
-#: Whose config the rows of kinds without runs have.
-_METHODS = {"counts": "isolated", "workloads": "lumos"}
-
-
-def _relative_told(where: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The comparisons of a row, of which a single one needs no list."""
-    told = content.get("relative", [])
-    entries = told if isinstance(told, list) else [told]
-    return [
-        {
-            **_mapping(f"{where}, relative", entry, ("to",), ("printed",)),
-            "to": _text(where, "to", entry["to"]),
-        }
-        for entry in entries
-    ]
-
-
-def _relative(where: str, label: str, content: Mapping[str, Any], shared: _Shared) -> tuple[Relative, ...]:
-    """printed: a number of the item's single metric, or numbers by metric. One of the rows of an `over` may
-    be what the others are compared with."""
-    found = []
-    for told in _relative_told(where, content):
-        if "over" in content and told["to"] == label:
-            continue
-        printed, named = told.get("printed"), f"{where}, relative to {told['to']}"
-        if not isinstance(printed, dict):
-            if printed is not None and len(shared.metrics) > 1:
-                raise InputError(
-                    f"{named}: the item has {len(shared.metrics)} metrics; say which are printed, as in "
-                    f"{{{shared.metrics[0]}: -16.29}}"
-                )
-            printed = {shared.metrics[0]: printed}
-        _mapping(f"{named}, printed", printed, (), shared.known)
-        figures = {
-            metric: _number(named, f"printed {metric}", figure)
-            for metric, figure in printed.items()
-            if figure is not None
-        }
-        found.append(Relative(told["to"], figures))
-    return tuple(found)
-
-
-def _printed(where: str, told: Any, shared: _Shared) -> dict[str, Printed]:
-    """By metric; {mean, std} alone is that of the item's single metric."""
-    by_metric = _mapping(f"{where}, printed", {} if told is None else told)
-    if {"mean", "std"} & {*by_metric}:
-        if len(shared.metrics) > 1:
-            raise InputError(
-                f"{where}: the item has {len(shared.metrics)} metrics; say which are printed, as in "
-                f"{{{shared.metrics[0]}: {{mean, std}}}}"
-            )
-        by_metric = {shared.metrics[0]: by_metric}
-    _mapping(f"{where}, printed", by_metric, (), shared.known)
-    printed = {}
-    for metric, figures in by_metric.items():
-        there = {} if figures is None else _mapping(f"{where}, printed", figures, ("mean",), ("std",))
-        mean, std = (
-            None if there.get(key) is None else _number(where, f"printed {key}", there[key])
-            for key in ("mean", "std")
-        )
-        if mean is not None:
-            printed[metric] = Printed(mean, std)
-        elif std is not None:
-            raise InputError(f"{where}: printed std {std:g} has no mean; give both, or null")
-    return printed
-
-
-def _totals(where: str, told: Any) -> tuple[int, ...] | None:
-    """The printed number of vertices of each holder."""
-    if told is not None and (
-        not isinstance(told, list)
-        or not told
-        or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in told)
-    ):
-        raise InputError(
-            f"{where}: printed must be a list of totals, one for each holder, as in [1097, 543] (found "
-            f"{shown(told)})"
-        )
-    return None if told is None else tuple(told)
-
-
-# ---- values ------------------------------------------------------------------------------------------------
-
-
-def _mapping(
-    where: str, told: Any, needed: tuple[str, ...] = (), allowed: tuple[str, ...] | None = None
-) -> dict[str, Any]:
-    """A mapping with text keys: the `needed` ones and, where they are named, no others than the `allowed`."""
-    if not isinstance(told, dict) or not all(isinstance(key, str) for key in told):
-        raise InputError(f"{where} must be a mapping (found {shown(told)})")
-    for key in needed:
-        if key not in told:
-            raise InputError(f"{where} has no {key!r}")
-    known = (*needed, *(allowed or ()))
-    for key in told if known else ():
-        if key not in known:
-            raise InputError(f"{where} has an unknown key {shown(key)}; {did_you_mean(key, known)}")
-    return told
-
-
-def _text(where: str, key: str, told: Any) -> str:
-    if isinstance(told, bool) or not isinstance(told, str | int | float):
-        raise InputError(f"{where}: {key} must be text (found {shown(told)})")
-    return str(told)
-
-
-def _number(where: str, key: str, told: Any) -> float:
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
-        raise InputError(f"{where}: {key} must be a number (found {shown(told)})")
-    return told
-
-
-def _seeds(where: str, told: Any) -> tuple[int, ...]:
-    try:
-        return chosen_seeds(parse_seeds(told))
-    except InputError:
-        raise InputError(
-            f"{where} needs seeds, different whole numbers as in [0, 1, 2], or a range as in 0-9 (found "
-            f"{shown(told)})"
-        ) from None
-
-
-def _folder_name(where: str, what: str, name: str) -> str:
-    if not name.isprintable() or "/" in name or name[:1] in ("", ".") or len(name.encode()) > 200:
-        raise InputError(f"{where}: {what} {shown(name)} cannot name a folder")
-    return name
-
-
-def _require_different(where: str, what: str, names: Iterable[str]) -> None:
-    """InputError where a name is there twice."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise InputError(f"{where} has two {what} {name}; keep one, or tell them apart")
-        seen.add(name)

@@ -1,8 +1,10 @@
 """The figures of a recipe's rows: a metric of a run, and how a row compares with another.
 
-A metric is a name among those of the test part (accuracy), `score` (what decides in the run's task), or a
-path to a number in result.json: details.clients.embeddings.mean, seconds.per_round, bytes.total."""
+A metric is a name among those of the test part (accuracy), `score` (what decides in the run's task),
+`rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), or a path to a
+number in result.json: details.clients.embeddings.mean, seconds.per_round, bytes.total."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +14,12 @@ from graphfed.experiment.recipe import SCORE, RecipeRow
 from graphfed.experiment.run import Result
 from graphfed.methods.tasks import TASKS
 
-__all__ = ["compared", "metric_of", "relative_to"]
+__all__ = ["OF_RUN", "compared", "history_of", "metric_of", "relative_to"]
 
 #: Where a path may begin: the parts of a result with numbers in them.
 PARTS = ("test", "val", "seconds", "bytes", "details")
+#: Metrics that are neither of the test part nor paths.
+OF_RUN = ("rounds", "best_round", "bytes_to_best")
 
 
 def metric_of(result: Result, metric: str) -> float | None:
@@ -24,9 +28,11 @@ def metric_of(result: Result, metric: str) -> float | None:
         return result.test[TASKS[result.task].metric]
     if metric in result.test:
         return result.test[metric]
+    if metric in OF_RUN:
+        return bytes_to_best(result) if metric == "bytes_to_best" else getattr(result, metric)
     steps = metric.split(".")
     if len(steps) == 1:
-        known = [*result.test, SCORE]
+        known = [*result.test, SCORE, *OF_RUN]
         raise InputError(f"{result.method} has no metric {shown(metric)}; {did_you_mean(metric, known)}")
     found: Any = {part: getattr(result, part) for part in PARTS}
     for step in steps:
@@ -41,6 +47,27 @@ def metric_of(result: Result, metric: str) -> float | None:
         hint = f"; name one of {', '.join(map(str, found))}" if isinstance(found, Mapping) else ""
         raise InputError(f"the metric {shown(metric)} of {result.method} is no number{hint}")
     return found
+
+
+def bytes_to_best(result: Result) -> int | None:
+    """None where every client has a best round of its own, and of a run that was not written down."""
+    if result.best_round is None or result.folder is None:
+        return None
+    lines = history_of(result)
+    return next((line["bytes"] for line in lines if line["round"] == result.best_round), None)
+
+
+def history_of(result: Result) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl. InputError where a written run has none that can be read."""
+    assert result.folder is not None
+    path = result.folder / "metrics.jsonl"
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(line, dict) and {"round", "bytes"} <= {*line} for line in lines):
+            raise ValueError("a line has no round or no bytes")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}; run it again in another folder") from None
+    return lines
 
 
 def compared(

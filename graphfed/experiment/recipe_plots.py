@@ -1,12 +1,23 @@
 """An item of a reproduction, as a table for a screen and drawn as SVG. Both read what reproduce.json has."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from graphfed.experiment import recipe_sensor_plots as sensor_plots
 from graphfed.experiment.progress import human_seconds
 from graphfed.experiment.recipe import PERCENT
+from graphfed.experiment.recipe_drawing import (
+    COLOURS,
+    axis_of,
+    difference_text,
+    figure_of,
+    figure_text,
+    name_of,
+    svg,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "draw_relative", "relative_table_of", "table_of"]
 
-#: Told apart by colour-blind readers too (Okabe and Ito).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 #: Points of percent that an axis of shares spans at least.
 LEAST_SPAN = 5.0
 
@@ -34,8 +43,7 @@ def table_of(paper: str, item: Mapping[str, Any], hints: Sequence[str]) -> "Tabl
         caption=escape("\n".join([*hints, f"printed: {item['source']}", *item["notes"]])),
         caption_justify="left",
     )
-    cells = {"runs": _runs_cells, "class_counts": _counts_cells, "workloads": _workloads_cells}
-    columns, lines = cells[item["kind"]](item)
+    columns, lines = CELLS[item["kind"]](item)
     _fill(table, columns, lines)
     return table
 
@@ -52,7 +60,7 @@ def relative_table_of(paper: str, item: Mapping[str, Any]) -> "Table":
     )
     columns = ["row", "compared with"]
     for metric in item["metrics"]:
-        group = f"{_name(item, metric)}: " if len(item["metrics"]) > 1 else ""
+        group = f"{name_of(item, metric)}: " if len(item["metrics"]) > 1 else ""
         columns += [f"{group}ours", f"{group}paper"]
     lines = []
     for row in item["rows"]:
@@ -81,7 +89,7 @@ def _runs_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     columns = ["row"]
     for metric in item["metrics"]:
         unit = " (%)" if metric in PERCENT else ""
-        group = f"{_name(item, metric)}: " if len(item["metrics"]) > 1 else ""
+        group = f"{name_of(item, metric)}: " if len(item["metrics"]) > 1 else ""
         columns.append(f"{group}ours{unit}")
         if metric in printed:
             columns += [f"{group}printed{unit}", f"{group}difference"]
@@ -89,10 +97,10 @@ def _runs_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     for row in item["rows"]:
         line = [row["label"]]
         for metric in item["metrics"]:
-            line.append(_figure(row["ours"][metric]))
+            line.append(figure_text(row["ours"][metric], metric))
             if metric in printed:
-                gap = row["difference"][metric]
-                line += [_figure(row["printed"][metric]), "-" if gap is None else f"{gap:+.2f}"]
+                line.append(figure_text(row["printed"][metric], metric))
+                line.append(difference_text(row["difference"][metric], metric))
         lines.append([*line, str(len(row["seeds"])), human_seconds(row["seconds"])])
     return [*columns, "runs", "seconds"], lines
 
@@ -124,6 +132,18 @@ def _workloads_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]
     return columns, lines
 
 
+def _curves_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    (metric,) = item["metrics"]
+    columns = ["row", f"{axis_of(item, metric, 'validation')}: best", "at round", "last", "rounds", "runs"]
+    lines = []
+    for row in item["rows"]:
+        last = {"mean": row["mean"][-1], "std": row["std"][-1]} if row["rounds"] else None
+        told = [figure_text(row["chosen"], metric), figure_text(row["best_round"], "best_round")]
+        rounds = str(row["rounds"][-1]) if row["rounds"] else "-"
+        lines.append([row["label"], *told, figure_text(last, metric), rounds, str(len(row["seeds"]))])
+    return columns, lines
+
+
 def _percent(told: Mapping[str, Any]) -> str:
     """``-12.30 ± 0.51 %``."""
     if told["mean"] is None:
@@ -131,22 +151,16 @@ def _percent(told: Mapping[str, Any]) -> str:
     return f"{told['mean']:+.2f}" + ("" if told["std"] is None else f" ± {told['std']:.2f}") + " %"
 
 
-def _figure(told: Mapping[str, Any] | None) -> str:
-    """``80.69 ± 0.65``."""
-    if told is None or told["mean"] is None:
-        return "-"
-    return f"{told['mean']:.2f}" + ("" if told["std"] is None else f" ± {told['std']:.2f}")
-
-
-def _name(item: Mapping[str, Any], metric: str) -> str:
-    name: str = item["called"].get(metric, metric.replace("_", " "))
-    return name
-
-
-def _axis(item: Mapping[str, Any], metric: str) -> str:
-    if "." in metric:  # a path into the result
-        return _name(item, metric)
-    return f"test {_name(item, metric)}{' (%)' if metric in PERCENT else ''}"
+#: The columns and the lines of a kind's table.
+CELLS: dict[str, Callable[[Mapping[str, Any]], tuple[list[str], list[list[str]]]]] = {
+    "runs": _runs_cells,
+    "curves": _curves_cells,
+    "class_counts": _counts_cells,
+    "workloads": _workloads_cells,
+    "visible_sensors": sensor_plots.visible_cells,
+    "histograms": sensor_plots.histograms_cells,
+    "operations": sensor_plots.operations_cells,
+}
 
 
 # ---- drawn -------------------------------------------------------------------------------------------------
@@ -154,37 +168,24 @@ def _axis(item: Mapping[str, Any], metric: str) -> str:
 
 def draw(item: Mapping[str, Any]) -> bytes:
     """SVG: of runs a panel for each metric with both figures of every row, or, where the rows are points, a
-    panel for each (panel, metric) with a line for each series; of class counts a panel for each row; of
-    workloads two for each panel: how many devices have which, and the largest against comparisons."""
-    if item["kind"] == "class_counts":
-        return _svg(item, _draw_counts)
-    if item["kind"] == "workloads":
-        return _svg(item, _draw_workloads)
-    return _svg(item, _draw_dots if item["x"] is None else _draw_lines)
+    panel for each (panel, metric) with a line for each series; of curves a line for each row; of class counts
+    a panel for each row; of workloads two for each panel: how many devices have which, and the largest
+    against comparisons; of sensors: `recipe_sensor_plots`."""
+    drawings = {
+        "runs": _draw_lines if item.get("x") is not None else _draw_dots,
+        "curves": _draw_curves,
+        "class_counts": _draw_counts,
+        "workloads": _draw_workloads,
+        "visible_sensors": sensor_plots.draw_visible,
+        "histograms": sensor_plots.draw_histograms,
+        "operations": sensor_plots.draw_operations,
+    }
+    return svg(item, drawings[item["kind"]])
 
 
 def draw_relative(item: Mapping[str, Any]) -> bytes:
     """SVG: a panel for each metric with both figures of every comparison between rows."""
-    return _svg(item, _draw_relative)
-
-
-def _svg(item: Mapping[str, Any], drawn: "Callable[[Mapping[str, Any]], Figure]") -> bytes:
-    import matplotlib as mpl
-
-    with mpl.rc_context({"svg.hashsalt": "graphfed", "svg.fonttype": "none"}):
-        figure = drawn(item)
-        figure.suptitle(item["title"], fontsize="medium")
-        image = io.BytesIO()
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    return image.getvalue()
-
-
-def _figure_of(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, Any]":
-    """An empty figure of so many panels, each so wide and high (inches), and its axes [rows, columns]."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width * columns, 0.9 + height * rows), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    return svg(item, _draw_relative)
 
 
 def _draw_dots(item: Mapping[str, Any]) -> "Figure":
@@ -192,7 +193,7 @@ def _draw_dots(item: Mapping[str, Any]) -> "Figure":
         (row["label"], {metric: (row["ours"][metric], row["printed"][metric]) for metric in item["metrics"]})
         for row in item["rows"]
     ]
-    axis = {metric: f"{_axis(item, metric)}: mean and deviation over runs" for metric in item["metrics"]}
+    axis = {metric: f"{axis_of(item, metric)}: mean and deviation over runs" for metric in item["metrics"]}
     return _dots(rows, axis)
 
 
@@ -205,14 +206,14 @@ def _draw_relative(item: Mapping[str, Any]) -> "Figure":
             }
             told = {metric: (there["ours"][metric], printed[metric]) for metric in item["metrics"]}
             rows.append((f"{row['label']}\nagainst {there['to']}", told))
-    axis = {metric: f"{_name(item, metric)}, relative difference (%)" for metric in item["metrics"]}
+    axis = {metric: f"{name_of(item, metric)}, relative difference (%)" for metric in item["metrics"]}
     return _dots(rows, axis)
 
 
 def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]) -> "Figure":
     """rows: a label, and by metric our figures and the printed ones; axis: a panel for each metric, and what
     it shows."""
-    figure, panels = _figure_of(1, len(axis), 7 if len(axis) == 1 else 5, 0.3 + 0.45 * len(rows))
+    figure, panels = figure_of(1, len(axis), 7 if len(axis) == 1 else 5, 0.3 + 0.45 * len(rows))
     for axes, (metric, shows) in zip(panels[0], axis.items(), strict=True):
         for which, (name, marker, colour, shift) in enumerate(
             (("ours", "o", COLOURS[0], -0.14), ("printed", "s", COLOURS[1], 0.14))
@@ -234,7 +235,7 @@ def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]
 
 
 def _draw_workloads(item: Mapping[str, Any]) -> "Figure":
-    figure, grid = _figure_of(len(item["panels"]), 2, 5.2, 3.2)
+    figure, grid = figure_of(len(item["panels"]), 2, 5.2, 3.2)
     series = list(dict.fromkeys(row["series"] for row in item["rows"]))
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(series)}
     for (shares, costs), panel in zip(grid, item["panels"], strict=True):
@@ -267,7 +268,7 @@ def _draw_lines(item: Mapping[str, Any]) -> "Figure":
 
     series = list(dict.fromkeys(row["series"] for row in item["rows"]))
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(series)}
-    figure, grid = _figure_of(len(item["panels"]), len(item["metrics"]), 4.6, 2.9)
+    figure, grid = figure_of(len(item["panels"]), len(item["metrics"]), 4.6, 2.9)
     printed = False
     for line, panel in zip(grid, item["panels"], strict=True):
         for axes, metric in zip(line, item["metrics"], strict=True):
@@ -279,7 +280,7 @@ def _draw_lines(item: Mapping[str, Any]) -> "Figure":
                 _line(axes, there, color=colour, linestyle="--", marker="s", markerfacecolor="white")
                 printed = printed or bool(_known(there))
             axes.set_xlabel(item["x"])
-            axes.set_ylabel(_axis(item, metric))
+            axes.set_ylabel(axis_of(item, metric))
             _widen(axes, LEAST_SPAN if metric in PERCENT else 0)
             axes.set_title(panel, fontsize="medium")
             ticks = sorted({row["x"] for row in here})
@@ -320,11 +321,32 @@ def _known(points: Sequence[tuple[float, Mapping[str, Any] | None]]) -> list[tup
     return [(x, figures) for x, figures in points if figures is not None and figures["mean"] is not None]
 
 
+def _draw_curves(item: Mapping[str, Any]) -> "Figure":
+    """The mean over runs, in a band of its deviation; a dot where the runs were best."""
+    (metric,) = item["metrics"]
+    figure, grid = figure_of(1, 1, 7, 3.8)
+    axes = grid[0, 0]
+    for n, row in enumerate(item["rows"]):
+        style = {"color": COLOURS[n % len(COLOURS)], "linestyle": "-" if n < len(COLOURS) else "--"}
+        mean = np.array(row["mean"], dtype=float)
+        std = np.array([told or 0.0 for told in row["std"]])
+        axes.plot(row["rounds"], mean, label=row["label"], marker="." if len(mean) == 1 else None, **style)
+        axes.fill_between(row["rounds"], mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0)
+        if row["best_round"]["mean"] is not None and row["chosen"]["mean"] is not None:
+            axes.plot(row["best_round"]["mean"], row["chosen"]["mean"], "o", color=style["color"])
+    axes.set_xlabel("round")
+    axes.set_ylabel(axis_of(item, metric, "validation"))
+    axes.grid(alpha=0.3)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+    return figure
+
+
 def _draw_counts(item: Mapping[str, Any]) -> "Figure":
     """For each class the share of its vertices at each holder, of those in train, val or test."""
     rows = item["rows"]
     columns = min(3, len(rows))
-    figure, grid = _figure_of(-(-len(rows) // columns), columns, max(3.4, 12 / columns), 2.7)
+    figure, grid = figure_of(-(-len(rows) // columns), columns, max(3.4, 12 / columns), 2.7)
     panels = list(grid.flat)
     for axes, row in zip(panels, rows, strict=False):
         counts, printed = row["counts"]["split"], row["printed"]

@@ -28,6 +28,7 @@ from graphfed.data.graph import Graph
 from graphfed.data.overview import site_names
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
+from graphfed.experiment import recipe_sensors
 from graphfed.experiment.config import RunConfig, make_config
 from graphfed.experiment.graph_inputs import GraphInputs
 from graphfed.experiment.inputs import Inputs
@@ -35,6 +36,7 @@ from graphfed.experiment.jobs import Run, check_jobs, run_all
 from graphfed.experiment.plan import InputCache, chosen_seeds, run_name, statistic
 from graphfed.experiment.progress import human_seconds
 from graphfed.experiment.recipe import PERCENT, Item, Recipe, RecipeRow, read_recipe
+from graphfed.experiment.recipe_curves import curve_of
 from graphfed.experiment.recipe_figures import compared, metric_of
 from graphfed.experiment.recipe_plots import draw, draw_relative, relative_table_of, table_of
 from graphfed.experiment.reopen import read_manifest
@@ -52,11 +54,14 @@ __all__ = ["Reproduction", "class_counts", "reproduce", "resume_reproduction"]
 TRIAL_ROUNDS = 2
 #: Runs of so few rounds are not timed each: two rounds and a set-up are a good part of them.
 SHORT_ROUNDS = 20
+#: Settings by which short runs of a method differ too much to be told alike.
+SIZES = ("backbone", "hidden", "layers", "every", "local_epochs", "server_rounds")
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found. items: item, kind, title, source, notes, plot, and by kind
+    """What was found. items: item, kind, title, source, notes, plot, data (the data set, where there
+    is a choice), and by kind
 
     "runs": metrics, called (words for some of these), x (what the axis shows, None where the rows are no
     points of lines), panels, relative_plot (None where no row is compared with another), and rows: label,
@@ -64,6 +69,11 @@ class Reproduction:
     folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in the
     paper's unit; the last two are None where nothing was printed; relative: for each row that it is compared
     with to (its label) and by metric ours {mean, std, values} and printed, in percent of that row's figure.
+
+    "curves": metrics (one), called, and rows: label, method, seeds, folders and what `recipe_curves.curve_of`
+    gives.
+
+    "visible_sensors", "histograms", "operations": rows, which `recipe_sensors` makes.
 
     "class_counts": rows: label, seed, holders, classes, counts {all, split}, in a list [class] for each
     holder, totals {all, split}, one for each holder, and printed, which is None or such totals; split: of the
@@ -103,6 +113,7 @@ def reproduce(
     paper: str,
     item: str | None = None,
     *,
+    data: str | None = None,
     quick: bool = False,
     seeds: Iterable[int] | None = None,
     jobs: int = 1,
@@ -114,7 +125,8 @@ def reproduce(
 ) -> Reproduction:
     """Run the recipe of a paper (a name of `recipe_names()`, or the path of a YAML file).
 
-    item: one table or figure, None for all. quick: the recipe's short version. seeds: of every row, in place
+    item: one table or figure, None for all. data: with which of the data sets that the recipe names for it;
+    None: the first. quick: the recipe's short version. seeds: of every row, in place
     of the recipe's. jobs: how many runs at a time, each in a process of its own; the figures are the same.
     out: the folder; None for ``runs/reproduce-<paper>`` (with -quick). Where it is there, what has ended in
     it is read and the rest goes on. tell: is told the predicted cost before the first run.
@@ -123,7 +135,7 @@ def reproduce(
     is missing (which files, and where to get them) and a folder of something else; what `run` raises
     otherwise."""
     recipe = read_recipe(paper)
-    items = [entry.quick() if quick else entry for entry in _chosen(recipe, item)]
+    items = [entry.quick() if quick else entry for entry in _chosen(recipe, item, data)]
     if seeds is not None:
         chosen = chosen_seeds(seeds)
         items, seeds = [entry.with_seeds(chosen) for entry in items], chosen
@@ -132,7 +144,7 @@ def reproduce(
     default = f"runs/reproduce-{Path(paper).stem}{'-quick' if quick else ''}"
     folder = Path(default if out is None else out)
     rows = _rows(items, folder, data_dir)
-    asked = {"paper": paper, "quick": quick, "item": item, "seeds": seeds, "jobs": jobs}
+    asked = {"paper": paper, "quick": quick, "item": item, "data": data, "seeds": seeds, "jobs": jobs}
     there = (folder / "manifest.json").exists()
     manifest = read_manifest(folder) if there else {"command": command, "started": now()}
     if there:
@@ -145,7 +157,9 @@ def reproduce(
     with files.open_folder(folder, resume=there, keep=_has_runs):
         cache = InputCache()
         counted = {
-            entry.name: _counted(entry, cache, data_dir) for entry in items if entry.kind == "class_counts"
+            entry.name: _without_runs(entry, cache, data_dir)
+            for entry in items
+            if entry.kind in ("class_counts", *recipe_sensors.KINDS)
         }
         runs = _missing_runs(rows, cache)
         tell(_cost(runs, sum(not balance.ended for balance in balances), jobs))
@@ -194,6 +208,7 @@ def resume_reproduction(
     return reproduce(
         paper,
         item,
+        data=asked.get("data"),
         quick=quick,
         seeds=asked.get("seeds"),
         jobs=asked.get("jobs", 1),
@@ -206,14 +221,26 @@ def resume_reproduction(
 # ---- before the first run ----------------------------------------------------------------------------------
 
 
-def _chosen(recipe: Recipe, item: str | None) -> list[Item]:
-    if item is None:
-        return list(recipe.items.values())
-    if item not in recipe.items:
-        raise InputError(
-            f"the recipe {recipe.paper} has no item {shown(item)}; {did_you_mean(item, recipe.items)}"
-        )
-    return [recipe.items[item]]
+def _chosen(recipe: Recipe, item: str | None, data: str | None) -> list[Item]:
+    """One item or all, each with one data set, where it has a choice."""
+    entries = list(recipe.items.values())
+    if item is not None:
+        if item not in recipe.items:
+            raise InputError(
+                f"the recipe {recipe.paper} has no item {shown(item)}; {did_you_mean(item, recipe.items)}"
+            )
+        if data is None:
+            return [recipe.items[item]]
+        entries = [entry for entry in entries if entry.base == recipe.items[item].base]
+    if data is None:
+        return [entry for entry in entries if entry.name == entry.base]
+    chosen = [entry for entry in entries if entry.of_data == data]
+    if not chosen:
+        of = recipe.paper if item is None else f"{recipe.paper}/{recipe.items[item].base}"
+        known = dict.fromkeys(entry.of_data for entry in entries if entry.of_data is not None)
+        hint = did_you_mean(data, known) if known else "it has no choice of data; leave --data out"
+        raise InputError(f"the recipe has no data set {shown(data)} for {of}; {hint}")
+    return chosen
 
 
 def _require_data(recipe: Recipe, items: Sequence[Item], data_dir: str | Path | None) -> None:
@@ -248,7 +275,7 @@ def _rows(items: Sequence[Item], folder: Path, data_dir: str | Path | None) -> l
     """The rows to run; those that several items show are there once."""
     rows: dict[tuple[str, str], _Row] = {}
     for item in items:
-        for row in item.rows if item.kind == "runs" else ():
+        for row in item.rows if item.has_runs else ():
             configs = {seed: _config(row, seed, data_dir) for seed in row.seeds}
             key = item.runs_in, row.label
             rows.setdefault(key, _Row(row.label, configs, folder / item.runs_in, {}))
@@ -318,7 +345,8 @@ def _work(config: RunConfig) -> str:
     no counts, as epsilon; or they are so short that to time them apart would take as long as they do."""
     told = files.plain(config.to_json())
     if config.training.rounds <= SHORT_ROUNDS:
-        return json.dumps([told["method"], told["data"], told["task"], told["training"]["backbone"]])
+        sizes = [told["training"].get(key) for key in SIZES]
+        return json.dumps([told["method"], told["data"], told["task"], *sizes])
     return json.dumps(_without_fractions(told), sort_keys=True)
 
 
@@ -421,9 +449,13 @@ def _found(item: Item, counted: list[dict[str, Any]] | None, folder: Path) -> di
         "source": item.source,
         "notes": item.notes,
         "plot": f"{item.name}.svg",
+        "data": item.of_data,
     }
     if counted is not None:
         return {**about, **({"panels": item.panels} if item.panels else {}), "rows": counted}
+    if item.kind == "curves":
+        shown_of = {"metrics": item.metrics, "called": item.called}
+        return {**about, **shown_of, "rows": [_found_curve(row, item, folder) for row in item.rows]}
     rows = {row.label: _found_row(row, item, folder) for row in item.rows}
     for row in item.rows:
         rows[row.label]["relative"] = compared(row, rows, item.metrics)
@@ -438,13 +470,29 @@ def _found(item: Item, counted: list[dict[str, Any]] | None, folder: Path) -> di
     }
 
 
-def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
+def _runs_of(asked: RecipeRow, item: Item, folder: Path) -> tuple[list[Path], list[Result]]:
     places = [Path(item.runs_in) / run_name(asked.label, seed) for seed in asked.seeds]
-    results = [Result.read(folder / place) for place in places]
+    return places, [Result.read(folder / place) for place in places]
+
+
+def _found_curve(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
+    places, results = _runs_of(asked, item, folder)
+    (metric,) = item.metrics
+    return {
+        "label": asked.label,
+        "method": results[0].method,
+        "seeds": [result.seed for result in results],
+        **curve_of(metric, results),
+        "folders": [str(place) for place in places],
+    }
+
+
+def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
+    places, results = _runs_of(asked, item, folder)
     _check_metrics(item.name, item.metrics, results[0])
     ours, printed, difference = {}, {}, {}
     for metric in item.metrics:
-        scale = 100 if metric in PERCENT else 1
+        scale = 100 if metric in PERCENT else 1 / item.divided_by.get(metric, 1)
         values = [metric_of(result, metric) for result in results]
         ours[metric] = statistic([None if value is None else scale * value for value in values])
         there, mean = asked.printed.get(metric), ours[metric]["mean"]
@@ -467,11 +515,17 @@ def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
     }
 
 
-def _counted(item: Item, cache: InputCache, data_dir: str | Path | None) -> list[dict[str, Any]]:
+def _without_runs(item: Item, cache: InputCache, data_dir: str | Path | None) -> list[dict[str, Any]]:
+    """The rows of an item that needs data and configs only."""
+    configs = {row.label: _config(row, row.seeds[0], data_dir) for row in item.rows}
+    return {"class_counts": _counted, **recipe_sensors.KINDS}[item.kind](item, configs, cache)
+
+
+def _counted(item: Item, configs: Mapping[str, RunConfig], cache: InputCache) -> list[dict[str, Any]]:
     """The rows of an item of the kind class_counts."""
     rows = []
     for row in item.rows:
-        config = _config(row, row.seeds[0], data_dir)
+        config = configs[row.label]
         inputs = cache.get(config)
         assert isinstance(inputs, GraphInputs)  # of `isolated`
         sites, split = inputs.partition.num_sites, inputs.split

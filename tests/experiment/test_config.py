@@ -325,7 +325,7 @@ def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
         (b"\nseed: " + b"9" * 5001, "line 2: this value cannot be read"),
         (b"seed: 0x" + b"f" * 5001, None),
         (b"set: {lr: 0x" + b"f" * 5001 + b"}", None),
-        (b"set: " + b"[" * 3000 + b"]" * 3000, "line 1: more than 10 levels"),
+        (b"set: " + b"[" * 3000 + b"]" * 3000, "line 1: more than 12 levels"),
         (BOMB, "line 1: anchors and aliases (& and *) are not read"),
         (b"clients: *a\n", "line 1: anchors and aliases"),
         (b"clients: 3\nrounds: 1\nclients: 4\n", "line 3: 'clients' is given twice"),

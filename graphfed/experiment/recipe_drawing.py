@@ -1,0 +1,69 @@
+"""What tables and drawings of a reproduction's items have in common."""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from graphfed.experiment.recipe import PERCENT
+from graphfed.experiment.recipe_figures import OF_RUN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "axis_of", "difference_text", "figure_of", "figure_text", "name_of", "svg"]
+
+#: Told apart by colour-blind readers too (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+
+
+def name_of(item: Mapping[str, Any], metric: str) -> str:
+    """A metric in the words of the item."""
+    name: str = item["called"].get(metric, metric.replace("_", " "))
+    return name
+
+
+def axis_of(item: Mapping[str, Any], metric: str, part: str = "test") -> str:
+    """What an axis shows, with the part of the data that the metric is of."""
+    if "." in metric or metric in OF_RUN:
+        return name_of(item, metric)
+    return f"{part} {name_of(item, metric)}{' (%)' if metric in PERCENT else ''}"
+
+
+def figure_text(told: Mapping[str, Any] | None, metric: str) -> str:
+    """``80.69 ± 0.65`` of a share in percent, else ``11.487 ± 0.021``; a whole number as it is."""
+    if told is None or told["mean"] is None:
+        return "-"
+    decimals = _decimals(told["mean"], metric) if told["std"] is None else _decimals(0.5, metric)
+    text = f"{told['mean']:.{decimals}f}"
+    return text if told["std"] is None else f"{text} ± {told['std']:.{decimals}f}"
+
+
+def difference_text(gap: float | None, metric: str) -> str:
+    """``+0.12``."""
+    return "-" if gap is None else f"{gap:+.{_decimals(gap, metric)}f}"
+
+
+def _decimals(value: float, metric: str) -> int:
+    if metric in PERCENT:
+        return 2
+    return 0 if float(value).is_integer() else 3
+
+
+def svg(item: Mapping[str, Any], drawn: "Callable[[Mapping[str, Any]], Figure]") -> bytes:
+    """The drawing of an item under its title, the same bytes every time."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.hashsalt": "graphfed", "svg.fonttype": "none"}):
+        figure = drawn(item)
+        figure.suptitle(item["title"], fontsize="medium")
+        image = io.BytesIO()
+        figure.savefig(image, format="svg", metadata={"Date": None})
+    return image.getvalue()
+
+
+def figure_of(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, Any]":
+    """An empty figure of so many panels, each so wide and high (inches), and its axes [rows, columns]."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, 0.9 + height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
