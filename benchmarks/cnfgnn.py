@@ -3,6 +3,8 @@ share of what plain products of the same shapes reach, and beside a loop over cl
 
     client step    encode 12 steps, decode 12, mean squared error, gradients of all weights; 128 windows
     server step    the graph network on 207 vertices and 1722 edges, gradients of its weights and its input
+    whole round    a round of the method on 128 windows of a generated road network: sensors' training, their
+                   average, encodings, the server's training in batches of 48, embeddings; no evaluation
 
 A peak is the best rate of plain products of the shapes that the step's products have: forward, and back to
 the left factor and the right one, of all rows at once. GFLOP/s count two operations for each multiplication
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +31,19 @@ import torch
 from measure import add_common_options, assert_equal, finish, float64, load_average, ratio, summary
 from torch import Tensor
 
+from graphfed.data.datasets import load
+from graphfed.data.sensors import Sensors
+from graphfed.data.windows import make_time_split
+from graphfed.federation import CLIENTS, SERVER
+from graphfed.federation.series import SensorData, make_network, make_series
+from graphfed.methods.base import Task
+from graphfed.methods.cnfgnn import METHOD as CNFGNN
+from graphfed.methods.tasks import FORECASTING
 from graphfed.nn import graph_network, gru
 from graphfed.nn.edges import Edges, make_edges
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.precision import has_fast_bfloat16
+from graphfed.runtime.local import stacked
 
 STEPS = 12
 FORECASTER = Forecaster()
@@ -346,12 +358,51 @@ def server_step(windows: int, repeats: int, vertices: int = 207, edges: int = 17
     }
 
 
+class Rounds:
+    """The method on `sensors` of a generated road network, with as many training windows as asked."""
+
+    def __init__(self, sensors: int, windows: int, precision: str) -> None:
+        whole = load("roads", sensors=sensors, weeks=1)
+        assert isinstance(whole, Sensors)
+        # Of all windows 70 % are trained on.
+        steps = slice(0, round(windows / 0.7) + 2 * STEPS - 1)
+        cut = replace(whole, readings=whole.readings[steps], missing=whole.missing[steps])
+        split = make_time_split(cut, "default", STEPS, STEPS)
+        assert split.train == windows, (split.train, windows)
+        self.edges = cut.adjacency.nnz
+        self.config = CNFGNN.config(**CNFGNN.settings(), precision=precision)
+        self.fed = stacked(sensors)
+        series = self.fed.locate(CLIENTS, "series", [make_series(cut, split, range(sensors))])
+        data = SensorData(series, self.fed.locate(SERVER, "network", [make_network(cut, split)]))
+        self.state = CNFGNN.setup(self.fed, data, Task(1, 0, FORECASTING), self.config)
+        self.number = 0
+
+    def step(self) -> None:
+        self.number += 1
+        self.state = CNFGNN.round(self.fed, self.state, self.config, self.number)
+
+
+def whole_rounds(sensors: int, windows: int, repeats: int) -> dict[str, Any]:
+    """Seconds of a round of the method, after one to warm up."""
+    runs = {precision: Rounds(sensors, windows, precision) for precision in precisions()}
+    times = in_turns({precision: run.step for precision, run in runs.items()}, repeats)
+    edges = next(iter(runs.values())).edges
+    seconds = {name: summary([s for repeat in each for s in repeat]) for name, each in times.items()}
+    return {"edges": edges, "seconds": seconds}
+
+
 def peak_mb() -> float:
     """This program's own peak (a child's ru_maxrss begins at that of the process that started it)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     raise SystemExit("error: /proc/self/status has no VmHWM; memory is measured on Linux only")
+
+
+def memory_of_a_round(sensors: int, windows: int) -> None:
+    """The process's own peak over a whole round, in MB; printed."""
+    Rounds(sensors, windows, "float32").step()
+    print(peak_mb())
 
 
 def memory(clients: int, windows: int, few: bool) -> None:
@@ -372,6 +423,9 @@ def memory_by_clients(counts: Sequence[int], windows: int) -> list[dict[str, Any
             command = [sys.executable, __file__, "--memory", str(count), str(windows), str(int(few))]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             row[f"{way}, MB"] = round(float(done.stdout))
+        command = [sys.executable, __file__, "--memory-of-a-round", str(count), str(windows)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        row["a whole round, whole process, MB"] = round(float(done.stdout))
         print(row, file=sys.stderr)
         rows.append(row)
     return rows
@@ -381,10 +435,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_common_options(parser, "cnfgnn")
     parser.add_argument("--memory", nargs=3, type=int, help=argparse.SUPPRESS)  # one measurement of a process
+    parser.add_argument("--memory-of-a-round", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     if options.memory:
         return memory(options.memory[0], options.memory[1], bool(options.memory[2]))
+    if options.memory_of_a_round:
+        return memory_of_a_round(*options.memory_of_a_round)
     if int(os.environ.get("OMP_NUM_THREADS", options.threads)) < options.threads:
         sys.exit(f"error: OMP_NUM_THREADS is below --threads={options.threads}; unset it")
     began, load_before = time.perf_counter(), load_average()
@@ -396,7 +453,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "windows": windows,
         "client_step": client_step(clients, windows, repeats),
         "server_step": server_step(windows, repeats, *((12, 40) if options.tiny else ())),
-        "memory": memory_by_clients((6, 12) if options.tiny else (207, 325, 2000), 8 if options.tiny else 32),
+        "whole_round": whole_rounds(clients, 14 if options.tiny else windows, repeats),
+        "memory": memory_by_clients(
+            (6, 12) if options.tiny else (207, 325, 2000), 14 if options.tiny else 32
+        ),
     }
     finish(options.out, began, load_before, content)
 

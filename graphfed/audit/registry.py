@@ -17,6 +17,7 @@ CHECKS: dict[str, str] = {
     "split_features": "graphfed.audit.split_features",
     "split_labels": "graphfed.audit.split_labels",
     "lumos_features": "graphfed.audit.lumos_features",
+    "cnfgnn_inputs": "graphfed.audit.cnfgnn_inputs",
 }
 
 

@@ -46,6 +46,8 @@ SETTINGS = (
     "accounting", "decode", "rescale", "pad_bins", "feature_mean", "virtual_nodes", "trainer", "negatives",
     "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance", "comparison",
     "compare_again", "degree_bits", "lags", "horizon", "every", "missing",
+    "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
+    "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",

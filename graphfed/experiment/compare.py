@@ -130,11 +130,12 @@ class Comparison:
             caption=escape(self._caption()),
             caption_justify="left",
         )
-        # Only labels are broken where the screen is narrow: numbers stay whole.
-        table.add_column("method", overflow="fold")
         metrics, error = table_metrics(self.task, self.rows), TASKS[self.task].error
+        # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
+        # have their deviation below them.
+        table.add_column("method", overflow="fold", min_width=6 if error else None)
         for metric in metrics:
-            table.add_column(metric.replace("_", " "), justify="right", no_wrap=True)
+            table.add_column(metric.replace("_", " "), justify="right", no_wrap=not error)
         pooled = any(row["test_pooled"] for row in self.rows)
         if pooled:
             table.add_column("pooled", justify="right", no_wrap=True)
@@ -415,7 +416,9 @@ def _plan(
         # One for all rows: that of the first method which asks for one of its own.
         dealt = [default_partition(get_method(name), options["data"]) for name in names]
         options["partition"] = next((name for name in dealt if name != Method.partition), dealt[0])
-    added = tuple(name for name in REFERENCES.get(task, ()) if name not in names)
+    added = tuple(
+        name for name in REFERENCES.get(task, ()) if name not in names and _is_for(name, options.get("split"))
+    )
     asked += [{"method": name, "label": name, "settings": {}} for name in added]
     shared = _shared_settings(_settings(settings), [row["method"] for row in asked], options)
     rows: list[Row] = []
@@ -432,6 +435,11 @@ def _plan(
             )
         rows.append(Row(row["label"], configs))
     return rows, added
+
+
+def _is_for(reference: str, split: Any) -> bool:
+    """Sensors that training does not see have no model of their own."""
+    return not (str(split).startswith("inductive") and get_method(reference).personal)
 
 
 def _common_task(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:

@@ -152,9 +152,9 @@ SYNONYMS: dict[str, str] = {
         "hidden": "hidden_dim hidden_channels hidden_size hidden_units num_hidden n_hidden width dim",
         "layers": "num_layers n_layers depth num_gnn_layers",
         "dropout": "dropout_rate dropout_p drop p_dropout",
-        "backbone": "model arch architecture gnn network conv",
+        "backbone": "model arch architecture gnn conv",
         "heads": "num_heads n_heads attention_heads",
-        "local_steps": "local_epochs local_iterations num_local_epochs local_epoch inner_steps",
+        "local_steps": "local_iterations num_local_epochs local_epoch inner_steps",
         "fraction": "client_fraction participation sample_fraction participation_rate frac",
         "optimizer": "optim opt optimiser",
         "patience": "early_stopping early_stop",
@@ -217,9 +217,9 @@ def unknown_setting(key: Any, known: Iterable[str]) -> str:
     plain = name.lower().replace("-", "_")
     if plain != name and plain in known:
         return f"did you mean {plain!r}?"
-    if plain in _BATCHES:
+    if plain in _BATCHES and "batch" not in known:
         return "there are no batches: every local step uses a client's whole graph (see local_steps)"
-    meant = SYNONYMS.get(plain)
+    meant = "batch" if plain in _BATCHES else SYNONYMS.get(plain)
     if meant in known:
         return f"did you mean {meant!r}?"
     if plain in OPTION_WORDS:

@@ -298,9 +298,10 @@ class Ledger:
         }
 
     def statement(self) -> dict[str, Any]:
-        """What left the clients, by protection: the `privacy` object of result.json."""
+        """What left the clients, by protection: the `privacy` object of result.json. In the order of the
+        file, which a run that is resumed has too."""
         left: dict[str, dict[str, Any]] = {}
-        for e in self.entries:
+        for e in self._in_order():
             if e.direction == DOWN:
                 continue
             here = left.setdefault(e.protection, {"bytes": 0, "transfers": []})
@@ -312,8 +313,15 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
         name, so that ledgers of separate processes put together read as one."""
-        entries = sorted(self._entries.items(), key=lambda item: (PHASES.index(item[0][0]), *item[0][1:]))
-        return {"num_clients": self.num_clients, "entries": [entry.to_json() for _, entry in entries]}
+        return {
+            "num_clients": self.num_clients,
+            "entries": [entry.to_json() for entry in self._in_order()],
+        }
+
+    def _in_order(self) -> "list[Entry]":
+        """The entries by phase and name."""
+        items = sorted(self._entries.items(), key=lambda item: (PHASES.index(item[0][0]), *item[0][1:]))
+        return [entry for _, entry in items]
 
     @staticmethod
     def from_json(content: dict[str, Any]) -> "Ledger":

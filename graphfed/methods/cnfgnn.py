@@ -124,7 +124,7 @@ class CNFGNNConfig(NeuralConfig):
         description="largest 2-norm of an encoding that leaves a site, with noise on it (none: as it is)",
     )
     noise_multiplier: float = Field(
-        default=1.0,
+        default=5.0,
         gt=0,
         allow_inf_nan=False,
         description="deviation of the noise on clipped encodings, over twice the clip",
@@ -165,7 +165,8 @@ def releases(config: CNFGNNConfig) -> int:
 
 
 def epsilon_of(config: CNFGNNConfig) -> float:
-    """Of all encodings of a run together, between any two values of one reading of one sensor."""
+    """Of all encodings of a run together, between any two values of one reading of one sensor, given the
+    common scale and the weights of every round: these cross too, without noise, and depend on the reading."""
     return composed_gaussian_epsilon(config.noise_multiplier, config.delta, releases(config))
 
 
@@ -423,6 +424,12 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         raise InputError(
             f"strategy={config.strategy} gives every sensor weights of its own, and sensors that training "
             "does not see have none to forecast with; use strategy=at_fedavg, or another split"
+        )
+    if config.clip is not None:
+        fed.tell(
+            f"encodings cross clipped and noised: epsilon {epsilon_of(config):.4g} (delta {config.delta:g}) "
+            f"for one reading over {config.rounds} rounds; weights, statistics and gradients cross beside "
+            "them without noise"
         )
     split = common_split(fed, data.network)
     edges = fed.server.run(graph_of, data.network, absent(fed))

@@ -27,7 +27,7 @@ from graphfed.methods.tasks import TASKS
         ({"method": None}, "no method was named"),
         ({"method": 3}, "method=3"),
         ({"data": "coraa"}, "unknown data set 'coraa'; did you mean 'cora'"),
-        ({"data": "roads"}, "'roads' is for forecasting; last_value, "),
+        ({"data": "roads"}, "'roads' is for forecasting; cnfgnn, "),
         (
             {"partition": "sensors"},
             "'sensors' deals readings, a sensor to each client, and 'digits'",
@@ -228,8 +228,8 @@ def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(metho
     own = set(default) - {field.name for field in dataclasses.fields(TrainingConfig)}
     assert own.isdisjoint(make_config(method).recipe())
     for key in own:
-        if isinstance(default[key], str):
-            (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
+        (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
+        if setting.choices:
             other = next(name for name in setting.choices if name != default[key])
         elif isinstance(default[key], bool):
             other = not default[key]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,7 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
         ({"settings": {"data.sensor": 7}}, "last_value has no setting 'data.sensor'"),
         ({"settings": {"seq_len": 7}}, "did you mean 'lags'"),
         ({"settings": {"pred_len": 7}}, "did you mean 'horizon'"),
+        ({"method": "cnfgnn", "settings": {"bs": 7}}, "did you mean 'batch'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(options: dict[str, Any], told: str) -> None:
@@ -191,3 +193,86 @@ def test_placements_agree() -> None:
     one, other = run(), run(placement="one-at-a-time")
     assert one.test == pytest.approx(other.test, rel=1e-12)
     assert one.bytes == other.bytes
+
+
+def test_separate_processes_give_what_one_process_gives(tmp_path: Path) -> None:
+    options = {"settings": {"every": 60, "lags": 4, "horizon": 3, "hidden": 4}, "rounds": 2}
+    apart = run(tmp_path / "apart", "cnfgnn", runtime="processes", sites=2, **options)
+    here = run(tmp_path / "here", "cnfgnn", **options)
+    assert apart.test == pytest.approx(here.test, rel=1e-4)
+    assert (apart.bytes["by_transfer"], apart.hashes) == (here.bytes["by_transfer"], here.hashes)
+    tables = [pq.read_table(tmp_path / name / "predictions.parquet") for name in ("apart", "here")]
+    assert tables[0].schema == tables[1].schema
+    for name in tables[0].column_names:
+        mine, theirs = (table[name].to_numpy() for table in tables)
+        if name.startswith("forecast"):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-3)
+        else:
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_forecaster_is_not_deployed_yet() -> None:
+    with pytest.raises(InputError, match="last_value cannot be deployed yet"):
+        graphfed.deploy("last_value", kit="kits/coordinator")
+
+
+def test_a_comparison_has_references_and_the_smallest_error_is_no_percentage() -> None:
+    settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
+    found = graphfed.compare(["gru_fedavg"], seeds=(0, 1), rounds=2, settings=settings, out=False)
+    assert [row["label"] for row in found.rows] == ["gru_fedavg", "gru_central", "gru_local", "last_value"]
+    assert [row["rounds"] for row in found.rows] == [[2, 2], [2, 2], [2, 2], [1, 1]]
+    text = str(found)
+    for column in ("rmse", "mae", "mape", "rmse as read"):
+        assert column in text
+    assert "mae as read" not in text
+    told = found.rows[0]["test"]["rmse"]
+    decimals = 3 - int(np.floor(np.log10(told["mean"])))
+    # On 80 columns the deviation may stand below the mean.
+    for number in (told["mean"], told["std"]):
+        assert re.search(rf"(?<!\d){number:.{decimals}f}(?!\d)", text)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert text.splitlines()[1].endswith("┓"), "no column is cut off"
+    assert "last_value: rounds" not in text
+    whole = dataclasses.replace(load("roads", sensors=6, weeks=1), missing=np.zeros((2016, 6), dtype=bool))
+    complete = graphfed.compare(
+        ["last_value"],
+        data=whole,
+        seeds=(0,),
+        rounds=1,
+        out=False,
+        settings={"every": 60, "lags": 4, "horizon": 3, "hidden": 4},
+    )
+    assert "as read" not in str(complete), "nothing is missing"
+
+
+def test_sensors_without_a_model_of_their_own_are_no_reference_for_unseen_ones() -> None:
+    settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
+    found = graphfed.compare(
+        ["gru_fedavg"], seeds=(0,), rounds=1, split="inductive:0.5", settings=settings, out=False
+    )
+    assert [row["label"] for row in found.rows] == ["gru_fedavg", "gru_central", "last_value"]
+
+
+def test_a_sweep_chooses_the_smallest_error() -> None:
+    settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
+    found = graphfed.sweep(
+        "gru_fedavg", grid={"lr": [1e-7, 0.05]}, seeds=(0,), rounds=3, settings=settings, out=False
+    )
+    errors = [trial["val"]["rmse"]["mean"] for trial in found.trials]
+    assert found.metric == "rmse"
+    assert found.chosen["trial"] == 1 + int(np.argmin(errors))
+    assert next(iter(found.ranked()))["trial"] == found.chosen["trial"]
+    assert errors[0] != errors[1]
+    with pytest.raises(InputError, match="horizon changes what is trained on"):
+        graphfed.sweep("gru_fedavg", grid={"horizon": [1, 2]}, out=False)
+
+
+def test_a_search_of_settings_looks_for_the_smallest_error() -> None:
+    pytest.importorskip("optuna", reason="searches need the extra sweep")
+    settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
+    found = graphfed.sweep(
+        "gru_fedavg", ranges={"lr": (1e-7, 0.1, "log")}, trials=3, seeds=(0,), rounds=2, settings=settings,
+        out=False,
+    )  # fmt: skip
+    errors = [trial["val"]["rmse"]["mean"] for trial in found.trials]
+    assert found.chosen["val"]["rmse"]["mean"] == min(errors)

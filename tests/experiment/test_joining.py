@@ -4,20 +4,26 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphfed.data.datasets import load
 from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
+from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.experiment import deployed
 from graphfed.experiment.deployed import _accepted, _agree, _data_digest
+from graphfed.experiment.place_data import agree_on_graphs, agree_on_sensors, graph_arrays, schema_of
 from graphfed.experiment.schema import Schema
 from graphfed.experiment.site_data import SiteData
 from graphfed.federation.cohort import make_cohort
+from graphfed.federation.series import Network
 from graphfed.methods.registry import METHODS
+from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
 
 SITES = ("north", "south")
@@ -40,7 +46,7 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
 
 
 def agree(told: list[dict[str, Any]], mine: tuple[int, ...] = ()) -> dict[str, Any]:
-    return _agree(told, SITES, (1, 1), "c", mine)
+    return _agree(told, SITES, (1, 1), "c", mine, agree_on_graphs, None)
 
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
@@ -72,6 +78,22 @@ def test_what_does_not_go_together_is_named(changed: dict[str, Any], told: str) 
     with pytest.raises(InputError) as refusal:
         agree(reports(**changed))
     assert told in str(refusal.value)
+
+
+def test_readings_that_do_not_go_together_are_named() -> None:
+    split = TimeSplit("time", 4, 3, 1, 10, 2, 4, np.ones(2, dtype=bool))
+    edges = make_edges(sp.identity(2, format="csr", dtype=np.float32))
+    network = Network(edges, 0, 5, split)
+    said = schema_of(network, 22).to_json()
+    assert agree_on_sensors({"north": said, "south": dict(said)}, network) == {"owners_known": True}
+    for key, value in {"steps": 21, "first_minute": 5, "lags": 3, "test": 5}.items():
+        with pytest.raises(InputError, match=f"{key} is {value} at south and .* elsewhere"):
+            agree_on_sensors({"north": said, "south": {**said, key: value}}, network)
+    with pytest.raises(InputError, match="step_minutes is 10 at north and 5 elsewhere"):
+        agree_on_sensors({"north": {**said, "step_minutes": 10}}, network)
+    for wrong in ({}, {"steps": "many"}):
+        with pytest.raises(InputError, match="what north says of its readings cannot be used"):
+            agree_on_sensors({"north": wrong}, network)
 
 
 @given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))
@@ -119,11 +141,13 @@ def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_l
     tmp_path: Path,
 ) -> None:
     here, there = Place("north", tmp_path / "a"), Place("north", tmp_path / "b")
-    first = _data_digest(site_data(), here)
-    assert first == _data_digest(site_data(), here)
+    first = _data_digest(graph_arrays(site_data()), here)
+    assert first == _data_digest(graph_arrays(site_data()), here)
     other = (int(site_data().cohort.y[0]) + 1) % 2
-    assert first != _data_digest(site_data(other), here)
-    assert first != _data_digest(site_data(), there), "equal data at two sites is not to be seen"
+    assert first != _data_digest(graph_arrays(site_data(other)), here)
+    assert first != _data_digest(graph_arrays(site_data()), there), (
+        "equal data at two sites is not to be seen"
+    )
     secret = here.kit / "digest.key"
     assert len(secret.read_bytes()) == 32
     assert secret.stat().st_mode & 0o077 == 0

@@ -1,0 +1,94 @@
+"""Every method that forecasts runs over NVIDIA FLARE, a site of one sensor beside gateways of several, and
+gives what it gives in one process."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from methods_under_law import FORECASTERS
+from sensor_worlds import config_of, forecasts, run_local, sensor_world
+from test_deployed_methods import JOINING
+
+from graphfed.experiment.deploy import request
+from graphfed.experiment.train import Outcome
+from graphfed.experiment.trial import collect, loopback_project
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.payload import leaves
+from graphfed.federation.series import save_network, save_series
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.interrupts import Wish
+
+pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+
+from graphfed.runtime.nvflare.loopback import Loopback
+
+NAMES = [name for name in FORECASTERS if not get_method(name).pooled]
+HOSTS = [(0,), (1, 2, 3), (4, 5)]
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[Outcome, Ledger]]]:
+    """One federation of kits and processes over mutual TLS, and one job in it that runs every method: where
+    it is, and what came out."""
+    torch.set_default_dtype(torch.float64)
+    folder, world = tmp_path_factory.mktemp("deployed"), sensor_world()
+    project = loopback_project([len(clients) for clients in HOSTS])
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    for series, path in zip(world.series(HOSTS), data.values(), strict=True):
+        save_series(series, path)
+    data["server"] = folder / "server.safetensors"
+    save_network(world.network(), data["server"])
+    asked = [
+        request(
+            project, get_method(name), METHODS[name], config_of(get_method(name)),
+            run=name, checkpoint_every=3600.0, trial=True,
+        )
+        for name in NAMES
+    ]  # fmt: skip
+    with (
+        Loopback(project, folder / "kits", data) as federation,
+        federation.coordinator() as coordinator,
+    ):
+        outcomes = coordinator.run(
+            asked, on_event=lambda run, event: None, on_news=lambda news: None, wish=Wish(),
+            kept=folder / "kept",
+        )  # fmt: skip
+        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in NAMES], outcomes
+        return folder, {name: collect(federation, get_method(name), name) for name in NAMES}
+
+
+def in_hosts(_: int) -> Federation:
+    return Federation(HOSTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_hosts_in_one_process(
+    name: str, deployed: tuple[Path, dict[str, tuple[Outcome, Ledger]]]
+) -> None:
+    apart, ledger = deployed[1][name]
+    together, fed = run_local(name, sensor_world(), in_hosts)
+    assert torch.equal(forecasts(apart), forecasts(together))
+    for value in get_method(name).model:
+        mine, theirs = apart.state.values[value], together.state.values[value]
+        if mine.place == "server":
+            for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):
+                assert torch.equal(a, b)
+    assert (apart.test, apart.details) == (together.test, together.details)
+    assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]
+    entries = ledger.to_json()["entries"]
+    assert [e for e in entries if e["name"] not in JOINING] == fed.ledger.to_json()["entries"]
+    assert {*JOINING} <= {e["name"] for e in entries}
+
+
+def test_each_site_keeps_the_forecasts_of_its_own_sensors(
+    deployed: tuple[Path, dict[str, tuple[Outcome, Ledger]]],
+) -> None:
+    folder, ended = deployed
+    whole = forecasts(ended["last_value"][0])
+    for number, clients in enumerate(HOSTS):
+        kept = folder / "kits" / f"site-{number}" / "runs" / "last_value" / "predictions.parquet"
+        table = pq.read_table(kept)
+        assert table["client"].to_pylist() == [k for k in clients for _ in range(whole.shape[1])]
+        mine = torch.from_numpy(table["forecast_3"].to_numpy().copy()).view(len(clients), -1)
+        assert torch.equal(mine, whole[list(clients), :, 2].float())
