@@ -8,6 +8,7 @@ import typer
 
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
 from graphfed.cli.output import command_line, interruption_told, say, show
+from graphfed.cli.values import DATA_SETS, choices
 
 if TYPE_CHECKING:
     from graphfed.experiment.reproduce import Reproduction
@@ -28,6 +29,7 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="NAME",
+            autocompletion=choices(DATA_SETS),
             help="With which of the data sets that the recipe has for it (default: the first; see --list).",
         ),
     ] = None,

@@ -376,7 +376,8 @@ def test_a_data_set_without_all_its_features_can_be_balanced_and_is_not_listed_a
     assert (largest["none"], largest["local"], largest["oracle"]) == (216, 15, 15)
     assert main(["reproduce", "--list", "--data-dir", str(real_data)]) == 0
     assert "lastfm" in (listed := capsys.readouterr().out)
-    assert "(missing)" not in listed
+    assert "lastfm (missing)" not in listed
+    assert "facebook (missing)" not in listed
 
 
 # ---- Lumos -------------------------------------------------------------------------------------------------

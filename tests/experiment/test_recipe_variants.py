@@ -127,7 +127,8 @@ def test_every_data_set_is_an_item_of_its_own_with_what_it_says_otherwise(toy: s
     assert other.notes == ("of all data", "of social")
     assert [row.label for row in first.rows] == ["averaging", "one hop", "adam"]
     averaging, hop = other.rows
-    assert {**averaging.options, "split": ""} == {"clients": 3, "rounds": 3, "data": "social", "split": ""}
+    split = "random:0.5,0.25,0.25"
+    assert averaging.options == {"clients": 3, "rounds": 3, "data": "social", "split": split}
     assert averaging.settings == {"hidden": 5, "data.num_nodes": 200}
     assert hop.settings == {"hidden": 5, "data.num_nodes": 200, "hops": 1, "dropout": 0.0}
     assert (averaging.seeds, hop.seeds, first.rows[0].seeds) == ((3,), (3, 4), (0, 1))
