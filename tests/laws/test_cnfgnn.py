@@ -147,6 +147,16 @@ def test_eight_bits_are_a_quarter_of_the_bytes_of_encodings_and_nearly_the_same_
     assert 0 < apart < 0.5
 
 
+def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_tells_its_epsilon() -> None:
+    runs = [run_local("cnfgnn", sensor_world(), clip=1.0) for _ in range(2)]
+    one, two = (outcome.predictions.parts[0][1] for outcome, _ in runs)
+    assert not torch.equal(one, two)
+    outcome, fed = runs[0]
+    epsilon = outcome.details["epsilon_of_encodings"]
+    classes = {e["protection"] for e in fed.ledger.to_json()["entries"] if e["name"] == "hidden"}
+    assert classes == {f"dp(eps={epsilon:.4g}, delta=1e-05)"}
+
+
 # ---- what is trained on what -------------------------------------------------------------------------------
 
 
