@@ -82,7 +82,7 @@ def _table(listed: "list[Method]") -> None:
         show_lines=True,
     )
     for column in ("method", "what it does", "needs", "what crosses", "protection"):
-        table.add_column(column, overflow="fold", min_width=8 if column == "method" else None)
+        table.add_column(column, overflow="fold", no_wrap=column == "method")
     for method in listed:
         names = method.name + "".join(f"\n({alias})" for alias in _aliases(method))
         needs = [need for need in method.requirements() if need not in common]

@@ -22,14 +22,19 @@ from graphfed.experiment.trial import collect, loopback_project
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods.forecasting import NeuralConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runtime.interrupts import Wish
 
 #: Every shipped method that averages at the server, taken from its settings.
 AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]
-#: lumos adds up gradients (test_lumos.py).
+#: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
+#: (test_forecasting_methods.py).
 OTHERS = [
-    name for name in METHODS if name not in (*AVERAGING, "lumos") and name not in ("skeleton", "exchange_toy")
+    name
+    for name in METHODS
+    if name not in (*AVERAGING, "lumos", "skeleton", "exchange_toy")
+    and not issubclass(get_method(name).config, NeuralConfig)
 ]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 #: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
