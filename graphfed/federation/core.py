@@ -440,10 +440,9 @@ class Federation(OfTheProgram):
         wrap: Wrapper | None = None,
     ) -> Located:
         """Clients to server: every client's own value, [K_h, ...] at each host -> [K, ...] in client
-        order."""
-        self._expect(x, CLIENTS, name)
+        order; `collect` where nobody may be absent."""
         self._all_present(name)
-        return self._own_rows(x, Transfer(name, "gather", self._flow, protection, grad, wrap))
+        return self.collect(x, name=name, protection=protection, grad=grad, wrap=wrap)
 
     def collect(
         self,

@@ -268,18 +268,9 @@ def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slic
     return encode(weights, batch_of(data, data.starts("train")[order[part]]))
 
 
-def loss_of_embeddings(
-    data: Standardised,
-    weights: Weights,
-    hidden: Tensor,
-    embeddings: Tensor,
-    order: Tensor,
-    part: slice,
-    config: CNFGNNConfig,
-    step: int,
-) -> Tensor:
-    """`loss_of_batch` (Alg. 2, ClientBackward); hidden: of all training windows."""
-    return loss_of_batch(data, weights, hidden[:, order[part]], embeddings, order, part, config, step)
+def batch_in_order(hidden: Tensor, order: Tensor, part: slice) -> Tensor:
+    """A part of the training windows [P, S, H] in their order [S]: [P, B, H]."""
+    return hidden[:, order[part]]
 
 
 def loss_of_batch(
@@ -292,7 +283,8 @@ def loss_of_batch(
     config: CNFGNNConfig,
     step: int,
 ) -> Tensor:
-    """The sum over the cohort's clients of l_i, of a part of the training windows in their order [S]."""
+    """The sum over the cohort's clients of l_i, of a part of the training windows in their order [S] (Alg. 2,
+    ClientBackward)."""
     batch = batch_of(data, data.starts("train")[order[part]])
     teach = teaching(config, "server", step)
     return client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
@@ -333,12 +325,6 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
     keep = torch.ones(network.edges.num_vertices, dtype=torch.bool, device=network.edges.sender.device)
     keep[list(absent)] = False
     return induced(network.edges, keep)
-
-
-def embed_batch(
-    network: Weights, hidden: Tensor, order: Tensor, part: slice, edges: Edges, config: CNFGNNConfig
-) -> Tensor:
-    return embed(network, hidden[:, order[part]], edges, config)
 
 
 def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
@@ -496,13 +482,14 @@ def alternate(fed: Federation, state: State, config: CNFGNNConfig, number: int) 
         order = in_order(fed, fold(config.seed, "server windows", number, epoch), count)
         for i, part in enumerate(parts_of(count, config.server_batch)):
             step = ((number - 1) * config.server_rounds + epoch) * steps + i
+            mine = fed.clients.run(batch_in_order, hidden, order[0], part)
+            theirs = fed.server.run(batch_in_order, encoded, order[1], part)
             with fed.tape():
                 leaves = fed.server.run(as_leaves, values["network"])
-                embedded = fed.server.run(embed_batch, leaves, encoded, order[1], part, edges, config)
-                received = fed.scatter(embedded, name="embeddings")
-                loss = fed.clients.run(
-                    loss_of_embeddings, data, own, hidden, received, order[0], part, config, step
+                received = fed.scatter(
+                    fed.server.run(embed, leaves, theirs, edges, config), name="embeddings"
                 )
+                loss = fed.clients.run(loss_of_batch, data, own, mine, received, order[0], part, config, step)
                 fed.backward(loss)
             step_network(fed, leaves, values, edges, config)
     # (4) lines 31 to 35

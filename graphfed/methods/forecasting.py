@@ -20,7 +20,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.secure_sum import messages, secure_sum
 from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
 from graphfed.methods import averaging
-from graphfed.methods.base import ForecastConfig
+from graphfed.methods.base import ForecastConfig, State
 from graphfed.nn import gru
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
@@ -61,6 +61,7 @@ __all__ = [
     "parts_of",
     "pass_over",
     "pool",
+    "predict_own",
     "scaled",
     "standardise",
     "teaching",
@@ -422,6 +423,13 @@ def scaled(fed: Federation, data: SensorData, scaler: Located, config: NeuralCon
     told = fed.broadcast(scaler, name="scaler", grad=False)
     series: Located = fed.clients.run(standardise, data.series, fed.present(), told, config)
     return series
+
+
+def predict_own(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
+    """Where every sensor has weights of its own: from these and its own series."""
+    series = scaled(fed, state.prepared.data, state.values["scaler"], config)
+    forecasts: Located = fed.clients.run(forecast_windows, series, state.weights, target, config.layers)
+    return forecasts
 
 
 # ---- averages of clients' weights --------------------------------------------------------------------------

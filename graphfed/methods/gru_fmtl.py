@@ -38,9 +38,9 @@ from graphfed.methods.forecasting import (
     Weights,
     first_forecaster,
     fit_scaler,
-    forecast_windows,
     own_forecasters,
     pass_over,
+    predict_own,
     scaled,
 )
 from graphfed.methods.gru_local import refuse_unseen
@@ -206,13 +206,6 @@ def round(fed: Federation, state: State, config: FmtlConfig, number: int) -> Sta
     return State({**state.values, "weights": weights, "optimizer": optimizer}, prepared)
 
 
-def predict(fed: Federation, state: State, config: FmtlConfig, target: str) -> Located:
-    """Each sensor's own series and weights."""
-    series = scaled(fed, state.prepared.data, state.values["scaler"], config)
-    forecasts: Located = fed.clients.run(forecast_windows, series, state.weights, target, config.layers)
-    return forecasts
-
-
 METHOD = Method(
     name="gru_fmtl",
     summary="every sensor trains a recurrent forecaster that its neighbours' weights draw to theirs",
@@ -224,7 +217,7 @@ METHOD = Method(
     config=FmtlConfig,
     setup=setup,
     round=round,
-    predict=predict,
+    predict=predict_own,
     partition="sensors",
     tasks=(FORECASTING,),
     model=("weights", "scaler"),

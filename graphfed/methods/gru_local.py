@@ -4,7 +4,7 @@ CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7). Only the common scale cross
 Every client selects its own best round on its own validation windows."""
 
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation
 from graphfed.federation.series import SensorData
 from graphfed.methods.averaging import check_aggregation
 from graphfed.methods.base import Method, State, Task
@@ -15,9 +15,9 @@ from graphfed.methods.forecasting import (
     Standardised,
     Weights,
     fit_scaler,
-    forecast_windows,
     own_forecasters,
     pass_over,
+    predict_own,
     scaled,
 )
 from graphfed.methods.tasks import FORECASTING
@@ -59,13 +59,6 @@ def round(fed: Federation, state: State, config: LocalGruConfig, number: int) ->
     return State({**state.values, "weights": weights, "optimizer": optimizer}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
-    """Each sensor's own series and weights."""
-    series = scaled(fed, state.prepared.data, state.values["scaler"], config)
-    forecasts: Located = fed.clients.run(forecast_windows, series, state.weights, target, config.layers)
-    return forecasts
-
-
 METHOD = Method(
     name="gru_local",
     summary="every sensor trains a recurrent forecaster of its own",
@@ -76,7 +69,7 @@ METHOD = Method(
     config=LocalGruConfig,
     setup=setup,
     round=round,
-    predict=predict,
+    predict=predict_own,
     partition="sensors",
     tasks=(FORECASTING,),
     personal=True,

@@ -168,12 +168,14 @@ def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_ev
     count = len(starts_of(world.split, "train"))
     order, part = cnfgnn.in_order(fed, 7, count), slice(3, 12)
     encoded = fed.collect(hidden, name="hidden", grad=False)
+    mine = fed.clients.run(cnfgnn.batch_in_order, hidden, order[0], part)
+    theirs = fed.server.run(cnfgnn.batch_in_order, encoded, order[1], part)
     with fed.tape():
         leaves = fed.server.run(as_leaves, values["network"])
-        embedded = fed.server.run(cnfgnn.embed_batch, leaves, encoded, order[1], part, prepared.edges, config)
+        embedded = fed.server.run(cnfgnn.embed, leaves, theirs, prepared.edges, config)
         received = fed.scatter(embedded, name="embeddings")
         loss = fed.clients.run(
-            cnfgnn.loss_of_embeddings, prepared.training, values["own"], hidden, received, order[0], part,
+            cnfgnn.loss_of_batch, prepared.training, values["own"], mine, received, order[0], part,
             config, 0,
         )  # fmt: skip
         fed.backward(loss)
