@@ -7,7 +7,7 @@ taken fewer.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from torch import Tensor
 __all__ = ["AdamState", "adam", "adam_init", "sgd"]
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+#: Numbers of a weight that are stepped at a time.
+PART = 1 << 18
 
 #: "first" and "second" moments shaped as the weights, "steps" taken; each a tensor for every weight.
 AdamState = dict[str, dict[str, Tensor]]
@@ -46,11 +49,22 @@ def adam(
     new: dict[str, Tensor] = {}
     after: AdamState = {"first": {}, "second": {}, "steps": {}}
     for k, w in weights.items():
-        g = torch.add(gradients[k], w, alpha=weight_decay)
         t = after["steps"][k] = state["steps"][k] + 1
-        m = after["first"][k] = state["first"][k].lerp(g, 1 - BETA1)
-        v = after["second"][k] = (BETA2 * state["second"][k]).addcmul_(g, g, value=1 - BETA2)
         # 1 - beta^t; written so that float32 keeps all its digits at small t.
         first, second = (-torch.expm1(t * math.log(beta)) for beta in (BETA1, BETA2))
-        new[k] = torch.addcdiv(w, m * (-lr / first), (v / second).sqrt_().add_(EPSILON))
+        m, v, x = (torch.empty_like(w, memory_format=torch.contiguous_format) for _ in range(3))
+        after["first"][k], after["second"][k], new[k] = m, v, x
+        for part in _parts(w):
+            g = torch.add(gradients[k][part], w[part], alpha=weight_decay)
+            torch.lerp(state["first"][k][part], g, 1 - BETA1, out=m[part])
+            torch.mul(state["second"][k][part], BETA2, out=v[part]).addcmul_(g, g, value=1 - BETA2)
+            root = (v[part] / second[part]).sqrt_().add_(EPSILON)
+            torch.addcdiv(w[part], m[part] * (-lr / first[part]), root, out=x[part])
     return new, after
+
+
+def _parts(x: Tensor) -> Iterator[slice]:
+    """Leading rows, as many at a time as the cache holds: a step has temporaries of their size only."""
+    rows = max(1, len(x) * PART // max(1, x.numel()))
+    for first in range(0, len(x), rows):
+        yield slice(first, first + rows)

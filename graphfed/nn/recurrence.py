@@ -212,34 +212,43 @@ class _Layer:
         torch.add(candidate.new_tensor(-1.0), candidate, alpha=2, out=candidate)
         return torch.lerp(candidate, state, z, out=self.after(t))
 
-    def step_back(
-        self, t: int, grad: Tensor, into: tuple[Tensor | None, Tensor | None], inputs: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def step_back(self, t: int, grad: Tensor, inputs: int) -> tuple[Tensor, Tensor | None]:
         """From the gradient of the state after step t, [G, H, C], which is written over: those of the state
-        before it and of the first `inputs` inputs [G, inputs, C], None for 0. Gradients of M and N are added
-        to `into`."""
-        hidden, read, state, candidate = self.hidden, self.read[t], self.state[t], self.candidate[t]
-        r, z, of_state = self.gates[t].chunk(3, 1)
+        before it and of the first `inputs` inputs [G, inputs, C], None for 0. Those of a and b take the place
+        of the step's gates and candidate, for `weights_back`."""
+        hidden, state, gates, candidate = self.hidden, self.state[t], self.gates[t], self.candidate[t]
+        both, of_state = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
+        r, z = both.chunk(2, 1)
         # h' = c + z (h - c)
         before = grad * z
-        of_candidate = torch.ops.aten.tanh_backward(grad - before, candidate)
-        gates = torch.empty_like(self.gates[t])
-        torch.mul(of_candidate, of_state, out=gates[:, :hidden])
-        torch.sub(state, candidate, out=gates[:, hidden : 2 * hidden]).mul_(grad)
-        torch.mul(of_candidate, r, out=gates[:, 2 * hidden :])
-        both = gates[:, : 2 * hidden]
-        torch.ops.aten.sigmoid_backward.grad_input(both, self.gates[t][:, : 2 * hidden], grad_input=both)
-        gates, of_candidate = gates.to(read.dtype), of_candidate.to(read.dtype)
+        of_both = torch.empty_like(both)
+        of_r, of_z = of_both.chunk(2, 1)
+        torch.sub(state, candidate, out=of_z).mul_(grad)
+        torch.ops.aten.tanh_backward.grad_input(grad.sub_(before), candidate, grad_input=candidate)
+        torch.mul(candidate, of_state, out=of_r)
+        torch.mul(candidate, r, out=of_state)
+        torch.ops.aten.sigmoid_backward.grad_input(of_both, both, grad_input=both)
+        gates, candidate = gates.to(self.read.dtype), candidate.to(self.read.dtype)
         _add_product(before, self.of_state[:, :, :hidden].transpose(1, 2), gates)
-        for whole, left, right in zip(into, (gates, of_candidate), (read, read[:, hidden:]), strict=True):
-            if whole is not None:
-                _add_product(whole, left, right.transpose(1, 2))
         if not inputs:
             return before, None
         of_read = torch.bmm(self.of_state[:, :, hidden : hidden + inputs].transpose(1, 2), gates)
         of_read = of_read.to(grad.dtype)
-        _add_product(of_read, self.of_inputs[:, :, :inputs].transpose(1, 2), of_candidate)
+        _add_product(of_read, self.of_inputs[:, :, :inputs].transpose(1, 2), candidate)
         return before, of_read
+
+    def weights_back(self, of_state: Tensor | None, of_inputs: Tensor | None) -> None:
+        """Add the gradients of M and N, each by one product over all steps, when every step has gone back."""
+        read = _side_by_side(self.read[:-1]).transpose(1, 2)
+        if of_state is not None:
+            _add_product(of_state, _side_by_side(self.gates).to(read.dtype), read)
+        if of_inputs is not None:
+            _add_product(of_inputs, _side_by_side(self.candidate).to(read.dtype), read[:, :, self.hidden :])
+
+
+def _side_by_side(steps: Tensor) -> Tensor:
+    """Columns of all steps, [T, G, F, C], next to each other: [G, F, T*C]."""
+    return steps.permute(1, 2, 0, 3).flatten(2)
 
 
 def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -299,12 +308,11 @@ class _Block:
                 of_forecast = of_forecast if fed is None else of_forecast + fed
                 self._readout_back(layers[-1].after(t), of_forecast, grads[-1], into.readout)
             for place in reversed(range(len(layers))):
-                weights = (into.of_state[place], into.of_inputs[place])
                 if place:
                     width = layers[place - 1].hidden
                 else:
                     width = self.frames.shape[2] if into.frames is not None else int(own[t])
-                grads[place], below = layers[place].step_back(t, grads[place], weights, width)
+                grads[place], below = layers[place].step_back(t, grads[place], width)
                 if place and below is not None:
                     grads[place - 1] += below
             fed = below[:, :1] if own[t] and below is not None else None
@@ -312,6 +320,8 @@ class _Block:
                 into.frames[:, t] = below
                 if own[t]:
                     into.frames[:, t, 0] = 0
+        for layer, of_state, of_inputs in zip(layers, into.of_state, into.of_inputs, strict=True):
+            layer.weights_back(of_state, of_inputs)
         return grads
 
     def _readout_back(self, state: Tensor, grad: Tensor, of_state: Tensor, into: Tensor | None) -> None:
