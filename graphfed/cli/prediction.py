@@ -34,6 +34,13 @@ def predict(
             help="CSV or Parquet file whose first column has the ids of the vertices to predict.",
         ),
     ] = None,
+    absent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IDS",
+            help="Sensors that send nothing, with commas between: the others forecast without them.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -52,6 +59,7 @@ def predict(
         graphfed predict runs/fedgcn-cora-20260131-120000
         graphfed predict runs/mine --nodes accounts.csv --out some.csv
         graphfed predict runs/mine --data new.yaml --out new.parquet
+        graphfed predict runs/roads --absent 7,12
     See also:
         docs/runs.md
     """
@@ -62,7 +70,8 @@ def predict(
 
     check_there(folder)
     if "deployment" in read_manifest(folder):
-        for option, value in (("--data", data), ("--nodes", nodes), ("--out", out), ("--data-dir", data_dir)):
+        given = {"--data": data, "--nodes": nodes, "--absent": absent, "--out": out, "--data-dir": data_dir}
+        for option, value in given.items():
             if value is not None:
                 raise InputError(
                     f"{option} has no use with a deployed run: its sites predict for their own data; leave "
@@ -77,6 +86,7 @@ def predict(
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
     wanted = None if nodes is None else read_nodes(nodes)
-    table = predict_with(folder, data=data, nodes=wanted, data_dir=data_dir)
+    away = [] if absent is None else [name.strip() for name in absent.split(",")]
+    table = predict_with(folder, data=data, nodes=wanted, absent=away, data_dir=data_dir)
     write_table(path, table)
     print(f"{table.num_rows} predictions: {path}")

@@ -3,7 +3,7 @@
 Every method predicts as in training: with only what its protocol lets it see at prediction time. Another
 graph is one site's, which only a model that all clients share can serve."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from graphfed.experiment.folder import check_new_file, read_predictions
 from graphfed.experiment.graph_inputs import GraphInputs, load_graph, pooled_partition
 from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
+from graphfed.experiment.sensor_inputs import SensorInputs
 from graphfed.experiment.source import data_source
 from graphfed.files import read_tensors, write_bytes
 from graphfed.methods.registry import METHODS, get_method
@@ -37,6 +38,7 @@ def predict(
     *,
     data: Any = None,
     nodes: Any = None,
+    absent: Sequence[Any] = (),
     data_dir: str | Path | None = None,
 ) -> Any:
     """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
@@ -44,14 +46,15 @@ def predict(
 
     data: another graph (all that `run` takes), with the features the model was trained on, in the same order,
     or other sensors, split as the run's were; None: the run's own. nodes: ids of the vertices or sensors to
-    predict (numbers where the graph has no ids), in the order they are wanted; None: all. data_dir: where
-    data files are now.
+    predict (numbers where the graph has no ids), in the order they are wanted; None: all. absent: ids of
+    sensors that send nothing; the others forecast without them. data_dir: where data files are now.
 
     A method whose set-up releases noised values must not release them twice (`Method.restore`): of its runs
     the predictions are those that the run wrote, of its own graph.
 
     Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
-    the graph, and another graph where every client has a model of its own or noised values were released."""
+    the graph, absent vertices, absent sensors that leave none, and another graph where every client has a
+    model of its own or noised values were released."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     if manifest.get("config", {}).get("task") == LINK_PREDICTION and not (data is None and nodes is None):
@@ -64,6 +67,10 @@ def predict(
             f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
             f"{folder}"
         )
+    if len(absent) and manifest["config"].get("task") != FORECASTING:
+        raise InputError(
+            f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
+        )
     name = str(manifest.get("config", {}).get("method", ""))
     if name in METHODS and get_method(name).restore is not None and "deployment" not in manifest:
         return _written(folder, manifest, name, data, nodes)
@@ -71,7 +78,8 @@ def predict(
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, data, data_dir)
-    table = _predict(config, inputs, _weights_in(folder), manifest["data"], elsewhere=data is not None)
+    weights, known = _weights_in(folder), manifest["data"]
+    table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
     if data is not None and isinstance(inputs, GraphInputs):
         # Another graph is one site's, has no split, and numbers its classes in its own way.
         table = table.drop_columns(["split", "site", "label"])
@@ -179,11 +187,13 @@ def _predict(
     inputs: Inputs,
     arrays: Mapping[str, np.ndarray],
     known: Mapping[str, Any],
+    absent: Sequence[Any],
     *,
     elsewhere: bool,
 ) -> Any:
     """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
-    the model was trained on; elsewhere: whether this is other data."""
+    the model was trained on; absent: sensors that take no part in predicting; elsewhere: whether this is
+    other data."""
     import pyarrow as pa
 
     from graphfed.experiment.host_data import host_data
@@ -202,9 +212,12 @@ def _predict(
         fresh = method.setup(fed, data, task, config.training)
     if elsewhere and config.task == FORECASTING:
         _check_not_own(method, fresh, inputs.name)
-    with fed.phase("predict"):
+    present = inputs.all_but(absent) if isinstance(inputs, SensorInputs) else None
+    with fed.phase("predict"), taking_part(fed, present):
         outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
         kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
+        if present is not None:
+            parts = [part.of(mine) for part, mine in zip(parts, fed.present().parts, strict=True)]
     names = tuple(known.get("class_names") or ())
     return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
 

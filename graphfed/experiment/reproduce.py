@@ -50,9 +50,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Reproduction", "class_counts", "reproduce", "resume_reproduction"]
 
-#: Rounds of the run that is timed for a row, before it is run.
+#: Rounds of the run that is timed for a row, before it is run; one where it takes more than WARM_SECONDS,
+#: against which what a first round does once is little.
 TRIAL_ROUNDS = 2
-#: Runs of so few rounds are not timed each: two rounds and a set-up are a good part of them.
+WARM_SECONDS = 2.0
+#: Runs of so few rounds are not timed each: a round or two and a set-up are a good part of them.
 SHORT_ROUNDS = 20
 #: Settings by which short runs of a method differ too much to be told alike.
 SIZES = ("backbone", "hidden", "layers", "every", "local_epochs", "server_rounds")
@@ -312,8 +314,8 @@ def _require_same_runs(row: _Row) -> None:
 
 def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
     """The runs that have not ended: the first seed of every row, then the second, so that runs on the same
-    inputs follow each other. Of a row that has no run yet, two rounds are timed, unless a row that does much
-    the same work has been (`_work`).
+    inputs follow each other. Of a row that has no run yet, the first rounds are timed, unless a row that does
+    much the same work has been (`_work`).
 
     Raises what these raise, and InputError for a metric that a row does not have."""
     turns: list[tuple[int, Run]] = []
@@ -358,11 +360,13 @@ def _without_fractions(settings: Any) -> Any:
 
 def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
     """What one run will take, from a few of its rounds, and what these gave."""
-    rounds = min(TRIAL_ROUNDS, config.training.rounds)
-    short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
-    began = time.perf_counter()
-    result = execute(short, inputs, folder=None, command="")
-    spent = time.perf_counter() - began
+    for rounds in (1, min(TRIAL_ROUNDS, config.training.rounds)):
+        short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
+        began = time.perf_counter()
+        result = execute(short, inputs, folder=None, command="")
+        spent = time.perf_counter() - began
+        if result.seconds["per_round"] > WARM_SECONDS:
+            break
     return spent + (config.training.rounds - rounds) * result.seconds["per_round"], result
 
 
@@ -384,7 +388,7 @@ def _cost_of_runs(runs: Sequence[Run], jobs: int) -> str:
     at_once = min(jobs, len(runs))
     seconds = human_seconds(sum(run.seconds for run in runs) / at_once)
     more = f", {at_once} at a time" if at_once > 1 else ""
-    timed = "from two rounds of each new row, or of one that does as much"
+    timed = "from the first rounds of each new row, or of one that does as much"
     return f"{len(runs)} runs to do, about {seconds}{more} ({timed})"
 
 

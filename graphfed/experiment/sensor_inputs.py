@@ -14,7 +14,7 @@ from graphfed.data.content import content_hash
 from graphfed.data.sensor_overview import sensor_overview
 from graphfed.data.sensors import Sensors
 from graphfed.data.windows import TimeSplit, make_time_split
-from graphfed.errors import InputError
+from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.config import RunConfig, threads_for
 from graphfed.experiment.source import sensors_of
 from graphfed.methods.base import ForecastConfig, Task
@@ -147,6 +147,24 @@ class SensorInputs:
             first = starts.cpu().numpy()
             for sensor, forecast in zip(series.clients, forecasts.detach(), strict=True):
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
+
+    def all_but(self, absent: Sequence[Any]) -> np.ndarray:
+        """Which sensors are there, [S] bool; InputError for an id that is no sensor's, and where none is
+        left."""
+        number = {name: k for k, name in enumerate(self.sensors.ids)}
+        present = np.ones(self.sensors.num_sensors, dtype=bool)
+        for name in map(str, absent):
+            if name not in number:
+                raise InputError(
+                    f"sensor {shown(name)} is not in {self.name!r}, and so cannot be absent; "
+                    f"{did_you_mean(name, number)}"
+                )
+            present[number[name]] = False
+        if not present.any():
+            raise InputError(
+                f"all sensors of {self.name!r} are absent, and nothing is left to forecast; name fewer"
+            )
+        return present
 
     def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
         return {}

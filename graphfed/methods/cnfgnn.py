@@ -65,6 +65,7 @@ from graphfed.methods.forecasting import (
     fit_scaler,
     gradients_of,
     joined,
+    of_present,
     parts_of,
     pool,
     standardise,
@@ -590,7 +591,10 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
         return received
     scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False)
     series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
-    weights = fed.broadcast(state.weights, name="model", grad=False) if config.averages else state.weights
+    if config.averages:
+        weights = fed.broadcast(state.weights, name="model", grad=False)
+    else:
+        weights = fed.clients.run(of_present, state.weights, fed.present())
     parts = []
     for part in parts_of(len(starts), PART):
         hidden = fed.clients.run(encode_windows, series, weights, target, part)

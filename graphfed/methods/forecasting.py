@@ -57,6 +57,7 @@ __all__ = [
     "gradients_alone",
     "gradients_of",
     "joined",
+    "of_present",
     "own_forecasters",
     "parts_of",
     "pass_over",
@@ -428,8 +429,14 @@ def scaled(fed: Federation, data: SensorData, scaler: Located, config: NeuralCon
 def predict_own(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
     """Where every sensor has weights of its own: from these and its own series."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
-    forecasts: Located = fed.clients.run(forecast_windows, series, state.weights, target, config.layers)
+    own = fed.clients.run(of_present, state.weights, fed.present())
+    forecasts: Located = fed.clients.run(forecast_windows, series, own, target, config.layers)
     return forecasts
+
+
+def of_present(weights: Weights, present: Tensor) -> Weights:
+    """Those of every client's weights [K, ...] that are of clients taking part."""
+    return weights if bool(present.all()) else {name: w[present] for name, w in weights.items()}
 
 
 # ---- averages of clients' weights --------------------------------------------------------------------------

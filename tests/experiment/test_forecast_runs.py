@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -276,3 +278,67 @@ def test_a_search_of_settings_looks_for_the_smallest_error() -> None:
     )  # fmt: skip
     errors = [trial["val"]["rmse"]["mean"] for trial in found.trials]
     assert found.chosen["val"]["rmse"]["mean"] == min(errors)
+
+
+# ---- sensors that send nothing when the model is used ------------------------------------------------------
+
+TINY = {"lags": 3, "horizon": 2, "every": 40}
+LEARNERS = {
+    "gru_central": {"hidden": 4},
+    "gru_local": {"hidden": 4},
+    "gru_fedavg": {"hidden": 4},
+    "gru_fmtl": {"hidden": 4},
+    **{
+        f"cnfgnn {strategy}": {"strategy": strategy, "hidden": 4}
+        for strategy in ("at_fedavg", "at", "sl_fedavg", "sl", "centralised")
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["last_value", "historical_average", *LEARNERS])
+def test_absent_sensors_have_no_forecasts_and_change_those_of_no_one_but_cnfgnn(
+    tmp_path: Path, sensors: Sensors, name: str
+) -> None:
+    method, settings = name.split(maxsplit=1)[0], {**TINY, **LEARNERS.get(name, {})}
+    run(tmp_path / "run", method, settings=settings, rounds=1)
+    away = [sensors.ids[1], sensors.ids[4]]
+    whole, rest = predict(tmp_path / "run"), predict(tmp_path / "run", absent=away)
+    told = whole.filter(pc.invert(pc.is_in(whole["sensor"], pa.array(away))))
+    forecasts = [column for column in told.column_names if column.startswith("forecast")]
+    assert rest.drop_columns(forecasts).equals(told.drop_columns(forecasts))
+    same = [np.allclose(rest[column], told[column], rtol=1e-5) for column in forecasts]
+    assert same == [method != "cnfgnn"] * 2
+
+
+def test_what_an_absent_sensor_reads_changes_no_forecast(tmp_path: Path, sensors: Sensors) -> None:
+    run(tmp_path / "run", "cnfgnn", settings={**TINY, **LEARNERS["cnfgnn at_fedavg"]}, rounds=1)
+    readings = sensors.readings.copy()
+    readings[:, 2] = 0.5 * readings[::-1, 2]
+    there = sensors.missing.copy()
+    there[:, 2] = there[::-1, 2]
+    other = dataclasses.replace(sensors, readings=readings, missing=there)
+    forecasts = [
+        predict(tmp_path / "run", data=data, absent=away).select(["forecast_1", "forecast_2"])
+        for away in ([sensors.ids[2]], [])
+        for data in (sensors, other)
+    ]
+    assert forecasts[0].equals(forecasts[1])
+    assert not forecasts[2].equals(forecasts[3])
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [
+        (["nowhere"], "sensor 'nowhere' is not in 'roads', and so cannot be absent; choose one of: 0, 1"),
+        (list("012345"), "all sensors of 'roads' are absent"),
+    ],
+)
+def test_absent_sensors_must_be_there_and_leave_some(folder: Path, absent: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        predict(folder, absent=absent)
+
+
+def test_only_sensors_can_be_absent(tmp_path: Path) -> None:
+    graphfed.run("central", data="digits", rounds=1, out=tmp_path / "run")
+    with pytest.raises(InputError, match="forecasts no sensors, of which some may be absent"):
+        predict(tmp_path / "run", absent=["1"])
