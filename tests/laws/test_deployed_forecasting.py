@@ -2,14 +2,18 @@
 gives what it gives in one process."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from methods_under_law import FORECASTERS
-from sensor_worlds import config_of, forecasts, run_local, sensor_world
+from sensor_worlds import SensorWorld, config_of, forecasts, run_local, sensor_world
 from test_deployed_methods import JOINING
 
+from graphfed.data.datasets import load
+from graphfed.data.sensors import Sensors
+from graphfed.data.windows import make_time_split
 from graphfed.experiment.deploy import request
 from graphfed.experiment.train import Outcome
 from graphfed.experiment.trial import collect, loopback_project
@@ -27,24 +31,30 @@ NAMES = [name for name in FORECASTERS if not get_method(name).pooled]
 HOSTS = [(0,), (1, 2, 3), (4, 5)]
 
 
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[Outcome, Ledger]]]:
-    """One federation of kits and processes over mutual TLS, and one job in it that runs every method: where
-    it is, and what came out."""
-    torch.set_default_dtype(torch.float64)
-    folder, world = tmp_path_factory.mktemp("deployed"), sensor_world()
-    project = loopback_project([len(clients) for clients in HOSTS])
+#: Of the issue's gateway: a hundred sensors at one site, and two sites of one sensor.
+CITY = [(0,), tuple(range(1, 101)), (101,)]
+CITY_SETTINGS = {"rounds": 2, "lags": 12, "horizon": 12, "every": 60, "hidden": 16}
+
+Ended = dict[str, tuple[Outcome, Ledger]]
+
+
+def deploy(
+    folder: Path, world: SensorWorld, hosts: list[tuple[int, ...]], names: list[str], **settings: Any
+) -> Ended:
+    """One federation of kits and processes over mutual TLS, and one job in it that runs every method: what
+    came out."""
+    project = loopback_project([len(clients) for clients in hosts])
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for series, path in zip(world.series(HOSTS), data.values(), strict=True):
+    for series, path in zip(world.series(hosts), data.values(), strict=True):
         save_series(series, path)
     data["server"] = folder / "server.safetensors"
     save_network(world.network(), data["server"])
     asked = [
         request(
-            project, get_method(name), METHODS[name], config_of(get_method(name)),
+            project, get_method(name), METHODS[name], config_of(get_method(name), **settings),
             run=name, checkpoint_every=3600.0, trial=True,
         )
-        for name in NAMES
+        for name in names
     ]  # fmt: skip
     with (
         Loopback(project, folder / "kits", data) as federation,
@@ -54,8 +64,16 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             asked, on_event=lambda run, event: None, on_news=lambda news: None, wish=Wish(),
             kept=folder / "kept",
         )  # fmt: skip
-        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in NAMES], outcomes
-        return folder, {name: collect(federation, get_method(name), name) for name in NAMES}
+        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
+        return {name: collect(federation, get_method(name), name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """Where the federation is, and what came out of every method."""
+    torch.set_default_dtype(torch.float64)
+    folder = tmp_path_factory.mktemp("deployed")
+    return folder, deploy(folder, sensor_world(), HOSTS, NAMES)
 
 
 def in_hosts(_: int) -> Federation:
@@ -64,7 +82,7 @@ def in_hosts(_: int) -> Federation:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_hosts_in_one_process(
-    name: str, deployed: tuple[Path, dict[str, tuple[Outcome, Ledger]]]
+    name: str, deployed: tuple[Path, Ended]
 ) -> None:
     apart, ledger = deployed[1][name]
     together, fed = run_local(name, sensor_world(), in_hosts)
@@ -76,13 +94,35 @@ def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_hosts_in_one_pro
                 assert torch.equal(a, b)
     assert (apart.test, apart.details) == (together.test, together.details)
     assert [line["val"] for line in apart.history] == [line["val"] for line in together.history]
-    entries = ledger.to_json()["entries"]
-    assert [e for e in entries if e["name"] not in JOINING] == fed.ledger.to_json()["entries"]
+    require_same_ledger(ledger, fed.ledger)
+
+
+def require_same_ledger(apart: Ledger, together: Ledger) -> None:
+    """But for what crosses so that places join."""
+    entries = apart.to_json()["entries"]
+    assert [e for e in entries if e["name"] not in JOINING] == together.to_json()["entries"]
     assert {*JOINING} <= {e["name"] for e in entries}
 
 
+@pytest.mark.slow
+def test_a_gateway_of_a_hundred_sensors_gives_the_metrics_and_the_bytes_of_one_process(
+    tmp_path: Path,
+) -> None:
+    torch.set_default_dtype(torch.float64)
+    sensors = load("roads", sensors=102, weeks=1)
+    assert isinstance(sensors, Sensors)
+    split = make_time_split(sensors, "default", 12, 12, CITY_SETTINGS["every"])
+    world = SensorWorld(sensors, split)
+    apart, ledger = deploy(tmp_path, world, CITY, ["cnfgnn"], **CITY_SETTINGS)["cnfgnn"]
+    together, fed = run_local("cnfgnn", world, **CITY_SETTINGS)
+    assert apart.test == pytest.approx(together.test, rel=1e-9)
+    require_same_ledger(ledger, fed.ledger)
+    assert apart.test["rmse"] > 0
+    assert forecasts(apart).shape[0] == 102
+
+
 def test_each_site_keeps_the_forecasts_of_its_own_sensors(
-    deployed: tuple[Path, dict[str, tuple[Outcome, Ledger]]],
+    deployed: tuple[Path, Ended],
 ) -> None:
     folder, ended = deployed
     whole = forecasts(ended["last_value"][0])
