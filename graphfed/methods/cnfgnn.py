@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
@@ -77,7 +77,7 @@ from graphfed.nn.edges import Edges, induced
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState
 from graphfed.nn.precision import product_dtype
-from graphfed.nn.server_gnn import get_server_network
+from graphfed.nn.server_gnn import check_gat, get_server_network
 from graphfed.privacy.clipped import ClippedNoise
 from graphfed.privacy.gaussian import composed_gaussian_epsilon
 from graphfed.random import fold, permutation
@@ -131,6 +131,12 @@ class CNFGNNConfig(NeuralConfig):
         description="deviation of the noise on clipped encodings, over twice the clip",
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the epsilon that is told for it")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "CNFGNNConfig":
+        if self.network == "gat":
+            check_gat(self.hidden)
+        return self
 
     @property
     def averages(self) -> bool:

@@ -23,7 +23,7 @@ from graphfed.nn.precision import product
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import fold, glorot
 
-__all__ = ["SERVER_NETWORKS", "ServerNetwork", "get_server_network"]
+__all__ = ["SERVER_NETWORKS", "ServerNetwork", "check_gat", "get_server_network"]
 
 Weights = Mapping[str, Tensor]
 
@@ -54,13 +54,18 @@ def get_server_network(name: str) -> ServerNetwork:
 # ---- graph attention
 
 
+def check_gat(hidden: int) -> None:
+    """InputError for a width that the heads do not divide."""
+    if hidden % HEADS:
+        raise InputError(f"gat has {HEADS} heads: its hidden width must be a multiple, got {hidden}")
+
+
 def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
     """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias
     [H] (zero).
 
-    Raises InputError for a width that the heads do not divide."""
-    if hidden % HEADS:
-        raise InputError(f"gat has {HEADS} heads: its hidden width must be a multiple, got {hidden}")
+    Raises what `check_gat` raises."""
+    check_gat(hidden)
     weights: dict[str, Tensor] = {}
     for layer in range(LAYERS):
         path = f"layers.{layer}"

@@ -279,6 +279,13 @@ def test_own_weights_and_unseen_sensors_do_not_go_together() -> None:
             run_local(name, sensor_world("inductive:0.5"))
 
 
+def test_a_width_that_heads_do_not_divide_is_refused_when_settings_are_read() -> None:
+    with pytest.raises(InputError, match="4 heads: its hidden width must be a multiple, got 10"):
+        config_of(METHOD, network="gat", hidden=10)
+    assert config_of(METHOD, network="gat", hidden=12).hidden == 12
+    assert config_of(METHOD, hidden=10).hidden == 10
+
+
 # ---- missing readings --------------------------------------------------------------------------------------
 
 
