@@ -195,7 +195,7 @@ class TableFile:
 
         try:
             return pq.ParquetFile(self.path)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{self.path} is damaged or no Parquet file ({brief(error)}); write it again"
             ) from None
@@ -208,7 +208,7 @@ class TableFile:
             for batch in self._parquet_file().iter_batches(rows, columns=list(columns)):
                 batch.validate(full=True)  # of texts that they are UTF-8
                 yield batch
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path} is damaged ({brief(error)}); write it again") from None
 
     # ---- CSV ----

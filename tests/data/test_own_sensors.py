@@ -18,6 +18,7 @@ from sensor_files import WRITERS, times_of, write_hdf5, write_npz, write_wide
 from graphfed.cli import main
 from graphfed.data.own_sensors import load_sensors
 from graphfed.data.sensors import Sensors
+from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError
 from graphfed.experiment.source import data_source, sensors_of
 
@@ -563,3 +564,11 @@ def test_a_large_table_is_read_block_by_block(monkeypatch):
 
 def test_load_sensors_takes_what_describe_gives():
     assert load_sensors(data_source("d.yaml").value).num_sensors == 3
+
+
+def test_a_column_of_parquet_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "readings.parquet"
+    pq.write_table(pa.table({"amount": [1.0]}), path)
+    path.write_bytes(path.read_bytes().replace(b"amount", b"\xffmount"))
+    with pytest.raises(InputError, match="is damaged or no Parquet file"):
+        _ = TableFile(path).columns
