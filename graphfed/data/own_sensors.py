@@ -1,15 +1,25 @@
 """The user's own sensors: the files that a description names, as Sensors."""
 
 import numpy as np
+import scipy.sparse as sp
 
 from graphfed.data.kernel import gaussian_kernel, with_unit_diagonal
 from graphfed.data.sensor_description import SensorDescription
 from graphfed.data.sensor_graph import read_matrix, read_pairs, read_positions
-from graphfed.data.sensor_readings import HDF5, Rows, on_grid, read_arrays, read_hdf5, read_long, read_wide
+from graphfed.data.sensor_readings import (
+    HDF5,
+    Grid,
+    Rows,
+    on_grid,
+    read_arrays,
+    read_hdf5,
+    read_long,
+    read_wide,
+)
 from graphfed.data.sensors import Sensors
 from graphfed.data.table_files import TableFile
 
-__all__ = ["load_sensors"]
+__all__ = ["load_graph", "load_readings", "load_sensors"]
 
 
 def load_sensors(description: SensorDescription) -> Sensors:
@@ -17,10 +27,37 @@ def load_sensors(description: SensorDescription) -> Sensors:
     `note` says what of the other files was left out.
 
     Raises InputError with file, row, value and fix for what cannot be used (see the functions that read)."""
+    ids, grid, notes = _readings(description)
+    adjacency, more = _adjacency(description, ids)
+    position = None
+    if description.locations is not None:
+        file = TableFile(description.locations)
+        position = read_positions(file, description.id, description.coordinates, description.geographic, ids)
+    return _sensors(description, ids, grid, adjacency, position, [*notes, *more])
+
+
+def load_readings(description: SensorDescription) -> Sensors:
+    """Sensors without a graph, of a description of readings only. Raises what `load_sensors` raises."""
+    ids, grid, notes = _readings(description)
+    alone = sp.csr_matrix(sp.eye(len(ids), dtype=np.float32))
+    return _sensors(description, ids, grid, alone, None, notes)
+
+
+def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_matrix:
+    """The graph between the sensors `ids`, [S, S] (see `Sensors`), of a description of a graph only. Raises
+    what `load_sensors` raises."""
+    return _adjacency(description, ids)[0]
+
+
+def _readings(description: SensorDescription) -> tuple[tuple[str, ...], Grid, list[str]]:
+    """The sensors' names, their readings, and what to note of them."""
     rows = _rows(description)
-    ids = rows.ids
-    grid = on_grid(rows, description.step_minutes)
-    notes = ["times are in UTC"] if rows.zoned else []
+    return rows.ids, on_grid(rows, description.step_minutes), ["times are in UTC"] if rows.zoned else []
+
+
+def _adjacency(description: SensorDescription, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, list[str]]:
+    """The graph, and what to note of it."""
+    notes: list[str] = []
     if description.distances is not None or description.pairs:
         path = description.distances or description.adjacency
         assert path is not None
@@ -37,10 +74,17 @@ def load_sensors(description: SensorDescription) -> Sensors:
     else:
         assert description.adjacency is not None
         adjacency = read_matrix(description.adjacency, ids)
-    position = None
-    if description.locations is not None:
-        file = TableFile(description.locations)
-        position = read_positions(file, description.id, description.coordinates, description.geographic, ids)
+    return adjacency, notes
+
+
+def _sensors(
+    description: SensorDescription,
+    ids: tuple[str, ...],
+    grid: Grid,
+    adjacency: sp.csr_matrix,
+    position: np.ndarray | None,
+    notes: list[str],
+) -> Sensors:
     missing = np.isnan(grid.readings)
     grid.readings[missing] = 0
     return Sensors(
@@ -60,6 +104,7 @@ def load_sensors(description: SensorDescription) -> Sensors:
 
 def _rows(description: SensorDescription) -> Rows:
     path, missing = description.readings, description.missing
+    assert path is not None
     if path.name.lower().endswith(HDF5):
         return read_hdf5(path, missing)
     if path.name.lower().endswith(".npz"):

@@ -22,6 +22,9 @@ checked.
     sigma: 3000                 its scale, in the unit of the distances (default: their standard deviation)
     quantity: speed (km/h)      what is read, with its unit, for axes (default: reading)
     name: speeds                what to call the data (default: the name of the file of readings)
+
+Where machines train together, the description at a site has the readings of its own sensors only, and the one
+at the server the graph only, `locations` left out.
 """
 
 import dataclasses
@@ -36,7 +39,13 @@ from graphfed.data.sensor_readings import HDF5, INDEX
 from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["SensorDescription", "describe_sensors", "describes_sensors"]
+__all__ = [
+    "SensorDescription",
+    "describe_graph",
+    "describe_readings",
+    "describe_sensors",
+    "describes_sensors",
+]
 
 _FILES = ("readings", "distances", "adjacency", "locations")
 _COLUMNS = (
@@ -44,6 +53,9 @@ _COLUMNS = (
 )  # fmt: skip
 _NUMBERS = ("missing", "step_minutes", "threshold", "sigma")
 KEYS = (*_FILES, *_COLUMNS, *_NUMBERS, "quantity", "name")
+#: Those of a site's readings, and of the server's graph.
+OF_READINGS = ("readings", "time", "sensor", "value", "missing", "step_minutes", "quantity", "name")
+OF_GRAPH = ("distances", "adjacency", "from", "to", "distance", "weight", "threshold", "sigma", "name")
 #: What pandas calls an index without a name, in Parquet.
 _PANDAS_INDEX = "__index_level_0__"
 _MATRICES = (".npz",)
@@ -53,13 +65,14 @@ _MATRICES = (".npz",)
 class SensorDescription:
     """Where the files are and which columns are what. Every column named here is in its file.
 
-    time: None where the readings are HDF5 or npz, which know; sensor, value: None unless the table is long.
-    Either distances or adjacency is given; `pairs`: their columns of sender, receiver and number, () where
-    the adjacency is a matrix. coordinates: columns of latitude and longitude, or of x and y, () without
+    readings: None at the server of several machines, which has the graph only; distances, adjacency: None
+    both at a site, else one of them is given. time: None where the readings are HDF5 or npz, which know;
+    sensor, value: None unless the table is long. `pairs`: the columns of sender, receiver and number, ()
+    where the adjacency is a matrix. coordinates: columns of latitude and longitude, or of x and y, () without
     locations."""
 
     name: str
-    readings: Path
+    readings: Path | None
     time: str | None
     sensor: str | None
     value: str | None
@@ -105,24 +118,71 @@ def describe_sensors(content: Mapping[str, Any], folder: Path, origin: str) -> S
 
     Only the names of the columns are read. Raises InputError for an unknown key, a missing file, a column
     that is not there and a number that cannot be."""
+    _check_keys(content, origin)
+    _require_readings(content, origin)
+    _require_graph(content, origin)
+    return _described(content, folder, origin)
+
+
+def describe_readings(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
+    """That of one of several machines' readings, checked as by `describe_sensors`; InputError where it names
+    the graph, which is the server's."""
+    _check_keys(content, origin)
+    for key in content:
+        if key not in OF_READINGS:
+            raise InputError(
+                f"{origin} names {key!r}, and the graph of the sensors is the server's; leave it out"
+            )
+    _require_readings(content, origin)
+    return _described(content, folder, origin)
+
+
+def describe_graph(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
+    """That of the server's graph, checked as by `describe_sensors`; InputError where it names readings, which
+    stay at the sites."""
+    _check_keys(content, origin)
+    for key in content:
+        if key not in OF_GRAPH:
+            raise InputError(
+                f"{origin} names {key!r}, and the server has the distances or the adjacency of the sensors "
+                "only; leave it out"
+            )
+    _require_graph(content, origin)
+    return _described(content, folder, origin)
+
+
+def _check_keys(content: Mapping[str, Any], origin: str) -> None:
     for key, value in content.items():
         if key not in KEYS:
             raise InputError(f"{origin} has an unknown key {shown(key)}; {did_you_mean(str(key), KEYS)}")
         if key not in _NUMBERS and (isinstance(value, bool) or not isinstance(value, str | int | float)):
             raise InputError(f"{origin}: {key} must be text (found {type(value).__name__})")
+
+
+def _require_readings(content: Mapping[str, Any], origin: str) -> None:
     if "readings" not in content:
         raise InputError(
             f"{origin} has no 'readings'; name the file of readings, as in 'readings: speeds.csv'"
         )
+
+
+def _require_graph(content: Mapping[str, Any], origin: str) -> None:
     if ("distances" in content) == ("adjacency" in content):
         raise InputError(
             f"{origin} names {'both' if 'distances' in content else 'neither'} 'distances' "
             f"{'and' if 'distances' in content else 'nor'} 'adjacency'; name the one that says which sensors "
             "are neighbours, as in 'distances: distances.csv'"
         )
+
+
+def _described(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
+    """What a mapping with good keys says."""
     paths = {key: folder / str(content[key]) for key in _FILES if key in content}
-    time, sensor, value = _reading_columns(paths["readings"], content, origin)
-    pairs = _pair_columns(paths, content, origin)
+    readings, graph = paths.get("readings"), paths.get("distances") or paths.get("adjacency")
+    time, sensor, value = (
+        (None, None, None) if readings is None else _reading_columns(readings, content, origin)
+    )
+    pairs = () if graph is None else _pair_columns(paths, content, origin)
     id_column, coordinates, geographic = _location_columns(paths.get("locations"), content, origin)
     numbers = {key: _number(key, content[key], origin) for key in _NUMBERS if content.get(key) is not None}
     for key in ("threshold", "sigma"):
@@ -131,8 +191,8 @@ def describe_sensors(content: Mapping[str, Any], folder: Path, origin: str) -> S
                 f"{origin}: {key} makes weights of distances, and 'adjacency' has them; leave it out"
             )
     return SensorDescription(
-        name=str(content.get("name", paths["readings"].name.partition(".")[0])),
-        readings=paths["readings"],
+        name=str(content.get("name", (readings or graph or folder).name.partition(".")[0])),
+        readings=readings,
         time=time,
         sensor=sensor,
         value=value,

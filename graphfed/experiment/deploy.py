@@ -15,10 +15,11 @@ from typing import Any, get_args
 
 import torch
 
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import EVERY, checked_training
 from graphfed.experiment.deployed import check_sets_up_again
+from graphfed.experiment.place_data import place_data
 from graphfed.experiment.progress import show_news, show_progress
 from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.run import Result, now, peak_rss_mb, versions, write_manifest
@@ -26,7 +27,7 @@ from graphfed.experiment.train import Event
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import Kit, load_kit
@@ -61,12 +62,12 @@ def deploy(
     Raises InputError for what cannot be used, at whatever place; GraphfedError where a site or the server
     stays away for longer than the project's patience; Interrupted when SIGINT or SIGTERM came: `resume` goes
     on with what is saved."""
-    if method is not None and get_method(method).tasks == (FORECASTING,):
+    if split.partition(":")[0].lower() == "inductive":
         raise InputError(
-            f"{method} cannot be deployed yet: sites cannot read sensors' files of their own; use runtime "
-            "'local' or 'processes', or 'nvflare' without a kit, which is a trial on this machine"
+            f"split {shown(split)} sorts all sensors by longitude, which no place of a deployment can; use "
+            "one in time, as 'time:0.7,0.1,0.2'"
         )
-    if more.pop("task", CLASSIFICATION) != CLASSIFICATION:
+    if more.pop("task", CLASSIFICATION) == LINK_PREDICTION:
         raise InputError(
             "link prediction cannot be deployed: sites that read their own files alone cannot draw pairs "
             "that are no edge anywhere; use the runtime 'local' or 'processes', or leave the task out"
@@ -246,20 +247,14 @@ def _write(
     joined = files.read_json(served / "manifest.json")["joined"]
     first = joined[kit.project.sites[0].name]["schema"]
     manifest = read_manifest(folder)
-    manifest["data"] |= {
-        "features": len(first["feature_names"]),
-        "classes": len(first["class_names"]),
-        "feature_names": [name for name in first["feature_names"] if name],
-        "class_names": [name for name in first["class_names"] if name],
-        "edge_weights": first["weighted"],
-    }
+    manifest["data"] |= place_data(method).facts(first)
     # What each site says its data's digest is; another secret at each site keys it.
     digest = _digest({name: site["data"] for name, site in joined.items()})
     manifest["hashes"] = {"data": digest, "split": digest, "partition": digest}
     result = Result(
         method=method.name,
         dataset=kit.project.name,
-        task=CLASSIFICATION,
+        task=method.tasks[0],
         clients=len(kit.project.roster),
         partition="sites",
         rounds=told["rounds"],

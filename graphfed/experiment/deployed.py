@@ -168,12 +168,14 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
         if fed.here:
             site = kind.read(arguments, _own_file(place), place.name)
         elif kind.read_server is not None:
-            of_server = kind.read_server(_own_file(place), fed.num_clients)
+            of_server = kind.read_server(arguments, _own_file(place))
     folder = place.runs / arguments["run"]
     with _opened(folder, float(arguments["wait"])):
         told = None if site is None else _joining(kind, site, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, told, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
+        if fed.server_ends and of_server is not None:
+            of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, site, agreed, reports)
         mine = None if site is None else kind.part(site, fed.hosts[fed.here[0]], task, fed.device)

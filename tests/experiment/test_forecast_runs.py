@@ -213,11 +213,6 @@ def test_separate_processes_give_what_one_process_gives(tmp_path: Path) -> None:
             np.testing.assert_array_equal(mine, theirs)
 
 
-def test_a_forecaster_is_not_deployed_yet() -> None:
-    with pytest.raises(InputError, match="last_value cannot be deployed yet"):
-        graphfed.deploy("last_value", kit="kits/coordinator")
-
-
 def test_a_comparison_has_references_and_the_smallest_error_is_no_percentage() -> None:
     settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
     found = graphfed.compare(["gru_fedavg"], seeds=(0, 1), rounds=2, settings=settings, out=False)
