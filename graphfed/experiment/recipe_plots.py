@@ -211,13 +211,13 @@ def _draw_relative(item: Mapping[str, Any]) -> "Figure":
 
 
 def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]) -> "Figure":
-    """rows: a label, and by metric our figures and the printed ones; axis: a panel for each metric, and what
-    it shows."""
+    """rows: a label, and by metric our figures and the printed ones, of which there may be none; axis: a
+    panel for each metric, and what it shows."""
+    some = any(printed for _, figures in rows for _, printed in figures.values())
+    markers = [("ours", "o", COLOURS[0], -0.14 if some else 0.0), ("printed", "s", COLOURS[1], 0.14)]
     figure, panels = figure_of(1, len(axis), 7 if len(axis) == 1 else 5, 0.3 + 0.45 * len(rows))
     for axes, (metric, shows) in zip(panels[0], axis.items(), strict=True):
-        for which, (name, marker, colour, shift) in enumerate(
-            (("ours", "o", COLOURS[0], -0.14), ("printed", "s", COLOURS[1], 0.14))
-        ):
+        for which, (name, marker, colour, shift) in enumerate(markers[: 1 + some]):
             told = _known([(n + shift, figures[metric][which]) for n, (_, figures) in enumerate(rows)])
             axes.errorbar(
                 [figures["mean"] for _, figures in told],
