@@ -309,6 +309,30 @@ def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> 
                 assert told or (item["item"] in ("fig3", "fig4") and "decoding" in row["label"]), row["label"]
 
 
+def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_the_recipe() -> None:
+    import json
+
+    from graphfed.experiment.recipe import read_recipe
+
+    recorded = json.loads((ROOT / "benchmarks/results/reproduce_cnfgnn.json").read_text())
+    text = (ROOT / "docs/reproduce.md").read_text().partition("## CNFGNN")[2].partition("## A recipe")[0]
+    recipe = read_recipe("cnfgnn")
+    for item in recorded["items"]:
+        if item["kind"] != "runs":
+            continue
+        rows = recipe.items[item["item"]].rows
+        assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
+            (row.label, row.seeds) for row in rows
+        ]
+        for row in item["rows"]:
+            for ours in row["ours"].values():
+                spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
+                assert f"{ours['mean']:.2f}{spread}" in text, (item["item"], row["label"])
+            for there in row["relative"]:
+                for gain in there["ours"].values():
+                    assert f"{gain['mean']:.2f}" in text, (item["item"], row["label"], there["to"])
+
+
 # ---- the site ----------------------------------------------------------------------------------------------
 
 
