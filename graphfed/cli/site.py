@@ -36,7 +36,11 @@ app = typer.Typer(
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder, from 'graphfed site provision'.")]
 Data = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="The description (.yaml) of this site's own data; a site needs it."),
+    typer.Option(
+        metavar="FILE",
+        help="The description (.yaml) of this site's own data; a site needs it, and the server where sensors "
+        "forecast: of the graph between them.",
+    ),
 ]
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="cpu, cuda or cuda:0: what a run computes on here.")
