@@ -199,6 +199,8 @@ def agree_on_sensors(told: Mapping[str, Any], server: Network | Edges) -> dict[s
     (first, said), *_ = told.items()
     try:
         here = SensorSchema(**said)
+        if any(type(value) is not (str if key == "start" else int) for key, value in said.items()):
+            raise TypeError("a number is none")
     except TypeError as error:
         raise InputError(f"what {first} says of its readings cannot be used: {error}") from None
     if isinstance(server, Network):

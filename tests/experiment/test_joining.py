@@ -17,7 +17,13 @@ from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.experiment import deployed
 from graphfed.experiment.deployed import _accepted, _agree, _data_digest
-from graphfed.experiment.place_data import agree_on_graphs, agree_on_sensors, graph_arrays, schema_of
+from graphfed.experiment.place_data import (
+    agree_on_graphs,
+    agree_on_sensors,
+    graph_arrays,
+    network_of,
+    schema_of,
+)
 from graphfed.experiment.schema import Schema
 from graphfed.experiment.site_data import SiteData
 from graphfed.federation.cohort import make_cohort
@@ -85,13 +91,21 @@ def test_readings_that_do_not_go_together_are_named() -> None:
     edges = make_edges(sp.identity(2, format="csr", dtype=np.float32))
     network = Network(edges, 0, 5, split)
     said = schema_of(network, 22).to_json()
-    assert agree_on_sensors({"north": said, "south": dict(said)}, network) == {"owners_known": True}
+    agreed = {"owners_known": True, "readings": said}
+    for server in (network, edges):
+        assert agree_on_sensors({"north": said, "south": dict(said)}, server) == agreed
+    told = network_of(edges, agreed)
+    assert (schema_of(told, 22).to_json(), told.split.observed.all()) == (said, True)
     for key, value in {"steps": 21, "first_minute": 5, "lags": 3, "test": 5}.items():
-        with pytest.raises(InputError, match=f"{key} is {value} at south and .* elsewhere"):
+        with pytest.raises(
+            InputError, match=f"{key} of the readings is {value} at south and .* at the server"
+        ):
             agree_on_sensors({"north": said, "south": {**said, key: value}}, network)
-    with pytest.raises(InputError, match="step_minutes is 10 at north and 5 elsewhere"):
+    with pytest.raises(InputError, match="step_minutes of the readings is 10 at north and 5 at the server"):
         agree_on_sensors({"north": {**said, "step_minutes": 10}}, network)
-    for wrong in ({}, {"steps": "many"}):
+    with pytest.raises(InputError, match="start of the readings is '2024' at south and '' at north"):
+        agree_on_sensors({"north": said, "south": {**said, "start": "2024"}}, edges)
+    for wrong in ({}, {"steps": "many"}, {**said, "steps": "many"}):
         with pytest.raises(InputError, match="what north says of its readings cannot be used"):
             agree_on_sensors({"north": wrong}, network)
 
