@@ -106,10 +106,10 @@ class CNFGNNConfig(NeuralConfig):
     server_lr: float = Field(
         default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the server's graph network"
     )
-    network: Literal["graph_network", "gat", "diffusion"] = Field(
+    network: Literal["graph_network", "mean_network", "gat", "diffusion"] = Field(
         default="graph_network",
-        description="the server's network: the paper's graph network, graph attention, or the diffusion "
-        "convolution of DCRNN",
+        description="the server's network: the paper's graph network, the same with means for its sums (for "
+        "sensors that training did not see), graph attention, or the diffusion convolution of DCRNN",
     )
     server_batch: int = Field(
         default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"

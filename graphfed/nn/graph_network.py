@@ -68,14 +68,17 @@ def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: i
     return weights
 
 
-def graph_network(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
+def graph_network(
+    weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None, *, means: bool = False
+) -> Tensor:
     """The vertices' embeddings [V, B, H] from their features v [V, B, H].
 
-    products: the dtype that matrix products are made in, that of the weights if None."""
+    products: the dtype that matrix products are made in, that of the weights if None; means: of the edges
+    into a vertex and of all vertices the mean for the sum, which does not grow with the network."""
     layers = _layers(weights, v.shape[2])
 
     def run(part: Tensor) -> Tensor:
-        features = _features(layers, part, edges, products)
+        features = _features(layers, part, edges, products, means)
         return product(features, weights["out.weight"], products).view(part.shape)
 
     again = torch.is_grad_enabled() and v.shape[1] * edges.count > KEPT
@@ -129,7 +132,9 @@ def _mlp_weights(weights: Weights, path: str) -> list[tuple[Tensor, Tensor]]:
     return [(weights[f"{path}.{i}.weight"], weights[f"{path}.{i}.bias"]) for i in range(3)]
 
 
-def _features(layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None) -> Tensor:
+def _features(
+    layers: list[_LayerWeights], v: Tensor, edges: Edges, products: torch.dtype | None, means: bool
+) -> Tensor:
     """The vertices as the last of l layers hands them on: v [b, V, H] -> [b V, H + l * out], b windows."""
     windows, vertices, width = v.shape
     v, u = v.reshape(-1, width), v.new_zeros(windows, width)
@@ -139,8 +144,9 @@ def _features(layers: list[_LayerWeights], v: Tensor, edges: Edges, products: to
     def to_vertices(of_window: Tensor) -> Tensor:
         return of_window.repeat_interleave(vertices, 0)
 
-    def sum_vertices(x: Tensor) -> Tensor:
-        return x.view(windows, vertices, -1).sum(1)
+    def over_vertices(x: Tensor) -> Tensor:
+        x = x.view(windows, vertices, -1)
+        return x.mean(1) if means else x.sum(1)
 
     for layer in layers:
         here = product(v, layer.receiver, products) + to_vertices(u @ layer.shared + layer.bias)
@@ -150,13 +156,15 @@ def _features(layers: list[_LayerWeights], v: Tensor, edges: Edges, products: to
         sums, second = _EdgeHidden.apply(edges, products, *tensors)  # type: ignore[no-untyped-call]
         hidden.insert(0, second)
         received = product(sums, layer.third[0], products) + degree * layer.third[1]
+        if means:
+            received = received / degree.clamp(min=1)
         weight, bias = layer.vertex[0]
         of_vertex, of_window = weight.tensor_split([-u.shape[1]])
         x = product(torch.cat([v, received], 1), of_vertex, products) + to_vertices(u @ of_window + bias)
         new_v = _mlp(layer.vertex[1:], x, products)
         if layer is not layers[-1]:
             weight, bias = layer.shared_vector[0]
-            x = torch.cat([sum_vertices(new_v), sum_vertices(received), u], 1) @ weight + bias
+            x = torch.cat([over_vertices(new_v), over_vertices(received), u], 1) @ weight + bias
             u = torch.cat([_mlp(layer.shared_vector[1:], x, products), u], 1)
         v = torch.cat([new_v, v], 1)
     return v

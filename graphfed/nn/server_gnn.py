@@ -1,6 +1,7 @@
 """The networks a server can run over the road graph: one table of functions on vertices' features.
 
     graph_network   the published one (graphfed.nn.graph_network)
+    mean_network    the same with means for its sums, which do not grow with the number of sensors
     gat             two layers of graph attention with four heads (Velickovic et al. 2018); the edge's weight
                     adds to its score
     diffusion       two layers of diffusion convolution, two steps each way (Li et al. 2018, Eq. 2)
@@ -11,6 +12,7 @@ have and adds none; a vertex without edges gets what its layers make of no neigh
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -134,6 +136,7 @@ def diffusion(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype |
 
 SERVER_NETWORKS = {
     "graph_network": ServerNetwork(graph_network.init, graph_network.graph_network),
+    "mean_network": ServerNetwork(graph_network.init, partial(graph_network.graph_network, means=True)),
     "gat": ServerNetwork(gat_init, gat),
     "diffusion": ServerNetwork(diffusion_init, diffusion),
 }

@@ -133,6 +133,33 @@ def test_products_in_bfloat16_stray_by_their_eight_bits(name: str) -> None:
     assert 1e-5 < error < 6 * 2**-8
 
 
+def test_means_do_not_see_how_large_the_network_is() -> None:
+    """Two copies of a graph, and every edge twice: the embeddings are those of one; sums give others."""
+    adjacency, v = adjacency_of(0, 7), draw(0, 7, 3, HIDDEN)
+    one = make_edges(sp.csr_matrix(adjacency))
+    two = make_edges(sp.csr_matrix(sp.block_diag([adjacency, adjacency])))
+    for name, same in (("mean_network", True), ("graph_network", False)):
+        network = SERVER_NETWORKS[name]
+        weights = network.init(0, HIDDEN)
+        alone, copied = (
+            network.forward(weights, v, one, None),
+            network.forward(weights, v.repeat(2, 1, 1), two, None),
+        )
+        assert torch.allclose(copied, alone.repeat(2, 1, 1), rtol=0, atol=1e-10) == same
+
+
+def test_a_vertex_with_more_neighbours_of_one_kind_has_the_same_mean() -> None:
+    """A receiver of one, or of three senders alike."""
+    v = draw(1, 1, 2, HIDDEN).repeat(4, 1, 1)
+    few = sp.csr_matrix(np.array([[0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=np.float32))
+    many = sp.csr_matrix(np.array([[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]], dtype=np.float32))
+    for name, same in (("mean_network", True), ("graph_network", False)):
+        network = SERVER_NETWORKS[name]
+        weights = network.init(0, HIDDEN)
+        found = [network.forward(weights, v, make_edges(edges), None)[3] for edges in (few, many)]
+        assert torch.allclose(*found, rtol=0, atol=1e-10) == same
+
+
 def test_a_misspelt_network_is_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"no server network is called 'difusion'; did you mean 'diffusion'"):
         get_server_network("difusion")
