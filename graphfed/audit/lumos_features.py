@@ -30,7 +30,6 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import dense_rows
 from graphfed.experiment.graph_inputs import GraphInputs
 from graphfed.federation import CLIENTS, Federation, Located
-from graphfed.federation.cohort import make_cohort
 from graphfed.federation.route import PeerRoute
 from graphfed.methods.base import Task
 from graphfed.methods.lumos import LumosConfig
@@ -90,7 +89,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     assert isinstance(training, LumosConfig)
     count = inputs.partition.num_sites
     fed = _Listening(count, config.device)
-    cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, range(count), device=config.device)
+    (cohort,) = inputs.parts(config, [range(count)])
     data = fed.locate(CLIENTS, "data", [cohort])
     task = Task(inputs.graph.num_features, inputs.graph.num_classes, config.task)
     with fed.phase("setup", round=0):

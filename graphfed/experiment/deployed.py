@@ -45,6 +45,7 @@ from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
 from graphfed.methods.base import CommonConfig, Method, Task
 from graphfed.methods.registry import get_method, register
+from graphfed.methods.training import as_configured
 from graphfed.runtime.interrupts import Wish
 
 if TYPE_CHECKING:
@@ -178,7 +179,9 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, site, agreed, reports)
-        mine = None if site is None else kind.part(site, fed.hosts[fed.here[0]], task, fed.device)
+        mine = None
+        if site is not None:
+            mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
         data = host_data(task.name).located(fed, *(([], [of_server]) if site is None else ([mine], [])))
         if not agreed["owners_known"] and isinstance(config, AlignedConfig):
             with fed.phase("setup", round=0):

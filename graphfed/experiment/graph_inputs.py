@@ -163,9 +163,11 @@ class GraphInputs:
 
     def parts(self, config: RunConfig, hosts: "Sequence[Sequence[int]]") -> "list[Cohort]":
         from graphfed.federation.cohort import make_cohort
+        from graphfed.methods.training import as_configured
 
         dealt = self._trained_on(config)
-        return [make_cohort(self.graph, self.split, dealt, host, device=config.device) for host in hosts]
+        made = (make_cohort(self.graph, self.split, dealt, host, device=config.device) for host in hosts)
+        return [as_configured(cohort, config.training) for cohort in made]
 
     def part_of_server(self, config: RunConfig) -> None:
         """The server has no data."""

@@ -28,7 +28,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import CommonConfig, Method, State, Task, TrainingConfig, clients_in_round
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
-from graphfed.methods.training import choose_clients, own_view, predict_shared, prepare
+from graphfed.methods.training import as_configured, choose_clients, own_view, predict_shared, prepare
 from graphfed.random import fold, permutation
 from graphfed.runtime.interrupts import Interrupted
 
@@ -396,6 +396,7 @@ def pooled_score(
     cohort = make_cohort(
         graph, split, partition(graph, "random", 1, 0), [0], device=next(iter(weights.values())).device
     )
+    cohort = as_configured(cohort, config)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
     scores = score_clients(cohort, predict_shared(prepared, weights, config, "test"), "test")
     return metrics_of(total(scores))

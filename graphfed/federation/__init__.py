@@ -3,6 +3,7 @@
 from graphfed.federation.core import Federation, StageError, as_leaves
 from graphfed.federation.ledger import Ledger
 from graphfed.federation.link import Link
+from graphfed.federation.transfer import Ideal
 from graphfed.federation.values import CLIENTS, SERVER, Located
 from graphfed.federation.wrap import Cast, Wrapper
 
@@ -11,6 +12,7 @@ __all__ = [
     "SERVER",
     "Cast",
     "Federation",
+    "Ideal",
     "Ledger",
     "Link",
     "Located",

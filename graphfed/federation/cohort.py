@@ -7,7 +7,7 @@ written for a cohort and never loop over its clients.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ __all__ = [
     "load_names",
     "make_cohort",
     "save_cohort",
+    "with_unit_features",
 ]
 
 
@@ -222,6 +223,20 @@ def make_cohort(
         links=links,
     )
 
+
+def with_unit_features(cohort: Cohort) -> Cohort:
+    """With the features of every vertex scaled to length 1; those that are all 0 stay so."""
+    x = cohort.x
+    if isinstance(x, SparseMatrix):
+        length = sums_by(x.row, x.values**2, x.shape[0]).sqrt()
+        return replace(cohort, x=x.with_values(x.values / length[x.row].clamp(min=_TINY)))
+    if x is None:
+        return cohort
+    return replace(cohort, x=x / x.norm(dim=1, keepdim=True).clamp(min=_TINY))
+
+
+#: No length of anything but zeros is below it.
+_TINY = 1e-30
 
 _PLAIN = (
     "client",

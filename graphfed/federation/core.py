@@ -30,10 +30,13 @@ from graphfed.federation.route import (
     find_rows,
     make_table,
     row_counts,
+    sums_of_parts,
     traffic,
+    widened_table,
 )
 from graphfed.federation.tape import Crossing, Pending, Record, Tape
 from graphfed.federation.transfer import (
+    Ideal,
     Transfer,
     answer,
     check_arrived,
@@ -358,6 +361,32 @@ class Federation(OfTheProgram):
         """What the server knows of a route: a `RouteTable`, located at the server."""
         return Located(SERVER, f"{route.name} table", (route.table,) * len(self.server_ends))
 
+    def widened(self, route: Route, at_clients: Located, at_server: Located, *, name: str) -> Route:
+        """A route with several rows in the place of each row of another one: as many as `at_clients` [M_h]
+        int64 says of a host's rows, and `at_server` [U] of every id. Both ends know them: nothing crosses.
+
+        The rows of an id stay together; at the server they are the rows of a table of all ids' rows."""
+        check_arguments(CLIENTS, f"route {name!r}", [at_clients])
+        check_arguments(SERVER, f"route {name!r}", [at_server])
+        sizes: dict[int, int] = {}
+        rows = np.zeros(self.num_clients, dtype=np.int64)
+        for h, counts in zip(self.here, at_clients.parts, strict=True):
+            check_rows(counts, route.sizes[h], f"route {name!r}: what the clients say", "the rows are")
+            mine = list(self.hosts[h])
+            rows[mine] = sums_of_parts(counts, route.flow.sent[mine])
+            sizes[h] = int(rows[mine].sum())
+        table = None
+        for counts in at_server.parts:
+            assert route.table is not None
+            check_rows(counts, len(route.table.ids), f"route {name!r}: what the server says", "the ids are")
+            table = widened_table(route.table, counts)
+            rows = torch.bincount(table.client, minlength=self.num_clients).cpu().numpy()
+            told = {h: int(rows[list(clients)].sum()) for h, clients in enumerate(self.hosts)}
+            if any(told[h] != size for h, size in sizes.items()):
+                raise PlaceError(f"route {name!r}: the server and the clients expect different rows")
+            sizes = told
+        return Route(name, sizes, Flow.up(rows, self._seen), table)
+
     def peer_route(self, wants: Located, *, name: str, protection: str = "clear") -> PeerRoute:
         """Agree which rows travel between clients: `wants` is a `PeerIds` at the clients.
 
@@ -491,9 +520,15 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
+        ideal: Ideal | None = None,
     ) -> Located:
         """Server to clients: row u of `x` [U, ...] to every client whose route names id u -> [M_h, ...] at
-        each host."""
+        each host.
+
+        ideal: counted as what the download stands for, and `simulated`; PlaceError where a place is in
+        another process, which would see what it must not."""
+        if ideal is not None and self.link is not None:
+            raise PlaceError(f"transfer {name!r} is simulated, and cannot go to another process")
         self._expect(x, SERVER, name)
         self._all_present(name)
         messages: dict[Pair, Any] = {}
@@ -509,9 +544,8 @@ class Federation(OfTheProgram):
             messages = dict(
                 zip(self._down, pay.split_rows(rows, [route.sizes[h] for _, h in self._down]), strict=True)
             )
-        return self._rows_down(
-            messages, route, Transfer(name, "rows", route.flow.back, protection, grad, wrap)
-        )
+        transfer = Transfer(name, "rows", route.flow.back, protection, grad, wrap, ideal=ideal)
+        return self._rows_down(messages, route, transfer)
 
     def hand_back(
         self, x: Located, route: Route, *, name: str, protection: str = "clear", grad: bool = True

@@ -13,7 +13,7 @@ from graphfed.errors import InputError, PlaceError
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.federation.wire import WireError
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, ranges
 
 __all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds", "everyone"]
 
@@ -198,6 +198,25 @@ def find_rows(held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, n
             "which it does not hold"
         )
     return row
+
+
+def widened_table(table: RouteTable, counts: Tensor) -> RouteTable:
+    """The table of a route with counts[u] rows for each row of id u, [U] int64; the new ids are 0, 1, ..."""
+    starts = counts.cumsum(0) - counts
+    each = counts[table.index]
+    return RouteTable(
+        ids=torch.arange(int(counts.sum()), device=counts.device),
+        index=ranges(starts[table.index], each),
+        client=torch.repeat_interleave(table.client, each),
+    )
+
+
+def sums_of_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
+    """The sums of consecutive parts of counts [M], of rows[k] each: [K] int64."""
+    totals = np.concatenate([[0], np.cumsum(counts.cpu().numpy())])
+    ends = np.cumsum(rows)
+    sums: np.ndarray = totals[ends] - totals[ends - rows]
+    return sums
 
 
 def traffic(sender: Tensor, receiver: Tensor, num_clients: int) -> np.ndarray:

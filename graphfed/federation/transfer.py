@@ -1,5 +1,6 @@
 """One payload transfer on its way: what it weighs, what crosses of it, and what comes back as gradients."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = [
+    "Ideal",
     "Transfer",
     "answer",
     "check_arrived",
@@ -31,10 +33,19 @@ __all__ = [
 
 
 @dataclass(frozen=True)
+class Ideal:
+    """What a simulated transfer stands for: rows of `shape` and `dtype` on a flow in its direction."""
+
+    flow: Flow
+    shape: list[int]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
 class Transfer:
     """One payload transfer: its name, its kind and flow on the ledger, and the caller's options.
 
-    leading: the first dimension of the payload counts the units of the flow."""
+    leading: the first dimension of the payload counts the units of the flow; ideal: counted as this."""
 
     name: str
     kind: str
@@ -43,9 +54,14 @@ class Transfer:
     grad: bool
     wrap: Wrapper | None = None
     leading: bool = True
+    ideal: Ideal | None = None
 
     def charge(self, payload: Any) -> Charge:
         """What the payload of one message says of all: they differ in the number of units only."""
+        if self.ideal is not None:
+            shape, dtype = self.ideal.shape, str(self.ideal.dtype).removeprefix("torch.")
+            size = math.prod(shape) * self.ideal.dtype.itemsize
+            return Charge(self.name, self.kind, dtype, shape, "simulated", self.ideal.flow, size)
         protection = self.protection
         if self.wrap is not None and self.wrap.protection is not None:
             protection = self.wrap.protection

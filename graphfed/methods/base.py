@@ -27,6 +27,7 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation, Located
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, TASKS
+from graphfed.nn.backbones import BACKBONES, Backbone
 
 __all__ = [
     "WINDOW_SETTINGS",
@@ -73,10 +74,18 @@ class TrainingConfig(CommonConfig):
     """The settings that methods on graphs share; the defaults are the default recipe of node classification.
     Of link prediction it differs (`tasks.TASKS`)."""
 
+    features: Literal["raw", "unit"] = Field(
+        default="raw", description="features as they are, or those of every vertex scaled to length 1"
+    )
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
     backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
     heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
     local_steps: int = Field(default=3, ge=1, description="full-batch steps of every client in a round")
+
+    @property
+    def network(self) -> Backbone:
+        """The graph network that is trained."""
+        return BACKBONES[self.backbone]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})

@@ -31,7 +31,7 @@ from graphfed.methods.training import (
     own_view,
     personal_weights,
 )
-from graphfed.nn.backbones import BACKBONES, Weights
+from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold
@@ -63,7 +63,7 @@ class LinkState:
 def pool(cohort: Cohort, config: TrainingConfig) -> Pooled:
     """The one client's vertices are the rows 0..N-1, in the order of their ids."""
     assert cohort.links is not None
-    backbone = BACKBONES[config.backbone]
+    backbone = config.network
     view = backbone.seen(own_view(cohort))
     make_block = backbone.blocks(view.ids, view.degree, config.heads, config.layers)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
@@ -98,7 +98,7 @@ def train(
 def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
     """h_u . h_v [n] of a target's pairs."""
     with torch.no_grad():
-        h = BACKBONES[config.backbone].forward(weights, pooled.batch, None)
+        h = config.network.forward(weights, pooled.batch, None)
         return pair_products(h, pooled.pairs[:, cohort.pairs(target)])
 
 

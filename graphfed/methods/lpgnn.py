@@ -61,7 +61,6 @@ from graphfed.methods.released import (
     send_back,
     vertex_route,
 )
-from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.layers import Dropout
@@ -244,7 +243,7 @@ def at_server(found: dict[str, Tensor], task: Task, config: LpgnnConfig) -> AtSe
         edges=(edges,),
         edge_weight=None if weight is None else (weight,),
     )
-    blocks = BACKBONES[config.backbone].blocks(view.ids, degree, config.heads, config.layers)
+    blocks = config.network.blocks(view.ids, degree, config.heads, config.layers)
     told = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
     target = labels
     if config.denoise:
@@ -271,7 +270,7 @@ def loss_of(here: AtServer, logits: Tensor, config: LpgnnConfig) -> Tensor:
 def train(
     here: AtServer, weights: Weights, optimizer: AdamState, config: LpgnnConfig, number: int
 ) -> tuple[Weights, AdamState]:
-    forward = BACKBONES[config.backbone].forward
+    forward = config.network.forward
 
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
         return loss_of(here, forward({**leaves}, here.batch, dropout), config)
@@ -281,7 +280,7 @@ def train(
 
 def logits_of(here: AtServer, weights: Weights, config: LpgnnConfig) -> Tensor:
     with torch.no_grad():
-        return BACKBONES[config.backbone].forward({**weights}, here.batch, None)
+        return config.network.forward({**weights}, here.batch, None)
 
 
 # ---- the program over places -------------------------------------------------------------------------------

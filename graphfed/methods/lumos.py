@@ -62,7 +62,6 @@ from graphfed.methods.encoder import EncoderConfig, bytes_of_bins, encode, recei
 from graphfed.methods.split import fresh, step
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.methods.trees import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
-from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import Block
 from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.nn.layers import Dropout
@@ -390,7 +389,7 @@ def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
     """Those of the backbone; predictor.weight [H, C] and .bias [C] to classify."""
     key = fold(config.seed, "weights")
     widths = [task.num_features, *[config.hidden] * config.layers]
-    weights = BACKBONES[config.backbone].init(key, widths, config.heads)
+    weights = config.network.init(key, widths, config.heads)
     if task.name == CLASSIFICATION:
         weights["predictor.weight"] = glorot(fold(key, "predictor"), config.hidden, task.num_classes)
         weights["predictor.bias"] = torch.zeros(task.num_classes)

@@ -50,7 +50,6 @@ from graphfed.methods.split import (
     summed,
 )
 from graphfed.methods.training import own_view, personal_weights
-from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold, glorot
@@ -77,7 +76,7 @@ class Embedder:
 
 
 def embedder(holders: Holders, config: PpgnnConfig) -> Embedder:
-    network = BACKBONES[config.backbone]
+    network = config.network
     view = network.seen(own_view(holders.cohort))
     make_block = network.blocks(view.ids, view.degree, config.heads, config.layers)
     rows = torch.arange(holders.cohort.num_rows, device=holders.names.device)
@@ -87,7 +86,7 @@ def embedder(holders: Holders, config: PpgnnConfig) -> Embedder:
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
     """Every holder starts from the same weights, whose last layer is `hidden` wide."""
     widths = [task.num_features, *[config.hidden] * config.layers]
-    drawn = BACKBONES[config.backbone].init(fold(common_seed(config), "weights"), widths, config.heads)
+    drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.heads)
     device = here.holders.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
     return personal_weights(shared, here.batch, config)
@@ -101,7 +100,7 @@ def initial_predictor_at(here: Embedder, task: Task, config: PpgnnConfig) -> Wei
 def embed(here: Embedder, networks: dict[str, Any], config: PpgnnConfig, key: int | None) -> Tensor:
     """z^p [N, H]: every row embedded by its holder's own network. key: of the dropout, None for none."""
     dropout = None if key is None else Dropout(config.dropout, fold(key, "holders"))
-    return BACKBONES[config.backbone].forward(networks, here.batch, dropout)
+    return config.network.forward(networks, here.batch, dropout)
 
 
 def logits_of(here: Embedder, h: Tensor, predictor: Weights, target: str) -> Tensor:

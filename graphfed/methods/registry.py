@@ -19,6 +19,7 @@ METHODS: dict[str, str] = {
     "fedadam": "graphfed.methods.fedadam",
     "fedgcn": "graphfed.methods.fedgcn",
     "distgat": "graphfed.methods.distgat",
+    "fedgat": "graphfed.methods.fedgat",
     "sapgnn": "graphfed.methods.sapgnn",
     "ppgnn": "graphfed.methods.ppgnn",
     "lumos": "graphfed.methods.lumos",

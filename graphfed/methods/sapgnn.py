@@ -66,10 +66,10 @@ from graphfed.methods.split import (
     summed,
     times,
 )
-from graphfed.nn.batch import Tiles, make_tiles
 from graphfed.nn.layers import Dropout
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, spmm
+from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
 
 __all__ = ["METHOD", "SapgnnConfig"]

@@ -16,10 +16,10 @@ from graphfed.federation.core import as_leaves
 from graphfed.federation.shared_sum import shared_sum
 from graphfed.methods.alignment import AlignedConfig, Holders
 from graphfed.methods.base import Task, TrainingConfig
-from graphfed.nn.batch import Tiles, make_tiles
 from graphfed.nn.layers import tiled
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
+from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
 
 __all__ = [

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from graphfed.federation.cohort import Cohort
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.federation.cohort import Cohort, with_unit_features
+from graphfed.methods.base import CommonConfig, Task, TrainingConfig
 from graphfed.methods.tasks import CLASSIFICATION
-from graphfed.nn.backbones import BACKBONES, Weights
+from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
@@ -26,6 +26,7 @@ GATHER_BELOW = 0.5
 
 __all__ = [
     "Prepared",
+    "as_configured",
     "choose_clients",
     "descend",
     "initial_weights",
@@ -55,6 +56,12 @@ class Prepared:
     pairs: tuple[Tensor, Tensor] | None
 
 
+def as_configured(cohort: Cohort, config: CommonConfig) -> Cohort:
+    """A client's data as a run uses it."""
+    unit = isinstance(config, TrainingConfig) and config.features == "unit"
+    return with_unit_features(cohort) if unit else cohort
+
+
 def own_view(cohort: Cohort) -> View:
     """Each client's own subgraph: cross-client edges are dropped, degrees are those that remain."""
     assert cohort.x is not None
@@ -77,7 +84,7 @@ def prepare(
     methods).
 
     place [N]: the view's row of each of the cohort's rows, None where they are the same rows."""
-    view = BACKBONES[config.backbone].seen(view)
+    view = config.network.seen(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
     if place is not None:
         targets = {t: place[rows] for t, rows in targets.items()}
@@ -100,7 +107,7 @@ def prepare(
 def _batch(
     view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
 ) -> Batch:
-    make_block = BACKBONES[config.backbone].blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
     return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
 
 
@@ -118,7 +125,7 @@ def initial_weights(task: Task, config: TrainingConfig, device: str) -> Weights:
     comes out are logits [C], or in link prediction embeddings [hidden]."""
     last = task.num_classes if task.name == CLASSIFICATION else config.hidden
     widths = [task.num_features, *[config.hidden] * (config.layers - 1), last]
-    drawn = BACKBONES[config.backbone].init(fold(config.seed, "weights"), widths, config.heads)
+    drawn = config.network.init(fold(config.seed, "weights"), widths, config.heads)
     return {name: w.to(device) for name, w in drawn.items()}
 
 
@@ -128,7 +135,7 @@ def personal_weights(shared: Weights, batch: Batch, config: TrainingConfig) -> W
     own: Weights = {}
     for name, w in shared.items():
         assert isinstance(w, Tensor)
-        if batch.pairs is not None and name in BACKBONES[config.backbone].input_weights:
+        if batch.pairs is not None and name in config.network.input_weights:
             own[name] = SparseWeights.expand(w, *batch.pairs, batch.num_clients)
         else:
             own[name] = w.expand(batch.num_clients, *w.shape)
@@ -197,7 +204,7 @@ def descend(
     """`local_steps` full-batch steps of round `number` on loss_of(outputs [N_L, width], step). optimizer: its
     state, {} for a fresh one."""
     state = optimizer or _fresh_state(weights, config)
-    forward = BACKBONES[config.backbone].forward
+    forward = config.network.forward
     start = values = _values(weights)
     for step in range(config.local_steps):
         leaves = {k: v.detach().requires_grad_() for k, v in values.items()}
@@ -265,7 +272,7 @@ def predict_shared(prepared: Prepared, weights: Weights, config: TrainingConfig,
     """Logits [n, C] of the target rows from weights that all clients share."""
     batch = prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], config, None)
     with torch.no_grad():
-        return BACKBONES[config.backbone].forward(weights, batch, None)
+        return config.network.forward(weights, batch, None)
 
 
 def predict_personal(prepared: Prepared, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
@@ -275,4 +282,4 @@ def predict_personal(prepared: Prepared, weights: Weights, config: TrainingConfi
     else:
         batch = _batch(prepared.view, prepared.targets[target], config, prepared.pairs, per_client=True)
     with torch.no_grad():
-        return BACKBONES[config.backbone].forward(weights, batch, None)
+        return config.network.forward(weights, batch, None)

@@ -23,7 +23,19 @@ from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, entry_sums, row_softmax, spmm
 from graphfed.random import entry_words, fold, glorot
 
-__all__ = ["BACKBONES", "Backbone", "Weights", "attend", "gcn_block", "gcn_layer", "per_head"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "Weights",
+    "attend",
+    "gat_block",
+    "gat_init",
+    "gat_layers",
+    "gat_output",
+    "gcn_block",
+    "gcn_layer",
+    "per_head",
+]
 
 Weights = dict[str, Tensor | SparseWeights]
 
@@ -202,15 +214,24 @@ def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
 
 def gat_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
     """Layers with ELU, dropout on every layer's input and on the attention; the targets' logits [N_L, C]."""
-    h: Tensor | SparseMatrix = batch.x
-    for layer in range(batch.layers):
+    return gat_layers(batch.x, weights, batch, dropout, 0)
+
+
+def gat_layers(
+    h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, first: int
+) -> Tensor:
+    """The layers from `first` on, of its input h [N_first, F]; the targets' logits [N_L, C]."""
+    for layer in range(first, batch.layers):
         z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
-        h = _attend(z, weights, batch, layer, dropout)
-        h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
-        if layer < batch.layers - 1:
-            h = elu(h)
+        h = gat_output(_attend(z, weights, batch, layer, dropout), weights, batch, layer)
     assert isinstance(h, Tensor)
     return h
+
+
+def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
+    """What leaves a layer whose attention gave h: with its bias, and the ELU of all but the last."""
+    h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    return elu(h) if layer < batch.layers - 1 else h
 
 
 def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Dropout | None) -> Tensor:

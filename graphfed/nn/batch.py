@@ -13,10 +13,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from graphfed.nn.moments import MomentRows, Moments
 from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
+from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import entry_words
 
-__all__ = ["Batch", "Block", "BlockMaker", "Tiles", "View", "make_batch", "make_tiles"]
+__all__ = ["Batch", "Block", "BlockMaker", "View", "make_batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,26 +35,13 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles:
-    """Rows grouped into T tiles of at most `size` rows of one client, for one batched product.
-
-    slot [N]: each row's place in the padded [T * size] rows; client [T]: whose weights a tile meets (None:
-    tile k is client k)."""
-
-    slot: Tensor
-    size: int
-    count: int
-    client: Tensor | None
-
-
-@dataclass(frozen=True, eq=False)
 class Batch:
     """The input of a forward pass for the rows of one or more clients.
 
     x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its
     dropout words, ids[l] [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l =
     L: the targets), blocks[l] (None: the layer only transforms its rows), tiles[l] (of the rows ids[l]) and
-    pairs for per-client weights; y [N_L] and weight [N_L] of the loss."""
+    pairs for per-client weights; y [N_L] and weight [N_L] of the loss; moments: see `View`."""
 
     x: Tensor | SparseMatrix
     words: Tensor | None
@@ -64,6 +53,7 @@ class Batch:
     pairs: tuple[Tensor, Tensor] | None
     y: Tensor
     weight: Tensor
+    moments: MomentRows | None = None
 
     @property
     def layers(self) -> int:
@@ -85,7 +75,8 @@ class View:
     x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source,
     destination) rows without self loops for layer l (the last entry serves all later layers); aggregated: x
     is already summed over each row's neighbourhood, so the first layer only transforms it; edge_weight[l]
-    [E_l]: of a weighted graph, else None."""
+    [E_l]: of a weighted graph, else None; moments: of each row's neighbourhood, in the place of x, which then
+    has no columns."""
 
     x: Tensor | SparseMatrix
     ids: Tensor
@@ -96,6 +87,7 @@ class View:
     edges: tuple[Tensor, ...]
     aggregated: bool = False
     edge_weight: tuple[Tensor, ...] | None = None
+    moments: Moments | None = None
 
     def layer_edges(self, layer: int) -> Tensor | None:
         """The edges of a layer, None where it only transforms its rows."""
@@ -165,7 +157,11 @@ def make_batch(
     elif len(fields[0]) < size:
         x = x[fields[0]]
     tiles: list[Tiles | None] = [None] * (layers + 1)
-    if per_client and view.num_clients > 1:
+    apart = per_client and view.num_clients > 1
+    moments = None
+    if view.moments is not None:
+        moments = view.moments.select_rows(fields[0]).prepared(client[0] if apart else None, view.num_clients)
+    if apart:
         tiles = [make_tiles(rows, view.num_clients) for rows in client]
     return Batch(
         x=x,
@@ -178,25 +174,5 @@ def make_batch(
         pairs=pairs,
         y=view.y[targets],
         weight=torch.ones(len(targets), dtype=x.dtype, device=device) if weight is None else weight,
+        moments=moments,
     )
-
-
-def make_tiles(client: Tensor, num_clients: int) -> Tiles:
-    """Group rows sorted by client, client [N], into tiles of the power of two (or the largest client) that
-    wastes least."""
-    counts = torch.bincount(client, minlength=num_clients)
-    largest = max(int(counts.max()) if len(counts) else 1, 1)
-    sizes = sorted({min(1 << b, largest) for b in range(largest.bit_length() + 1)})
-    # A tile costs its padded rows and, about 8 rows' worth, fetching its weights.
-    size = min(sizes, key=lambda s: (int(((counts + s - 1) // s).sum()) * (s + 8), -s))
-    per_client = (counts + size - 1) // size
-    if size == largest:
-        per_client = torch.ones_like(counts)
-    first_tile = per_client.cumsum(0) - per_client
-    first_row = counts.cumsum(0) - counts
-    within = torch.arange(len(client), device=client.device) - first_row[client]
-    slot = first_tile[client] * size + within
-    owner = None
-    if size < largest:
-        owner = torch.repeat_interleave(torch.arange(num_clients, device=client.device), per_client)
-    return Tiles(slot, size, int(per_client.sum()), owner)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphfed.nn.batch import Batch, Tiles
+from graphfed.nn.batch import Batch
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
+from graphfed.nn.tiles import Tiles
 from graphfed.random import bernoulli_entries, bernoulli_rows, fold, lane_probability
 
 __all__ = ["Dropout", "add_bias", "linear", "per_row", "tiled"]

@@ -23,9 +23,9 @@ from placements import (
 from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
-from graphfed.federation import CLIENTS, SERVER, Federation, Located
+from graphfed.federation import CLIENTS, SERVER, Federation, Ideal, Located
 from graphfed.federation.link import SERVER_END
-from graphfed.federation.route import PeerIds, RowIds
+from graphfed.federation.route import PeerIds, RouteTable, RowIds
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 
@@ -39,6 +39,18 @@ def decide(s: Tensor) -> dict[str, Any]:
 
 def own_weights(x: Tensor) -> dict[str, Tensor]:
     return {"matrix": x[:, :, None] * torch.ones(2, dtype=x.dtype), "bias": x}
+
+
+def counts_of_ids(rows: RowIds | RouteTable) -> Tensor:
+    """How many rows a widened route has for each id: 0, 1 or 2."""
+    return rows.ids % 3
+
+
+def rows_of_ids(table: RouteTable) -> Tensor:
+    """Those rows: ten times the id, and which one it is."""
+    counts = counts_of_ids(table)
+    first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    return (10 * torch.repeat_interleave(table.ids, counts) + torch.arange(len(first)) - first)[:, None]
 
 
 def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
@@ -60,6 +72,10 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
             fed.clients.run(own_weights, own), at_server(fed, "counts", world.counts), name="average"
         )
         out["broadcast"] = fed.broadcast(at_server(fed, "w", world.w), name="broadcast")
+        counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
+        table = fed.table(route)
+        wide = fed.widened(route, counts, fed.server.run(counts_of_ids, table), name="wide")
+        out["widened"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="widened", grad=False)
         peer = fed.peer_route(peer_ids(fed, world), name="wants")
         out["exchange"] = fed.exchange(x, peer, name="exchange")
         out["control"] = fed.control(decide, out["sum of rows"])
@@ -82,6 +98,9 @@ def plain(world: World) -> dict[str, Tensor]:
         "sum of rows": sums,
         "max": torch.stack([x[ids == u].max(0).values for u in unique]) if unique else empty,
         "download": torch.stack([sums[unique.index(i)] for i in ids.tolist()]) if len(ids) else empty,
+        "widened": torch.tensor(
+            [[10 * i + n] for i in ids.tolist() for n in range(i % 3)], dtype=torch.int64
+        ).view(-1, 1),
         "sum": x.sum(0),
         "average": mean,
         "exchange": torch.cat([empty, *wanted]),
@@ -94,7 +113,7 @@ def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
     world, hosts = placed
     fed = Federation(hosts)
     out, expected = every_transfer(fed, world), plain(world)
-    for name in ("upload", "gather", "sum of rows", "max", "download", "exchange"):
+    for name in ("upload", "gather", "sum of rows", "max", "download", "widened", "exchange"):
         torch.testing.assert_close(whole(out[name]), expected[name], rtol=0, atol=1e-12)
     torch.testing.assert_close(out["sum"].parts[0]["sum"], expected["sum"], rtol=0, atol=1e-12)
     assert int(out["sum"].parts[0]["rows"]) == len(expected["upload"])
@@ -410,3 +429,43 @@ def test_a_place_elsewhere_needs_a_link():
         Federation([(0,), (1,)], here=[0])
     with pytest.raises(ValueError, match="here must name"):
         Federation([(0,), (1,)], here=[2])
+
+
+def test_a_widened_route_of_which_the_ends_say_different_things_is_refused() -> None:
+    world = make_world(3, 1)
+    fed = Federation([range(world.num_clients)])
+    route = fed.route(row_ids(fed, world), name="ids")
+    counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
+    more = fed.server.run(lambda t: counts_of_ids(t) + 1, fed.table(route))
+    with pytest.raises(PlaceError, match="the server and the clients expect different rows"):
+        fed.widened(route, counts, more, name="wide")
+    with pytest.raises(PlaceError, match="the rows are"):
+        fed.widened(route, fed.clients.run(lambda c: c[1:], counts), more, name="wide")
+
+
+def test_a_simulated_download_is_counted_as_what_it_stands_for() -> None:
+    world = make_world(3, 1)
+    fed = Federation([range(world.num_clients)])
+    route = fed.route(row_ids(fed, world), name="ids")
+    counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
+    table = fed.table(route)
+    wide = fed.widened(route, counts, fed.server.run(counts_of_ids, table), name="wide")
+    ids = fed.server.run(lambda t: t.ids[:, None], table)
+    got = fed.download(ids, route, name="ideal", grad=False, ideal=Ideal(wide.flow.back, [7], torch.float32))
+    assert torch.equal(whole(got)[:, 0], torch.cat(world.ids))
+    (entry,) = [e for e in fed.ledger.entries if e.name == "ideal"]
+    assert entry.bytes == 28 * sum(i % 3 for i in torch.cat(world.ids).tolist())
+    assert (entry.protection, entry.shape, entry.dtype) == ("simulated", [7], "float32")
+
+
+def test_a_simulated_download_does_not_leave_the_process() -> None:
+    world = make_world(3, 1)
+
+    def program(fed: Federation) -> None:
+        route = fed.route(row_ids(fed, world), name="ids")
+        ids = fed.server.run(lambda t: t.ids[:, None], fed.table(route))
+        fed.download(ids, route, name="ideal", ideal=Ideal(route.flow.back, [7], torch.float32))
+
+    hosts = [[k] for k in range(world.num_clients)]
+    with pytest.raises(PlaceError, match="cannot go to another process"):
+        run_apart(hosts, program)

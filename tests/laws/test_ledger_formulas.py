@@ -74,6 +74,37 @@ def distgat(world: World) -> dict[str, int]:
     }
 
 
+def fedgat(world: World) -> dict[str, int]:
+    """Once: N F features and two ids for every end of an edge up, without those that a vertex does without;
+    of every vertex that a client has or that is a neighbour of one, ids and sizes, and in vectors 6 F B + 2 B
+    + 4 (p + 1) B^2 numbers down. B: neighbours, with itself."""
+    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
+    near: dict[int, set[int]] = {v: set() for v in site}
+    for u, v in world.graph.edges.T.tolist():
+        near[u].add(v)
+        near[v].add(u)
+    for v, neighbours in near.items():
+        elsewhere = {u for u in neighbours if site[u] != site[v]}
+        if len(elsewhere) == 1:
+            near[v] = neighbours - elsewhere
+    hoods = [{v for v in site if site[v] == k} for k in range(world.clients)]
+    rows = [v for own in hoods for v in own.union(*(near[v] for v in own))]
+    b = np.array([len(near[v]) + 1 for v in rows])
+    ends, scalar = sum(len(neighbours) for neighbours in near.values()), 8
+    return {
+        **distgat(world),
+        "vertices": len(site) * 8,
+        "fedgat/features": len(site) * F * scalar,
+        "fedgat/edges": ends * 8,
+        "fedgat/neighbours": ends * 8,
+        "fedgat/hood_ids": len(rows) * 8,
+        "fedgat/sizes": len(rows) * 8,
+        "fedgat/sums": int((2 * b).sum()) * (1 + F) * scalar,
+        "fedgat/scores": int((2 * b).sum()) * 2 * F * scalar,
+        "fedgat/decoders": int((4 * b**2).sum()) * 17 * scalar,
+    }
+
+
 def exchange_toy(world: World) -> dict[str, int]:
     """An id for every end of a cut edge; a row of C scalars there, and its gradient back, every round; the
     model down and its gradient up; the number of training vertices up and their total down."""
@@ -258,6 +289,7 @@ FORMULAS = {
     "skeleton": averaging,
     "fedgcn": fedgcn,
     "distgat": distgat,
+    "fedgat": fedgat,
     "exchange_toy": exchange_toy,
     "sapgnn": sapgnn,
     "ppgnn": ppgnn,

@@ -19,6 +19,7 @@ VARIANTS = {
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "distgat": AVERAGES,
+    "fedgat": [{"layers": 3}, {"aggregation": "simulated"}],
     "fedgcn": [
         {"hops": 1},
         {"hops": 2, "aggregation": "simulated"},

@@ -1,5 +1,6 @@
 """Small federations for the laws: a graph dealt over clients, and a run in any placement."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from graphfed.data.tables import Partition
 from graphfed.experiment.sites import train_in_processes
 from graphfed.experiment.train import Outcome, train
 from graphfed.federation import Federation, Ledger
-from graphfed.federation.cohort import make_cohort
+from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Method, Task, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.training import as_configured
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.runtime.processes import Sites
 
@@ -156,9 +158,9 @@ def run_local(
     method = get_method(name)
     world = as_asked(method, world)
     fed = PLACEMENTS[placement](world.clients)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
-    data = fed.locate("clients", "data", cohorts)
-    return train(fed, method, data, world.task, config_of(method, **settings)), fed
+    config = config_of(method, **settings)
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    return train(fed, method, data, world.task, config), fed
 
 
 def run_processes(
@@ -171,12 +173,17 @@ def run_processes(
     """Train in a process for each of three sites: a client each, or a third of the world's vertices."""
     method = get_method(name)
     world = as_asked(method, world)
-    sites = gateways.of(world.clients)
-    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in sites.hosts]
+    sites, config = gateways.of(world.clients), config_of(method, **settings)
     return train_in_processes(
-        method, METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites,
+        method, METHODS[name], cohorts_of(world, sites.hosts, config), world.task, config, sites=sites,
         checkpoints=checkpoints,
     )  # fmt: skip
+
+
+def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: TrainingConfig) -> list[Cohort]:
+    """What each host trains on."""
+    made = (make_cohort(world.graph, world.split, world.partition, host) for host in hosts)
+    return [as_configured(cohort, config) for cohort in made]
 
 
 def logits(outcome: Outcome) -> Tensor:

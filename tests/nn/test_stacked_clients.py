@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from graphfed.nn.backbones import BACKBONES, Weights
-from graphfed.nn.batch import Batch, View, make_tiles
+from graphfed.nn.batch import Batch, View
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import adam, adam_init, sgd
 from graphfed.nn.sparse import SparseWeights, pair_columns
+from graphfed.nn.tiles import make_tiles
 
 HEADS, LAYERS = 2, 2
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}

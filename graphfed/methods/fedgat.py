@@ -1,0 +1,535 @@
+"""FedGAT: Ambekar, Yao, Li and Joe-Wong, "FedGAT: a privacy-preserving federated approximation algorithm for
+graph attention networks". One message before training, then FedAvg on GAT.
+
+    paper                    here
+    N(i), with i itself      Neighbourhoods: size, member
+    e(x) = exp(psi(x))       nn.polynomial_gat.score_function
+    c_n, p                   score_series, degree
+    M1, M2, K1, K2, R_n      methods.moment_messages; as the client has them nn.moments.Moments
+    E_i^(n), F_i^(n)         r . K2 and r . K1 in nn.moments
+    B_L                      Hood: a client's vertices and those within L - 1 hops of them
+
+1. Clients send the features and the neighbours of their vertices to the server, in clear (Alg. 1, l. 1).
+2. The server makes the message of every vertex (form=matrix or vector) and sends each client those of its
+   own vertices and of all within L - 1 hops: so a client works out every layer that its own vertices' logits
+   need, and in training only weights cross. For L > 2 it also sends who is whose neighbour there.
+3. Training is FedAvg on GAT with the scores of the first layer in a polynomial of degree p (Alg. 2).
+
+**It hides nothing.** The server has all features and edges. A client can work out the exact features of every
+neighbour of every vertex that it gets a message of, from either form: `graphfed audit`, which does it.
+
+evaluation=direct is a simulation, in one process only: clients get the neighbours' features and evaluate the
+polynomial of every score; the same results to rounding, the ledger of the chosen form, marked `simulated`.
+
+Differs from the paper: E^(0) and F^(0) are halved, as the identities need (zeroth=doubled is the program).
+The matrix form's polynomial is summed by its Chebyshev recurrence. The scores' vectors are those of GAT, b =
+W a (attention=free: weights of their own, as in the program). psi is smoothed, as in the program, which
+approximates psi and not exp(psi) (score=plain). FedAvg averages weights, where the program steps on averages
+of gradients. Dropout, off unless it is asked for, has no part in the first layer, whose sums are made before
+training. A graph's edge weights have none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Ideal, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.methods import averaging, fedavg
+from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.fedgcn import find_closure
+from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, vector_message
+from graphfed.methods.released import vertex_route
+from graphfed.methods.training import Prepared, prepare
+from graphfed.nn.backbones import Backbone
+from graphfed.nn.batch import View
+from graphfed.nn.moments import Moments
+from graphfed.nn.polynomial_gat import Score, polynomial_gat
+from graphfed.nn.sparse import SparseMatrix, ranges
+from graphfed.random import fold
+
+__all__ = ["METHOD", "FedGATConfig", "setup"]
+
+Rows = Tensor | SparseMatrix
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedGATConfig(AveragingConfig):
+    degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
+    domain: float = Field(
+        default=4.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="scores between plus and minus this are approximated",
+    )
+    psi: Literal["smooth", "leaky_relu"] = Field(
+        default="smooth", description="LeakyReLU of the score, with its kink smoothed or as it is"
+    )
+    score: Literal["exp", "plain"] = Field(
+        default="exp", description="what is approximated: exp(psi(x)), or psi(x) as in the authors' program"
+    )
+    zeroth: Literal["half", "doubled"] = Field(
+        default="half", description="the moments of order 0: halved, as is right, or as printed"
+    )
+    attention: Literal["tied", "free"] = Field(
+        default="tied", description="vectors of the scores: W a, as in GAT, or weights of their own"
+    )
+    form: Literal["vector", "matrix"] = Field(
+        default="vector", description="the message before training: vectors (Appendix F) or matrices"
+    )
+    evaluation: Literal["message", "direct"] = Field(
+        default="message",
+        description="the first layer from the message; direct: from the features that it is made of, faster, "
+        "a simulation in one process with the bytes of the message",
+    )
+    drop_single: bool = Field(
+        default=True,
+        description="a vertex with one neighbour elsewhere does without it, as in the paper",
+    )
+
+    @property
+    def network(self) -> Backbone:
+        return _network(
+            Score(self.psi, self.score == "exp", self.degree, self.domain, self.zeroth == "doubled"),
+            self.attention == "tied",
+        )
+
+    @model_validator(mode="after")
+    def _only_gat(self) -> "FedGATConfig":
+        if self.backbone != "gat":
+            raise InputError(f"fedgat cannot use backbone={self.backbone!r}: it is GAT; leave it at 'gat'")
+        return self
+
+
+@cache
+def _network(score: Score, tied: bool) -> Backbone:
+    return polynomial_gat(score, tied)
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def without_singles(cohort: Cohort, config: FedGATConfig) -> Cohort:
+    """The cohort as its vertices see it: without the only neighbour elsewhere of those that have one."""
+    if not config.drop_single:
+        return cohort
+    elsewhere = torch.bincount(cohort.cut_row, minlength=cohort.num_rows)
+    kept = elsewhere[cohort.cut_row] > 1
+    weight = None if cohort.cut_weight is None else cohort.cut_weight[kept]
+    return replace(
+        cohort,
+        cut_row=cohort.cut_row[kept],
+        cut_client=cohort.cut_client[kept],
+        cut_id=cohort.cut_id[kept],
+        cut_weight=weight,
+    )
+
+
+def features_of(cohort: Cohort) -> Rows:
+    assert cohort.x is not None
+    return cohort.x
+
+
+def edge_ends(cohort: Cohort) -> tuple[RowIds, Tensor]:
+    """The vertex of every edge's end here, by client, and its neighbour's id [E, 1]."""
+    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
+    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
+    order = torch.argsort(row, stable=True)
+    row = row[order]
+    return RowIds(cohort.id[row], cohort.client[row]), neighbour[order][:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Hood:
+    """A cohort's own vertices and those within some hops of them, M rows sorted by (client, id).
+
+    ids, client [M]; own [N]: the row of each own vertex; edges [2, E] (source, destination) rows, into the
+    vertices whose neighbours are known [M] bool."""
+
+    ids: Tensor
+    client: Tensor
+    own: Tensor
+    edges: Tensor
+    known: Tensor
+
+
+def first_hood(cohort: Cohort, layers: int) -> Hood:
+    """One hop, or with one layer none."""
+    if layers == 1:
+        rows = torch.arange(cohort.num_rows, device=cohort.id.device)
+        return Hood(cohort.id, cohort.client, rows, cohort.edge_index[:, :0], torch.ones_like(rows).bool())
+    closure = find_closure(cohort)
+    inside = closure.own[cohort.edge_index]
+    across = torch.stack([closure.remote_row, closure.own[cohort.cut_row]])
+    return Hood(closure.ids, closure.client, closure.own, torch.cat([inside, across], 1), closure.mine)
+
+
+def hood_ids(hood: Hood) -> RowIds:
+    return RowIds(hood.ids, hood.client)
+
+
+def border_ids(hood: Hood) -> RowIds:
+    """Those whose neighbours are not known."""
+    return RowIds(hood.ids[~hood.known], hood.client[~hood.known])
+
+
+def wider_hood(hood: Hood, counts: Tensor, neighbours: Tensor) -> Hood:
+    """One hop more: the neighbours [E', 1] of the border, counts [M'] of each."""
+    border = (~hood.known).nonzero()[:, 0]
+    counts, neighbours = counts[:, 0], neighbours[:, 0]
+    client = torch.repeat_interleave(hood.client[border], counts)
+    known, place = torch.unique(torch.cat([hood.ids, neighbours]), return_inverse=True)
+    count = max(len(known), 1)
+    codes, row = torch.unique(torch.cat([hood.client, client]) * count + place, return_inverse=True)
+    old, new = row[: len(hood.ids)], row[len(hood.ids) :]
+    into = torch.stack([new, torch.repeat_interleave(old[border], counts)])
+    known_rows = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+    known_rows[old] = True
+    return Hood(
+        ids=known[codes % count],
+        client=codes // count,
+        own=old[hood.own],
+        edges=torch.cat([old[hood.edges], into], 1),
+        known=known_rows,
+    )
+
+
+def column(x: Tensor) -> Tensor:
+    return x[:, 0]
+
+
+def twice(size: Tensor) -> Tensor:
+    """Slots of each vertex."""
+    return 2 * size
+
+
+def twice_squared(size: Tensor) -> Tensor:
+    """Entries of a vertex's matrices."""
+    return (2 * size) ** 2
+
+
+def moments_view(
+    cohort: Cohort,
+    hood: Hood,
+    size: Tensor,
+    sums: Tensor,
+    scores: Tensor,
+    decoders: Tensor | None,
+    heads: int,
+) -> View:
+    """The hood, with the message in the place of features."""
+    return View(
+        x=sums.new_empty(len(hood.ids), 0),
+        ids=hood.ids,
+        client=hood.client,
+        num_clients=cohort.num_clients,
+        y=cohort.y.new_full((len(hood.ids),), -1).index_copy(0, hood.own, cohort.y),
+        degree=torch.zeros_like(hood.ids),
+        edges=(hood.edges,),
+        aggregated=True,
+        moments=Moments(size, sums, scores, decoders, heads),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """What a simulated client evaluates on: its view, and where its own vertices are in it [N]."""
+
+    view: View
+    own: Tensor
+
+
+def direct_view(cohort: Cohort, hood: Hood, size: Tensor, members: Tensor, x: Rows) -> Direct:
+    """The hood and all its neighbours, members [n, 1] with features x [n, F], of each vertex itself first."""
+    centre = torch.repeat_interleave(torch.arange(len(size), device=size.device), size)
+    known, place = torch.unique(members[:, 0], return_inverse=True)
+    count = max(len(known), 1)
+    codes, row = torch.unique(hood.client[centre] * count + place, return_inverse=True)
+    first = row.new_full((len(codes),), len(row)).scatter_reduce(
+        0, row, torch.arange(len(row), device=row.device), "amin"
+    )
+    here = row[size.cumsum(0) - size]  # of each vertex of the hood
+    others = row != here[centre]
+    own = here[hood.own]
+    view = View(
+        x=x.select_rows(first) if isinstance(x, SparseMatrix) else x[first],
+        ids=known[codes % count],
+        client=codes // count,
+        num_clients=cohort.num_clients,
+        y=cohort.y.new_full((len(codes),), -1).index_copy(0, own, cohort.y),
+        degree=torch.zeros_like(codes),
+        edges=(torch.stack([row, here[centre]])[:, others], here[hood.edges]),
+    )
+    return Direct(view, own)
+
+
+def prepare_moments(cohort: Cohort, hood: Hood, view: View, config: FedGATConfig) -> Prepared:
+    return prepare(cohort, view, hood.own, config, personal=False)
+
+
+def prepare_direct(cohort: Cohort, direct: Direct, config: FedGATConfig) -> Prepared:
+    return prepare(cohort, direct.view, direct.own, config, personal=False)
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """What the server has: features [U, F] of all vertices in the order of their ids, and neighbourhoods."""
+
+    x: Rows
+    hoods: Neighbourhoods
+
+
+def pool(x: Rows, vertices: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:
+    """InputError for a neighbour that nobody has."""
+    ids, count = vertices.ids, len(vertices.ids)
+    order = torch.argsort(vertices.index)
+    x = x.select_rows(order) if isinstance(x, SparseMatrix) else x[order]
+    centre = torch.searchsorted(ids, ends.ids[ends.index])
+    member = torch.searchsorted(ids, neighbours[:, 0]).clamp(max=max(count - 1, 0))
+    strange = ids[member] != neighbours[:, 0]
+    if bool(strange.any()):
+        vertex, neighbour = int(ids[centre[strange][0]]), int(neighbours[strange][0, 0])
+        raise InputError(f"vertex {vertex} has the neighbour {neighbour}, which no client holds")
+    every = torch.arange(count, device=ids.device)
+    centre, member = torch.cat([every, centre]), torch.cat([every, member])
+    order = torch.argsort(centre, stable=True)
+    return Pooled(x, Neighbourhoods(ids, torch.bincount(centre, minlength=count), member[order]))
+
+
+def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
+    """B of the vertices of a route, [U']."""
+    return pooled.hoods.size[torch.searchsorted(pooled.hoods.ids, table.ids)]
+
+
+def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
+    return sizes_of(pooled, table) - 1
+
+
+def as_rows(x: Tensor) -> Tensor:
+    return x[:, None]
+
+
+def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
+    """Of the vertices of a route, without the vertex itself: [n, 1]."""
+    hoods = pooled.hoods
+    rows = torch.searchsorted(hoods.ids, table.ids)
+    starts = hoods.size.cumsum(0) - hoods.size
+    return hoods.ids[hoods.member[ranges(starts[rows] + 1, hoods.size[rows] - 1)]][:, None]
+
+
+def messages_of(pooled: Pooled, config: FedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
+    """sums, scores and decoders of all vertices (`nn.moments.Moments`).  Alg. 1"""
+    key = fold(config.seed, "fedgat")
+    if config.form == "matrix":
+        return (*matrix_message(pooled.x, pooled.hoods, key), None)
+    return vector_message(pooled.x, pooled.hoods, config.degree, key)
+
+
+def member_ids(pooled: Pooled) -> Tensor:
+    return pooled.hoods.ids[pooled.hoods.member][:, None]
+
+
+def member_features(pooled: Pooled) -> Rows:
+    x, member = pooled.x, pooled.hoods.member
+    return x.select_rows(member) if isinstance(x, SparseMatrix) else x[member]
+
+
+def nothing(pooled: Pooled) -> Tensor:
+    """A row without numbers for every vertex."""
+    return torch.zeros(len(pooled.hoods.ids), 0, device=pooled.hoods.ids.device)
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
+    if config.evaluation == "direct" and fed.link is not None:
+        raise InputError(
+            "evaluation=direct is a simulation: it shows a site the features of other sites' vertices; use "
+            "evaluation=message where sites are apart"
+        )
+    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    data = fed.clients.run(without_singles, data, config)
+    pooled = upload(fed, data, task)
+    hood = fed.clients.run(first_hood, data, config.layers)
+    for _ in range(config.layers - 2):
+        hood = extend(fed, pooled, hood)
+    route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
+    told = fed.server.run(as_rows, fed.server.run(sizes_of, pooled, fed.table(route)))
+    size = fed.clients.run(column, fed.download(told, route, name="fedgat/sizes", grad=False))
+    prepared = (receive_directly if config.evaluation == "direct" else receive)(
+        fed, data, pooled, hood, route, size, task, config
+    )
+    return fedavg.start(fed, prepared, task, config)
+
+
+def upload(fed: Federation, data: Located, task: Task) -> Located:
+    """The whole graph, at the server.  Alg. 1, l. 1"""
+    vertices = vertex_route(fed, data, task)
+    x = fed.upload(fed.clients.run(features_of, data), vertices, name="fedgat/features", grad=False)
+    ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
+    edges = fed.route(ends, name="fedgat/edges")
+    neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
+    pooled: Located = fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
+    return pooled
+
+
+def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
+    """A hop more of what the clients know of the graph."""
+    route = fed.route(fed.clients.run(border_ids, hood), name="fedgat/border_ids")
+    counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
+    told = fed.download(fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False)
+    ends = fed.widened(route, fed.clients.run(column, told), counts, name="fedgat/hood_edges")
+    ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
+    ids = fed.download(ids, ends, name="fedgat/hood_edges", grad=False)
+    wider: Located = fed.clients.run(wider_hood, hood, told, ids)
+    return wider
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The routes of the slots and of the entries of the vertices of a route."""
+
+    slots: Route
+    entries: Route
+
+
+def paths_of(fed: Federation, pooled: Located, route: Route, size: Located) -> Paths:
+    told = fed.server.run(sizes_of, pooled, fed.table(route))
+
+    def wide(fn: Any, name: str) -> Route:
+        return fed.widened(route, fed.clients.run(fn, size), fed.server.run(fn, told), name=name)
+
+    return Paths(wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries"))
+
+
+def receive(
+    fed: Federation,
+    data: Located,
+    pooled: Located,
+    hood: Located,
+    route: Route,
+    size: Located,
+    task: Task,
+    config: FedGATConfig,
+) -> Located:
+    """The message, at the clients that need it.  Alg. 1"""
+    paths = paths_of(fed, pooled, route, size)
+    parts = fed.server.run(messages_of, pooled, config, outputs=3)
+    vectors = config.form == "vector"
+    sums = fed.download(parts[0], paths.slots, name="fedgat/sums", grad=False)
+    scores = fed.download(
+        parts[1], paths.slots if vectors else paths.entries, name="fedgat/scores", grad=False
+    )
+    decoders = fed.download(parts[2], paths.entries, name="fedgat/decoders", grad=False) if vectors else None
+    view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
+    prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
+    return prepared
+
+
+def receive_directly(
+    fed: Federation,
+    data: Located,
+    pooled: Located,
+    hood: Located,
+    route: Route,
+    size: Located,
+    task: Task,
+    config: FedGATConfig,
+) -> Located:
+    """What the message is made of, counted as the message."""
+    paths, vectors = paths_of(fed, pooled, route, size), config.form == "vector"
+    slots, entries = paths.slots.flow.back, paths.entries.flow.back
+    width, kind = task.num_features, torch.get_default_dtype()
+    members = fed.widened(
+        route, size, fed.server.run(sizes_of, pooled, fed.table(route)), name="fedgat/members"
+    )
+    x = fed.download(
+        fed.server.run(member_features, pooled),
+        members,
+        name="fedgat/sums",
+        grad=False,
+        ideal=Ideal(slots, [1 + width], kind),
+    )
+    ids = fed.download(
+        fed.server.run(member_ids, pooled),
+        members,
+        name="fedgat/scores",
+        grad=False,
+        ideal=Ideal(slots if vectors else entries, [2 * width], kind),
+    )
+    if vectors:
+        stands_for = Ideal(entries, [config.degree + 1], kind)
+        nil = fed.server.run(nothing, pooled)
+        fed.download(nil, route, name="fedgat/decoders", grad=False, ideal=stands_for)
+    direct = fed.clients.run(direct_view, data, hood, size, ids, x)
+    prepared: Located = fed.clients.run(prepare_direct, data, direct, config)
+    return prepared
+
+
+def heads_of(config: FedGATConfig) -> int:
+    """Of the first layer."""
+    return config.heads if config.layers > 1 else 1
+
+
+#: Beside those of averaging.
+MESSAGES: Mapping[str, str] = {
+    "vertices": "The ids of a site's vertices: the server learns who has which.",
+    "fedgat/features": "The features of all vertices of a site, which the server reads.",
+    "fedgat/edges": "For every edge of a site's vertices, the vertex: with `fedgat/neighbours` the server "
+    "learns the whole graph.",
+    "fedgat/neighbours": "For every edge of a site's vertices, the neighbour, here or at another site.",
+    "fedgat/border_ids": "With more than two layers: the ids of vertices elsewhere whose neighbours a site "
+    "needs.",
+    "fedgat/neighbour_counts": "With more than two layers, from the server: how many neighbours these have.",
+    "fedgat/hood_edges": "With more than two layers, from the server: who they are. A site learns the graph "
+    "around its own vertices.",
+    "fedgat/hood_ids": "The ids of a site's vertices and of those within L - 1 hops, of L layers.",
+    "fedgat/sizes": "From the server: how many neighbours each of these vertices has, with itself.",
+    "fedgat/sums": "From the server, once, of each of these vertices: K1 and K2, sums of the neighbours' "
+    "features under random vectors. From these messages a site can work out every neighbour's features.",
+    "fedgat/scores": "From the server, once, of each of these vertices: M1 and M2, from which attention is "
+    "worked out. From these messages a site can work out every neighbour's features.",
+    "fedgat/decoders": "From the server, once, of each of these vertices, with form=vector: R_0 to R_p. They "
+    "show which numbers of `fedgat/sums` are a neighbour's features.",
+}
+
+METHOD = Method(
+    name="fedgat",
+    summary="GAT over cross-client edges after one message; attention as a polynomial of moments",
+    paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
+    "graph attention networks",
+    needs=("backbone gat",),
+    crosses="features and edges to the server, moments of neighbourhoods back, once; weights, every round",
+    protection="none: the server reads the graph, and a curious site every neighbour's features; with "
+    "aggregation=secure the server reads the sum of the weights, not each site's",
+    config=FedGATConfig,
+    setup=setup,
+    round=fedavg.round,
+    predict=fedavg.predict,
+    messages={**fedavg.MESSAGES, **MESSAGES},
+    dropouts=True,
+    shared_model=True,
+    disjoint=True,
+    defaults={
+        "backbone": "gat",
+        "hidden": 8,
+        "heads": 8,
+        "features": "unit",
+        "optimizer": "adam",
+        "lr": 0.02,
+        "weight_decay": 5e-3,
+        "dropout": 0.0,
+    },
+)

@@ -1,0 +1,168 @@
+"""FedGAT: its three evaluations are one, what it equals in its limits, and what crosses."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from worlds import (
+    World,
+    by_vertex,
+    config_of,
+    last_round_stands,
+    make_world,
+    run_local,
+)
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph
+from graphfed.data.partition import from_assignment
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Link
+from graphfed.federation.cohort import make_cohort, with_unit_features
+from graphfed.federation.route import RouteTable
+from graphfed.methods.fedgat import pool, without_singles
+from graphfed.methods.moment_messages import numbers
+from graphfed.methods.registry import get_method
+from graphfed.nn.sparse import SparseMatrix
+
+METHOD = get_method("fedgat")
+#: One step of plain gradient descent from the shared weights, in which averages of weights are central steps.
+ONE_STEP = {"optimizer": "sgd", "local_steps": 1, "lr": 0.05}
+EVALUATIONS = {
+    "vectors": {"form": "vector"},
+    "matrices": {"form": "matrix"},
+    "direct for vectors": {"form": "vector", "evaluation": "direct"},
+    "direct for matrices": {"form": "matrix", "evaluation": "direct"},
+}
+
+
+def small_world(seed: int = 0, clients: int = 3) -> World:
+    """Small enough for matrices."""
+    return last_round_stands(make_world(seed, clients=clients, nodes=30))
+
+
+@pytest.fixture(autouse=True)
+def double() -> object:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("attention", ["tied", "free"])
+def test_matrices_vectors_and_direct_evaluation_are_one(layers: int, attention: str) -> None:
+    world = small_world()
+    outcomes = {
+        name: by_vertex(run_local("fedgat", world, layers=layers, attention=attention, **how)[0], world)
+        for name, how in EVALUATIONS.items()
+    }
+    first = outcomes.pop("vectors")
+    for name, found in outcomes.items():
+        assert torch.allclose(found, first, rtol=0, atol=1e-8), name
+
+
+@pytest.mark.parametrize("form", ["vector", "matrix"])
+def test_direct_evaluation_charges_what_the_message_would(form: str) -> None:
+    world = small_world()
+    for layers in (1, 3):
+        real, direct = (
+            run_local("fedgat", world, layers=layers, form=form, evaluation=how)[1].ledger
+            for how in ("message", "direct")
+        )
+        entries = {(entry.phase, entry.name, entry.direction): entry for entry in direct.entries}
+        for entry in real.entries:
+            there = entries.pop((entry.phase, entry.name, entry.direction))
+            assert (there.bytes, there.messages, there.shape) == (entry.bytes, entry.messages, entry.shape)
+            assert np.array_equal(there.received, entry.received)
+            assert np.array_equal(there.sent, entry.sent)
+            simulated = entry.name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
+            assert there.protection == ("simulated" if simulated else entry.protection)
+        assert not entries
+
+
+def test_direct_evaluation_is_refused_where_sites_are_apart() -> None:
+    """Before anything crosses: the link is never used."""
+    world = make_world()
+    fed = Federation([(0, 1), (2,)], here=[0], link=cast(Link, object()))
+    data = fed.locate("clients", "data", [make_cohort(world.graph, world.split, world.partition, (0, 1))])
+    with pytest.raises(InputError, match="evaluation=direct is a simulation"):
+        METHOD.setup(fed, data, world.task, config_of(METHOD, evaluation="direct"))
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_how_vertices_are_dealt_changes_nothing_where_every_neighbour_counts(layers: int) -> None:
+    """One step of gradient descent a round, and no neighbour that is done without: the same logits with one
+    client, three and ten."""
+    settings = {**ONE_STEP, "drop_single": False, "evaluation": "direct", "layers": layers}
+    found = []
+    for clients in (1, 3, 10):
+        world = small_world(clients=clients)
+        found.append(by_vertex(run_local("fedgat", world, **settings)[0], world))
+    assert torch.allclose(found[1], found[0], rtol=0, atol=1e-9)
+    assert torch.allclose(found[2], found[0], rtol=0, atol=1e-9)
+
+
+def test_with_a_high_degree_it_is_central_gat() -> None:
+    """The kink of LeakyReLU leaves an error that falls as 1 / p."""
+    world = small_world()
+    features = world.graph.x.toarray()
+    graph = replace(world.graph, x=features / np.maximum(np.linalg.norm(features, axis=1), 1)[:, None])
+    world = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
+    central = by_vertex(
+        run_local("central", world, backbone="gat", heads=8, dropout=0.0, **ONE_STEP)[0],
+        World(graph, world.split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=int), num_sites=1)),
+    )
+    errors = []
+    for degree in (4, 16, 64):
+        settings = {"psi": "leaky_relu", "degree": degree, "drop_single": False, "evaluation": "direct"}
+        found = by_vertex(run_local("fedgat", world, weight_decay=5e-4, **ONE_STEP, **settings)[0], world)
+        errors.append(float((found - central).abs().max()))
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+    assert errors[2] < 2e-3
+
+
+def test_a_vertex_does_without_its_only_neighbour_elsewhere() -> None:
+    """Vertices 0, 1 and 2 are at client 0, where 0 has one neighbour elsewhere and 1 has two."""
+    world = make_world(nodes=8)
+    graph = replace(world.graph, edges=np.array([[0, 0, 1, 1, 3], [1, 3, 3, 4, 4]]))
+    site = np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    dealt = from_assignment(graph, site, num_sites=2)
+    cohort = make_cohort(graph, world.split, dealt, range(2))
+    kept = without_singles(cohort, config_of(METHOD))
+    pairs = set(zip(kept.id[kept.cut_row].tolist(), kept.cut_id.tolist(), strict=True))
+    # 3 has 0 and 1 elsewhere; 4 has only 1, and 0 only 3.
+    assert pairs == {(1, 3), (1, 4), (3, 0), (3, 1)}
+    every = without_singles(cohort, config_of(METHOD, drop_single=False))
+    assert len(every.cut_row) == 6
+
+
+def test_a_neighbour_that_nobody_holds_is_named() -> None:
+    ids = torch.tensor([2, 5, 9])
+    table = RouteTable(ids, torch.arange(3), torch.zeros(3, dtype=torch.int64))
+    ends = RouteTable(torch.tensor([5]), torch.tensor([0]), torch.tensor([0]))
+    with pytest.raises(InputError, match="vertex 5 has the neighbour 7, which no client holds"):
+        pool(torch.zeros(3, 4), table, torch.tensor([[7]]), ends)
+
+
+def test_unit_features_have_length_1_or_0() -> None:
+    for sparse in (True, False):
+        world = make_world(sparse=sparse)
+        cohort = with_unit_features(make_cohort(world.graph, world.split, world.partition, range(3)))
+        x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
+        assert x is not None
+        lengths = x.norm(dim=1)
+        ones = torch.ones_like(lengths)
+        assert torch.allclose(lengths[lengths > 0], ones[lengths > 0], rtol=0, atol=1e-12)
+
+
+def test_cora_takes_as_many_numbers_as_the_dossier_counts(real_data: Path) -> None:
+    """One copy of every vertex's message, degree 16: 1.631e9 as matrices and 1.235e8 as vectors."""
+    graph = load("cora", data_dir=real_data)
+    assert isinstance(graph, Graph)
+    size = 1 + np.bincount(graph.edges.flatten(), minlength=graph.num_nodes)
+    counts = [numbers(form, torch.from_numpy(size), graph.num_features, 16) for form in ("matrix", "vector")]
+    assert counts[0] == pytest.approx(1.631e9, rel=5e-4)
+    assert counts[1] == pytest.approx(1.235e8, rel=5e-4)

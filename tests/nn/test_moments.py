@@ -1,0 +1,260 @@
+"""FedGAT's message: its identities, what is evaluated from it, and the error bounds of the polynomial.
+
+The oracle adds up scores and features of every neighbour, one vertex after the other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from graphfed.methods.moment_messages import (
+    Neighbourhoods,
+    matrix_message,
+    numbers,
+    projectors,
+    vector_message,
+)
+from graphfed.nn.chebyshev import Series
+from graphfed.nn.moments import Moments
+from graphfed.nn.polynomial_gat import Score, score_function, score_series
+
+FORMS = ("matrix", "vector")
+HEADS, WIDTH = 2, 3
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@dataclass(frozen=True)
+class Around:
+    """Vertices with neighbours: features [U, F] of length at most 1, and who is whose neighbour."""
+
+    x: Tensor
+    hoods: Neighbourhoods
+
+    def moments(self, form: str, degree: int = 16, key: int = 1) -> Moments:
+        if form == "matrix":
+            return Moments(self.hoods.size, *matrix_message(self.x, self.hoods, key), None, HEADS)
+        return Moments(self.hoods.size, *vector_message(self.x, self.hoods, degree, key), HEADS)
+
+    def members(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """h_i [F] and h_j [B, F] of every vertex."""
+        for of_one in self.hoods.member.split(self.hoods.size.tolist()):
+            yield self.x[of_one[0]], self.x[of_one]
+
+
+def around(sizes: list[int], features: int = 5, seed: int = 0) -> Around:
+    rng = np.random.default_rng(seed)
+    count = max(len(sizes), max(sizes) + 1)
+    sizes = sizes + [1] * (count - len(sizes))
+    member = [
+        np.concatenate([[i], rng.permutation(np.delete(np.arange(count), i))[: b - 1]])
+        for i, b in enumerate(sizes)
+    ]
+    x = rng.uniform(-1, 1, (count, features))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    ids = torch.from_numpy(rng.permutation(10 * count)[:count]).sort()[0]
+    hoods = Neighbourhoods(ids, torch.tensor(sizes), torch.from_numpy(np.concatenate(member)))
+    return Around(torch.from_numpy(x), hoods)
+
+
+def draw(seed: int, *shape: int, norm: float | None = None) -> Tensor:
+    """Normal draws; of columns of length `norm`."""
+    x = torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
+    return x if norm is None else norm * x / x.norm(dim=-2, keepdim=True)
+
+
+def score_vectors(features: int, seed: int = 3) -> Tensor:
+    """b1 and b2 [2 F, heads] of length 1 each: every score is within [-2, 2]."""
+    return torch.cat([draw(seed, features, HEADS, norm=1.0), draw(seed + 1, features, HEADS, norm=1.0)])
+
+
+def power(n: int, domain: float) -> Series:
+    """The Chebyshev series of x^n on [-domain, domain]."""
+    return tuple((np.polynomial.chebyshev.poly2cheb([0] * n + [1]) * domain**n).tolist())
+
+
+def test_projectors_are_idempotent_of_rank_one_and_annihilate_each_other() -> None:
+    """Eq. (9)"""
+    for b in (1, 2, 5):
+        u = projectors(7, torch.tensor([3, 11]), b)
+        products = torch.einsum("njab,nkbc->njkac", u, u)
+        expected = torch.zeros_like(products)
+        expected[:, torch.arange(b), torch.arange(b)] = u
+        assert torch.allclose(products, expected, rtol=0, atol=1e-12)
+        assert bool((torch.linalg.matrix_rank(u) == 1).all())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("n", range(17))
+def test_moments_of_every_order_are_the_sums_of_powers(form: str, n: int) -> None:
+    """Eqs. (8) and (12), with half of the moments of order 0 in the matrix form."""
+    world = around([1, 2, 3, 3, 6, 9])
+    b, domain = score_vectors(5), 2.0
+    rows = world.moments(form, degree=max(n, 1)).prepared(None, 1)
+    series = power(n, domain) if n else (1.0, 0.0)
+    r = rows.coefficients(b, series, domain)  # [S, heads]
+    sums = world.moments(form, degree=max(n, 1)).sums
+    for found, (own, others) in zip(
+        zip(
+            r.split((2 * world.hoods.size).tolist()), sums.split((2 * world.hoods.size).tolist()), strict=True
+        ),
+        world.members(),
+        strict=True,
+    ):
+        x = own @ b[:5] + others @ b[5:]  # [B, heads]
+        coefficients, slots = found
+        assert torch.allclose(coefficients.t() @ slots[:, 0], (x**n).sum(0), rtol=0, atol=1e-10)
+        assert torch.allclose(coefficients.t() @ slots[:, 1:], (x**n).t() @ others, rtol=0, atol=1e-10)
+
+
+def test_moments_of_order_0_that_are_not_halved_count_twice() -> None:
+    """What zeroth=doubled stands for: the constant term of the polynomial, in powers, is taken twice."""
+    half = score_series(Score("smooth", True, 16, 2.0))
+    twice = score_series(Score("smooth", True, 16, 2.0, doubled=True))
+    assert half[1:] == twice[1:]
+    constant = np.polynomial.chebyshev.cheb2poly(half)[0]
+    assert twice[0] - half[0] == pytest.approx(constant, rel=1e-12)
+
+
+def attention_of(world: Around, moments: Moments, b: Tensor, weight: Tensor, score: Score) -> Tensor:
+    return moments.prepared(None, 1).attention(weight, b, score_series(score), score.domain)
+
+
+def by_neighbours(world: Around, b: Tensor, weight: Tensor, e: object) -> Tensor:
+    """sum_j alpha_ij W h_j of every vertex, e: numpy function."""
+    rows = []
+    features = world.x.shape[1]
+    for own, others in world.members():
+        share = torch.from_numpy(e((own @ b[:features] + others @ b[features:]).numpy()))  # type: ignore[operator]
+        alpha = share / share.sum(0)
+        z = (others @ weight).view(len(others), HEADS, -1)
+        rows.append((alpha[..., None] * z).sum(0).flatten())
+    return torch.stack(rows)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
+    seed=st.integers(0, 1000),
+    degree=st.sampled_from((2, 5, 16)),
+    form=st.sampled_from(FORMS),
+)
+def test_the_message_gives_what_the_polynomial_gives_on_the_neighbours(
+    sizes: list[int], seed: int, degree: int, form: str
+) -> None:
+    torch.set_default_dtype(torch.float64)
+    world, score = around(sizes, seed=seed), Score("smooth", True, degree, 2.0)
+    b, weight = score_vectors(5, seed), draw(seed + 7, 5, HEADS * WIDTH)
+    series = score_series(score)
+
+    def e(x: np.ndarray) -> np.ndarray:
+        return np.polynomial.chebyshev.chebval(x / 2.0, series)
+
+    expected = by_neighbours(world, b, weight, e)
+    found = attention_of(world, world.moments(form, degree), b, weight, score)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bases_and_numbers_that_are_drawn_do_not_change_results(form: str) -> None:
+    world, score = around([1, 4, 7, 2]), Score("smooth", True, 16, 2.0)
+    b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
+    first, second = (attention_of(world, world.moments(form, key=k), b, weight, score) for k in (1, 2))
+    assert not torch.equal(world.moments(form, key=1).sums, world.moments(form, key=2).sums)
+    assert torch.allclose(first, second, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_client_meets_its_own_weights(form: str) -> None:
+    world, score = around([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
+    client = torch.tensor([0, 0, 0, 2, 2, 2, 2, 2, 2])[: len(world.x)]
+    b = torch.stack([score_vectors(5, k) for k in range(3)])
+    weight = draw(9, 3, 5, HEADS * WIDTH)
+    moments = world.moments(form, 8)
+    found = moments.prepared(client, 3).attention(weight, b, score_series(score), 2.0)
+    for k in (0, 2):
+        alone = attention_of(world, moments, b[k], weight[k], score)
+        assert torch.allclose(found[client == k], alone[client == k], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_some_vertices_of_a_message_are_those_of_the_whole(form: str) -> None:
+    world, score = around([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
+    b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
+    whole = attention_of(world, moments, b, weight, score)
+    for rows in (torch.tensor([1, 4, 5]), torch.tensor([], dtype=torch.int64)):
+        some = attention_of(world, moments.select_rows(rows), b, weight, score)
+        assert torch.allclose(some, whole[rows], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_are_those_of_differences(form: str) -> None:
+    world, score = around([3, 1, 4]), Score("smooth", True, 6, 2.0)
+    rows = world.moments(form, 6).prepared(None, 1)
+    b, weight = score_vectors(5).requires_grad_(), draw(9, 5, HEADS * WIDTH).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda b, weight: rows.attention(weight, b, score_series(score), 2.0), (b, weight)
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("domain", [2.0, 4.0])
+def test_in_float32_degree_16_loses_less_than_1e_5(form: str, domain: float) -> None:
+    world, score = around([1, 4, 7, 2, 20]), Score("smooth", True, 16, domain)
+    b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
+    exact = attention_of(world, world.moments(form), b, weight, score)
+    single = Around(world.x.float(), world.hoods)
+    found = attention_of(single, single.moments(form), b.float(), weight.float(), score)
+    assert float((found - exact).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_as_many_numbers_cross_as_the_formulas_say(form: str) -> None:
+    """8 d B^2 + 2 B + 2 B d, and 6 d B + 2 B + 4 (p + 1) B^2, of every vertex."""
+    world = around([3, 1, 4, 2, 8, 5])
+    moments = world.moments(form, 7)
+    parts = [moments.sums, moments.scores] + ([] if moments.decoders is None else [moments.decoders])
+    assert sum(part.numel() for part in parts) == numbers(form, world.hoods.size, 5, 7)
+    b, d = world.hoods.size.tolist(), 5
+    of_one = {
+        "matrix": lambda b: 2 * d * (2 * b) ** 2 + 2 * b + 2 * b * d,
+        "vector": lambda b: 2 * d * 2 * b + 2 * b + 2 * b * d + 8 * (2 * b) ** 2,
+    }[form]
+    assert numbers(form, world.hoods.size, 5, 7) == sum(of_one(one) for one in b)
+
+
+def errors_and_bounds(degree: int, form: str = "matrix") -> tuple[float, float]:
+    """Of one layer on neighbours of length at most 1, scores within [-2, 2]: the largest error of an output
+    row, and the bound ||W|| max ||h|| 2 eta / (1 - eta), eta = eps / e_min (Theorems 3 and 4; one head)."""
+    world, score = around([2, 3, 5, 8, 13], seed=4), Score("smooth", True, degree, 2.0)
+    b, weight = score_vectors(5), draw(9, 5, HEADS * WIDTH)
+    e = score_function(score)
+    grid = np.linspace(-2, 2, 4001)
+    eps = np.abs(np.polynomial.chebyshev.chebval(grid / 2, score_series(score)) - e(grid)).max()
+    eta = eps / e(np.array(-2.0))
+    found = attention_of(world, world.moments(form, degree), b, weight, score)
+    off = (found - by_neighbours(world, b, weight, e)).view(len(found), HEADS, WIDTH)
+    norms = torch.linalg.matrix_norm(weight.view(5, HEADS, WIDTH).transpose(0, 1), 2)
+    scaled = float((off.norm(dim=2) / norms).max())
+    return scaled, 2 * eta / (1 - eta) if eta < 1 else np.inf
+
+
+def test_the_error_to_exact_attention_falls_with_the_degree_and_stays_below_its_bound() -> None:
+    found = [errors_and_bounds(degree) for degree in (2, 4, 8, 16, 32)]
+    errors, bounds = zip(*found, strict=True)
+    assert all(error <= bound for error, bound in found)
+    assert all(later < 0.5 * earlier for earlier, later in pairwise(errors))
+    assert errors[3] < 1e-4
+    assert errors[4] < 1e-7
+    assert bounds[3] < 5e-4
