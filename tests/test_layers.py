@@ -23,7 +23,7 @@ LAYERS = (
     "nn",
     "data",
     "random",
-    "files|plain_yaml",
+    "files|memory|plain_yaml",
     "errors",
 )
 

@@ -18,6 +18,7 @@ CHECKS: dict[str, str] = {
     "split_labels": "graphfed.audit.split_labels",
     "lumos_features": "graphfed.audit.lumos_features",
     "cnfgnn_inputs": "graphfed.audit.cnfgnn_inputs",
+    "fedgat_features": "graphfed.audit.fedgat_features",
 }
 
 

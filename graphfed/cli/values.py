@@ -38,8 +38,8 @@ TASKS = ("classification", "link_prediction", "forecasting")
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
-    "lr", "weight_decay", "hidden", "layers", "dropout", "backbone", "heads", "local_steps", "fraction",
-    "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
+    "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "local_steps",
+    "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "rounds",
     "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
@@ -47,7 +47,8 @@ SETTINGS = (
     "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance", "comparison",
     "compare_again", "degree_bits", "lags", "horizon", "every", "missing",
     "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
-    "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty",
+    "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty", "degree", "domain", "psi", "score",
+    "zeroth", "attention", "form", "evaluation", "drop_single",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from graphfed.memory import memory_bytes
+
 __all__ = ["EXTRAS", "LIBRARIES", "Finding", "checkup", "summary"]
 
 Level = Literal["ok", "warning", "problem"]
@@ -256,7 +258,7 @@ def _device() -> Iterable[Finding]:
 
 
 def _memory() -> Iterable[Finding]:
-    available, total = _memory_bytes()
+    available, total = memory_bytes()
     if available is None or total is None:
         yield Finding("ok", "memory", "memory", "unknown on this system")
         return
@@ -268,22 +270,6 @@ def _memory() -> Iterable[Finding]:
         f"{available / 2**30:.1f} of {total / 2**30:.1f} GiB available",
         "little: close other programs, or use small graphs and --runtime local" if little else "",
     )
-
-
-def _memory_bytes() -> tuple[int | None, int | None]:
-    """Available and total memory: of the machine, or of the control group where that allows less."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        available, total = (int(lines[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
-    except (OSError, ValueError, KeyError, IndexError):
-        return None, None
-    try:
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        left = limit - int((group / "memory.current").read_text())
-    except (OSError, ValueError):
-        return available, total
-    return max(0, min(available, left)), min(total, limit)
 
 
 # ---- data, extras, folders ---------------------------------------------------------------------------------

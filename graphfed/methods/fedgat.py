@@ -42,11 +42,12 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Ideal, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.memory import memory_bytes
 from graphfed.methods import averaging, fedavg
 from graphfed.methods.averaging import AveragingConfig
 from graphfed.methods.base import Method, State, Task, clients_in_round
 from graphfed.methods.fedgcn import find_closure
-from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, vector_message
+from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, numbers, vector_message
 from graphfed.methods.released import vertex_route
 from graphfed.methods.training import Prepared, prepare
 from graphfed.nn.backbones import Backbone
@@ -56,7 +57,7 @@ from graphfed.nn.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
-__all__ = ["METHOD", "FedGATConfig", "setup"]
+__all__ = ["METHOD", "FedGATConfig", "Pooled", "messages_of", "setup", "upload", "without_singles"]
 
 Rows = Tensor | SparseMatrix
 
@@ -336,6 +337,32 @@ def messages_of(pooled: Pooled, config: FedGATConfig) -> tuple[Tensor, Tensor, T
     return vector_message(pooled.x, pooled.hoods, config.degree, key)
 
 
+def message_bytes(
+    pooled: Pooled, table: RouteTable, task: Task, config: FedGATConfig, together: bool
+) -> dict[str, int]:
+    """What the server sends, and the memory that it takes: every vertex's message, and what is sent of them;
+    with the clients in this process (`together`) twice that, as received and as prepared.
+
+    InputError where there is less."""
+    size, width = sizes_of(pooled, table), task.num_features
+    scalar = torch.get_default_dtype().itemsize
+
+    def of(form: str) -> tuple[int, int]:
+        once, sent = (scalar * numbers(form, b, width, config.degree) for b in (size, size[table.index]))
+        return sent, once + (2 if together else 1) * sent
+
+    sent, memory = of(config.form)
+    free, _ = memory_bytes()
+    if config.evaluation == "message" and free is not None and memory > free:
+        less = f"form=vector (about {of('vector')[1] / 2**30:.1f} GiB), " if config.form == "matrix" else ""
+        raise InputError(
+            f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
+            f"form={config.form}, and {free / 2**30:.1f} GiB are free; use {less}a partition that cuts fewer "
+            "edges, or evaluation=direct, a simulation of it"
+        )
+    return {"sent": sent, "memory": memory}
+
+
 def member_ids(pooled: Pooled) -> Tensor:
     return pooled.hoods.ids[pooled.hoods.member][:, None]
 
@@ -361,28 +388,42 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
         )
     averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
     data = fed.clients.run(without_singles, data, config)
-    pooled = upload(fed, data, task)
+    _, pooled = upload(fed, data, task)
     hood = fed.clients.run(first_hood, data, config.layers)
     for _ in range(config.layers - 2):
         hood = extend(fed, pooled, hood)
     route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
     told = fed.server.run(as_rows, fed.server.run(sizes_of, pooled, fed.table(route)))
     size = fed.clients.run(column, fed.download(told, route, name="fedgat/sizes", grad=False))
+    foretell(fed, pooled, route, task, config)
     prepared = (receive_directly if config.evaluation == "direct" else receive)(
         fed, data, pooled, hood, route, size, task, config
     )
     return fedavg.start(fed, prepared, task, config)
 
 
-def upload(fed: Federation, data: Located, task: Task) -> Located:
-    """The whole graph, at the server.  Alg. 1, l. 1"""
+def foretell(fed: Federation, pooled: Located, route: Route, task: Task, config: FedGATConfig) -> None:
+    """Say how large the message is before it is made. InputError at a server, or in a process with all
+    places, that has no room for it."""
+    bytes_of = fed.control(
+        message_bytes, pooled, fed.table(route), task, config, fed.link is None, name="fedgat/size"
+    )
+    fed.tell(
+        f"the message before training: {bytes_of['sent'] / 2**30:.2f} GiB to all sites, about "
+        f"{bytes_of['memory'] / 2**30:.2f} GiB of memory at the server's process"
+        if config.evaluation == "message"
+        else f"the message before training would take {bytes_of['sent'] / 2**30:.2f} GiB; it is simulated"
+    )
+
+
+def upload(fed: Federation, data: Located, task: Task) -> tuple[Route, Located]:
+    """The route of all vertices, and the whole graph at the server.  Alg. 1, l. 1"""
     vertices = vertex_route(fed, data, task)
     x = fed.upload(fed.clients.run(features_of, data), vertices, name="fedgat/features", grad=False)
     ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
     edges = fed.route(ends, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
-    pooled: Located = fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
-    return pooled
+    return vertices, fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
 
 
 def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
@@ -497,6 +538,7 @@ MESSAGES: Mapping[str, str] = {
     "around its own vertices.",
     "fedgat/hood_ids": "The ids of a site's vertices and of those within L - 1 hops, of L layers.",
     "fedgat/sizes": "From the server: how many neighbours each of these vertices has, with itself.",
+    "fedgat/size": "From the server: how many bytes the message before training has in all.",
     "fedgat/sums": "From the server, once, of each of these vertices: K1 and K2, sums of the neighbours' "
     "features under random vectors. From these messages a site can work out every neighbour's features.",
     "fedgat/scores": "From the server, once, of each of these vertices: M1 and M2, from which attention is "

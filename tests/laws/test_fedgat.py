@@ -92,6 +92,25 @@ def test_direct_evaluation_is_refused_where_sites_are_apart() -> None:
         METHOD.setup(fed, data, world.task, config_of(METHOD, evaluation="direct"))
 
 
+def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphfed.methods.fedgat.memory_bytes", lambda: (2**20, 2**30))
+    monkeypatch.setattr("graphfed.methods.fedgat.messages_of", None)
+    expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use form=vector"
+    with pytest.raises(InputError, match=expected):
+        run_local("fedgat", small_world(), form="matrix")
+    run_local("fedgat", small_world(), form="matrix", evaluation="direct")
+
+
+def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    _, fed = run_local("fedgat", make_world())
+    names = ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
+    crossed = sum(entry.bytes for entry in fed.ledger.entries if entry.name in names)
+    assert told == [told[0]]
+    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all sites")
+
+
 @pytest.mark.parametrize("layers", [2, 3])
 def test_how_vertices_are_dealt_changes_nothing_where_every_neighbour_counts(layers: int) -> None:
     """One step of gradient descent a round, and no neighbour that is done without: the same logits with one

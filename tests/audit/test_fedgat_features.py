@@ -1,0 +1,147 @@
+"""FedGAT's message gives every neighbour's features away, in either form, whatever is drawn."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graphfed
+from graphfed.audit.base import Finding
+from graphfed.audit.fedgat_features import (
+    Message,
+    by_decoders,
+    by_eigenvectors,
+    by_keys,
+    by_moments,
+    errors,
+    message_of,
+)
+from graphfed.audit.run import audit
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph
+from graphfed.methods.fedgat import FedGATConfig, Pooled
+from graphfed.methods.moment_messages import Neighbourhoods
+from graphfed.methods.registry import get_method
+from graphfed.nn.sparse import SparseMatrix
+
+METHOD = get_method("fedgat")
+Attack = Callable[[Message], Tensor]
+ATTACKS = [
+    ("vector", by_keys),
+    ("vector", by_decoders),
+    ("vector", by_moments),
+    ("matrix", by_eigenvectors),
+    ("matrix", by_moments),
+]
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def config(form: str) -> FedGATConfig:
+    made = METHOD.config(**{**METHOD.defaults, "form": form})
+    assert isinstance(made, FedGATConfig)
+    return made
+
+
+def neighbourhoods(b: int, count: int = 20, features: int = 30, seed: int = 0) -> tuple[Pooled, Tensor]:
+    """Vertices with B neighbours each, drawn anew: what the server has, and the features [n, B, F]."""
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.standard_normal((count * b, features)))
+    ids = torch.from_numpy(rng.permutation(10 * count)[:count]).sort()[0]
+    hoods = Neighbourhoods(ids, torch.full((count,), b), torch.arange(count * b))
+    return Pooled(x, hoods), x.view(count, b, features)
+
+
+@pytest.mark.parametrize(("form", "attack"), ATTACKS)
+@pytest.mark.parametrize("b", [1, 2, 5, 16, 40])
+def test_every_neighbours_features_come_out(form: str, attack: Attack, b: int) -> None:
+    """To 1e-6 in float64. Power sums of up to as many neighbours as the degree, 16."""
+    if attack is by_moments and b > 16:
+        pytest.skip("more neighbours than power sums")
+    pooled, truth = neighbourhoods(b)
+    off = errors(attack(message_of(pooled, torch.arange(20), config(form))), truth)
+    assert float(off.max()) < 1e-6
+
+
+@pytest.mark.parametrize(("form", "attack"), ATTACKS)
+def test_in_float32_they_come_out_to_its_precision(form: str, attack: Attack) -> None:
+    """Eigenvectors and vectors to 1e-5; power sums, which are ill conditioned, to 1e-3 for 5 neighbours."""
+    pooled, truth = neighbourhoods(5)
+    single = Pooled(pooled.x.float(), pooled.hoods)  # type: ignore[union-attr]
+    off = errors(attack(message_of(single, torch.arange(20), config(form))), truth)
+    assert float(off.max()) < (1e-3 if attack is by_moments else 1e-5)
+
+
+@pytest.mark.parametrize(("form", "attack"), [("vector", by_keys), ("matrix", by_eigenvectors)])
+def test_vertices_alike_and_vertices_without_features_come_out_too(form: str, attack: Attack) -> None:
+    """Equal eigenvalues, and eigenvalues of 0."""
+    pooled, truth = neighbourhoods(4)
+    assert isinstance(pooled.x, Tensor)
+    x = pooled.x.clone()
+    x[1::4] = x[::4]
+    x[2::4] = 0
+    off = errors(
+        attack(message_of(Pooled(x, pooled.hoods), torch.arange(20), config(form))), x.view(truth.shape)
+    )
+    assert float(off.max()) < 1e-6
+
+
+def test_what_was_found_elsewhere_is_no_recovery() -> None:
+    """The measure: features of other neighbourhoods are far off."""
+    pooled, truth = neighbourhoods(3)
+    found = by_keys(message_of(pooled, torch.arange(20), config("vector")))
+    assert float(errors(found.roll(1, 0), truth).min()) > 0.1
+
+
+def found(folder: Path, **options: object) -> Finding:
+    torch.set_default_dtype(torch.float32)
+    settings = {"evaluation": "direct", **options}
+    graphfed.run(
+        "fedgat", data="digits", clients=3, rounds=1, threads=1, out=folder / "run", settings=settings
+    )
+    return audit(folder / "run").findings["fedgat_features"]
+
+
+@pytest.mark.parametrize("form", ["vector", "matrix"])
+def test_the_audit_of_a_run_reads_every_neighbour_at_another_site(form: str, tmp_path: Path) -> None:
+    """Also of a run that was evaluated directly: the message that it stands for is made."""
+    finding = found(tmp_path, form=form)
+    assert finding.value == 1
+    assert finding.leaks
+    assert finding.details["recovered"] == finding.details["neighbours"] > 1000
+    assert finding.details["largest_error"] < 1e-4
+    assert finding.verdict.startswith("leaks exactly")
+
+
+def test_all_of_coras_neighbours_come_out(real_data: Path) -> None:
+    """The vectors of all 2 708 vertices, the matrices of those with fewer than 6 neighbours, in float64."""
+    graph = load("cora", data_dir=real_data)
+    assert isinstance(graph, Graph)
+    ends = np.concatenate([graph.edges, graph.edges[::-1]], 1)
+    every = np.arange(graph.num_nodes)
+    centre, member = np.concatenate([every, ends[0]]), np.concatenate([every, ends[1]])
+    order = np.argsort(centre, kind="stable")
+    size = torch.from_numpy(np.bincount(centre))
+    x = SparseMatrix.from_scipy(graph.x)
+    hoods = Neighbourhoods(torch.from_numpy(every), size, torch.from_numpy(member[order]))
+    pooled, starts = Pooled(x, hoods), size.cumsum(0) - size
+    for form, attack, largest in (("vector", by_keys, 1000), ("matrix", by_eigenvectors, 6)):
+        worst, neighbours = 0.0, 0
+        for b in torch.unique(size).tolist():
+            if b > largest:
+                continue
+            for rows in (size == b).nonzero()[:, 0].split(max(1, 2**24 // (8 * x.shape[1] * b * b))):
+                members = torch.cat([hoods.member[starts[i] : starts[i] + b] for i in rows.tolist()])
+                truth = x.select_rows(members).to_dense().view(len(rows), b, -1)
+                off = errors(attack(message_of(pooled, rows, config(form))), truth)
+                worst, neighbours = max(worst, float(off.max())), neighbours + off.numel()
+        assert worst < 1e-6
+        assert neighbours == (int(size.sum()) if form == "vector" else int(size[size <= 6].sum()))
