@@ -340,27 +340,32 @@ def messages_of(pooled: Pooled, config: FedGATConfig) -> tuple[Tensor, Tensor, T
 def message_bytes(
     pooled: Pooled, table: RouteTable, task: Task, config: FedGATConfig, together: bool
 ) -> dict[str, int]:
-    """What the server sends, and the memory that it takes: every vertex's message, and what is sent of them;
-    with the clients in this process (`together`) twice that, as received and as prepared.
-
-    InputError where there is less."""
-    size, width = sizes_of(pooled, table), task.num_features
-    scalar = torch.get_default_dtype().itemsize
+    """The bytes of every vertex's message once, and of all that is sent: the same wherever the clients are.
+    InputError where there is less memory than that takes."""
+    size = sizes_of(pooled, table)
 
     def of(form: str) -> tuple[int, int]:
+        scalar, width = torch.get_default_dtype().itemsize, task.num_features
         once, sent = (scalar * numbers(form, b, width, config.degree) for b in (size, size[table.index]))
-        return sent, once + (2 if together else 1) * sent
+        return once, sent
 
-    sent, memory = of(config.form)
-    free, _ = memory_bytes()
+    once, sent = of(config.form)
+    memory, (free, _) = memory_of(once, sent, together), memory_bytes()
     if config.evaluation == "message" and free is not None and memory > free:
-        less = f"form=vector (about {of('vector')[1] / 2**30:.1f} GiB), " if config.form == "matrix" else ""
+        vectors = f"form=vector (about {memory_of(*of('vector'), together) / 2**30:.1f} GiB), "
         raise InputError(
             f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
-            f"form={config.form}, and {free / 2**30:.1f} GiB are free; use {less}a partition that cuts fewer "
-            "edges, or evaluation=direct, a simulation of it"
+            f"form={config.form}, and {free / 2**30:.1f} GiB are free; use "
+            f"{vectors if config.form == 'matrix' else ''}a partition that cuts fewer edges, or "
+            "evaluation=direct, a simulation of it"
         )
-    return {"sent": sent, "memory": memory}
+    return {"once": once, "sent": sent}
+
+
+def memory_of(once: int, sent: int, together: bool) -> int:
+    """What the message takes at the server, and with the clients in its process (`together`) there too: as
+    received and as prepared."""
+    return once + (2 if together else 1) * sent
 
 
 def member_ids(pooled: Pooled) -> Tensor:
@@ -392,27 +397,23 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
     hood = fed.clients.run(first_hood, data, config.layers)
     for _ in range(config.layers - 2):
         hood = extend(fed, pooled, hood)
-    route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
-    told = fed.server.run(as_rows, fed.server.run(sizes_of, pooled, fed.table(route)))
-    size = fed.clients.run(column, fed.download(told, route, name="fedgat/sizes", grad=False))
-    foretell(fed, pooled, route, task, config)
-    prepared = (receive_directly if config.evaluation == "direct" else receive)(
-        fed, data, pooled, hood, route, size, task, config
-    )
-    return fedavg.start(fed, prepared, task, config)
+    wanted = want(fed, pooled, hood)
+    foretell(fed, pooled, wanted, task, config)
+    take = receive_directly if config.evaluation == "direct" else receive
+    return fedavg.start(fed, take(fed, data, pooled, wanted, task, config), task, config)
 
 
-def foretell(fed: Federation, pooled: Located, route: Route, task: Task, config: FedGATConfig) -> None:
+def foretell(fed: Federation, pooled: Located, wanted: "Wanted", task: Task, config: FedGATConfig) -> None:
     """Say how large the message is before it is made. InputError at a server, or in a process with all
     places, that has no room for it."""
-    bytes_of = fed.control(
-        message_bytes, pooled, fed.table(route), task, config, fed.link is None, name="fedgat/size"
-    )
+    together, table = fed.link is None, fed.table(wanted.route)
+    told = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
+    memory = memory_of(told["once"], told["sent"], together)
     fed.tell(
-        f"the message before training: {bytes_of['sent'] / 2**30:.2f} GiB to all sites, about "
-        f"{bytes_of['memory'] / 2**30:.2f} GiB of memory at the server's process"
+        f"the message before training: {told['sent'] / 2**30:.2f} GiB to all sites, about "
+        f"{memory / 2**30:.2f} GiB of memory at the server's process"
         if config.evaluation == "message"
-        else f"the message before training would take {bytes_of['sent'] / 2**30:.2f} GiB; it is simulated"
+        else f"the message before training would take {told['sent'] / 2**30:.2f} GiB; it is simulated"
     )
 
 
@@ -439,41 +440,48 @@ def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
 
 
 @dataclass(frozen=True)
-class Paths:
-    """The routes of the slots and of the entries of the vertices of a route."""
+class Wanted:
+    """Whose messages the clients get: their hoods, at the clients; the route of these vertices, of their
+    slots and of their entries; size: B of each, at the clients, and sizes at the server, of the route's
+    ids."""
 
+    hood: Located
+    route: Route
     slots: Route
     entries: Route
+    size: Located
+    sizes: Located
 
 
-def paths_of(fed: Federation, pooled: Located, route: Route, size: Located) -> Paths:
-    told = fed.server.run(sizes_of, pooled, fed.table(route))
+def want(fed: Federation, pooled: Located, hood: Located) -> Wanted:
+    """The clients name their hoods, and the server tells how many neighbours these have."""
+    route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
+    sizes = fed.server.run(sizes_of, pooled, fed.table(route))
+    told = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
+    size = fed.clients.run(column, told)
 
     def wide(fn: Any, name: str) -> Route:
-        return fed.widened(route, fed.clients.run(fn, size), fed.server.run(fn, told), name=name)
+        return fed.widened(route, fed.clients.run(fn, size), fed.server.run(fn, sizes), name=name)
 
-    return Paths(wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries"))
+    slots, entries = wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
+    return Wanted(hood, route, slots, entries, size, sizes)
 
 
 def receive(
     fed: Federation,
     data: Located,
     pooled: Located,
-    hood: Located,
-    route: Route,
-    size: Located,
+    wanted: Wanted,
     task: Task,
     config: FedGATConfig,
 ) -> Located:
     """The message, at the clients that need it.  Alg. 1"""
-    paths = paths_of(fed, pooled, route, size)
     parts = fed.server.run(messages_of, pooled, config, outputs=3)
-    vectors = config.form == "vector"
-    sums = fed.download(parts[0], paths.slots, name="fedgat/sums", grad=False)
-    scores = fed.download(
-        parts[1], paths.slots if vectors else paths.entries, name="fedgat/scores", grad=False
-    )
-    decoders = fed.download(parts[2], paths.entries, name="fedgat/decoders", grad=False) if vectors else None
+    vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
+    sums = fed.download(parts[0], slots, name="fedgat/sums", grad=False)
+    scores = fed.download(parts[1], slots if vectors else entries, name="fedgat/scores", grad=False)
+    decoders = fed.download(parts[2], entries, name="fedgat/decoders", grad=False) if vectors else None
+    hood, size = wanted.hood, wanted.size
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
     prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
     return prepared
@@ -483,19 +491,14 @@ def receive_directly(
     fed: Federation,
     data: Located,
     pooled: Located,
-    hood: Located,
-    route: Route,
-    size: Located,
+    wanted: Wanted,
     task: Task,
     config: FedGATConfig,
 ) -> Located:
     """What the message is made of, counted as the message."""
-    paths, vectors = paths_of(fed, pooled, route, size), config.form == "vector"
-    slots, entries = paths.slots.flow.back, paths.entries.flow.back
+    slots, entries, vectors = wanted.slots.flow.back, wanted.entries.flow.back, config.form == "vector"
     width, kind = task.num_features, torch.get_default_dtype()
-    members = fed.widened(
-        route, size, fed.server.run(sizes_of, pooled, fed.table(route)), name="fedgat/members"
-    )
+    members = fed.widened(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
     x = fed.download(
         fed.server.run(member_features, pooled),
         members,
@@ -513,8 +516,8 @@ def receive_directly(
     if vectors:
         stands_for = Ideal(entries, [config.degree + 1], kind)
         nil = fed.server.run(nothing, pooled)
-        fed.download(nil, route, name="fedgat/decoders", grad=False, ideal=stands_for)
-    direct = fed.clients.run(direct_view, data, hood, size, ids, x)
+        fed.download(nil, wanted.route, name="fedgat/decoders", grad=False, ideal=stands_for)
+    direct = fed.clients.run(direct_view, data, wanted.hood, wanted.size, ids, x)
     prepared: Located = fed.clients.run(prepare_direct, data, direct, config)
     return prepared
 
