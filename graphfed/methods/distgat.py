@@ -2,23 +2,26 @@
 privacy-preserving federated approximation algorithm for graph attention networks"). GAT: Velickovic et al.,
 ICLR 2018 (arXiv:1710.10903v3).
 
-Differs from the paper: weights are averaged (FedAvg), where the authors' program takes Adam steps on averaged
-gradients at the server. FedGAT's learning rate is lost: the recipe is 8 heads of 8, Adam at
-0.01, dropout 0.5 on features and attention, and Adam starts afresh in every round (client_state=reset)."""
+Differs from the paper's program: weights are averaged unless another rule is asked for (`rule`,
+`methods.rules`), where the program takes Adam steps on averaged gradients at the server (rule=fedsgd).
+FedGAT's learning rate is lost: the recipe is 8 heads of 8, Adam at 0.01, dropout 0.5 on features and
+attention, and Adam starts afresh in every round (client_state=reset)."""
 
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
-from graphfed.methods.averaging import PROTECTION, AveragingConfig
-from graphfed.methods.base import Method
-from graphfed.methods.fedavg import MESSAGES, predict, round, setup
+from graphfed.federation import Federation, Located
+from graphfed.methods import averaging, fedavg, rules
+from graphfed.methods.averaging import PROTECTION
+from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.rules import RuleConfig
 
 __all__ = ["METHOD", "DistGATConfig"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class DistGATConfig(AveragingConfig):
+class DistGATConfig(RuleConfig):
     @model_validator(mode="after")
     def _only_gat(self) -> "DistGATConfig":
         if self.backbone != "gat":
@@ -27,6 +30,11 @@ class DistGATConfig(AveragingConfig):
                 "with that backbone"
             )
         return self
+
+
+def setup(fed: Federation, data: Located, task: Task, config: DistGATConfig) -> State:
+    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    return rules.start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
 
 
 METHOD = Method(
@@ -39,9 +47,9 @@ METHOD = Method(
     protection=PROTECTION,
     config=DistGATConfig,
     setup=setup,
-    round=round,
-    predict=predict,
-    messages=MESSAGES,
+    round=rules.round,
+    predict=fedavg.predict,
+    messages=rules.MESSAGES,
     dropouts=True,
     shared_model=True,
     defaults={"backbone": "gat", "hidden": 8, "heads": 8, "optimizer": "adam", "lr": 0.01},

@@ -16,12 +16,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.methods import fedavg
 from graphfed.methods.averaging import PROTECTION, AveragingConfig
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.fedavg import MESSAGES, average_local_training, predict
-from graphfed.methods.fedavg import setup as fedavg_setup
 
-__all__ = ["METHOD", "FedAdamConfig"]
+__all__ = ["METHOD", "FedAdamConfig", "round", "with_moments"]
 
 Tensors = dict[str, Tensor]
 
@@ -46,7 +46,11 @@ def constant_like(weights: Tensors, value: float) -> Tensors:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedAdamConfig) -> State:
-    state = fedavg_setup(fed, data, task, config)
+    return with_moments(fed, fedavg.setup(fed, data, task, config), config)
+
+
+def with_moments(fed: Federation, state: State, config: FedAdamConfig) -> State:
+    """A state of FedAvg, with the server's moments before the first round."""
     first = fed.server.run(constant_like, state.weights, 0.0)
     second = fed.server.run(constant_like, state.weights, config.tau**2)
     return State({**state.values, "first": first, "second": second}, state.prepared)

@@ -1,5 +1,5 @@
 """FedGAT: Ambekar, Yao, Li and Joe-Wong, "FedGAT: a privacy-preserving federated approximation algorithm for
-graph attention networks". One message before training, then FedAvg on GAT.
+graph attention networks". One message before training, then federated training of a GAT.
 
     paper                    here
     N(i), with i itself      Neighbourhoods: size, member
@@ -13,7 +13,8 @@ graph attention networks". One message before training, then FedAvg on GAT.
 2. The server makes the message of every vertex (form=matrix or vector) and sends each client those of its
    own vertices and of all within L - 1 hops: so a client works out every layer that its own vertices' logits
    need, and in training only weights cross. For L > 2 it also sends who is whose neighbour there.
-3. Training is FedAvg on GAT with the scores of the first layer in a polynomial of degree p (Alg. 2).
+3. Training is that of a GAT with the scores of the first layer in a polynomial of degree p (Alg. 2), by any
+   rule of averaging (`rule`, `methods.rules`).
 
 **It hides nothing.** The server has all features and edges. A client can work out the exact features of every
 neighbour of every vertex that it gets a message of, from either form: `graphfed audit`, which does it.
@@ -24,9 +25,10 @@ polynomial of every score; the same results to rounding, the ledger of the chose
 Differs from the paper: E^(0) and F^(0) are halved, as the identities need (zeroth=doubled is the program).
 The matrix form's polynomial is summed by its Chebyshev recurrence. The scores' vectors are those of GAT, b =
 W a (attention=free: weights of their own, as in the program). psi is smoothed, as in the program, which
-approximates psi and not exp(psi) (score=plain). FedAvg averages weights, where the program steps on averages
-of gradients. Dropout, off unless it is asked for, has no part in the first layer, whose sums are made before
-training. A graph's edge weights have none."""
+approximates psi and not exp(psi) (score=plain). The clients' gradients are averaged unless another rule is
+asked for, as in the program, which calls that FedAvg: the paper's text averages weights. Dropout, off unless
+it is asked for, has no part in the first layer, whose sums are made before training. A graph's edge weights
+have none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,12 +45,12 @@ from graphfed.federation import Federation, Ideal, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.memory import memory_bytes
-from graphfed.methods import averaging, fedavg
-from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods import averaging, fedavg, rules
 from graphfed.methods.base import Method, State, Task, clients_in_round
 from graphfed.methods.fedgcn import find_closure
 from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, numbers, vector_message
 from graphfed.methods.released import vertex_route
+from graphfed.methods.rules import RuleConfig
 from graphfed.methods.training import Prepared, prepare
 from graphfed.nn.backbones import Backbone
 from graphfed.nn.batch import View
@@ -63,7 +65,7 @@ Rows = Tensor | SparseMatrix
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATConfig(AveragingConfig):
+class FedGATConfig(RuleConfig):
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
         default=4.0,
@@ -400,7 +402,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
     wanted = want(fed, pooled, hood)
     foretell(fed, pooled, wanted, task, config)
     take = receive_directly if config.evaluation == "direct" else receive
-    return fedavg.start(fed, take(fed, data, pooled, wanted, task, config), task, config)
+    return rules.start(fed, take(fed, data, pooled, wanted, task, config), task, config)
 
 
 def foretell(fed: Federation, pooled: Located, wanted: "Wanted", task: Task, config: FedGATConfig) -> None:
@@ -561,9 +563,9 @@ METHOD = Method(
     "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGATConfig,
     setup=setup,
-    round=fedavg.round,
+    round=rules.round,
     predict=fedavg.predict,
-    messages={**fedavg.MESSAGES, **MESSAGES},
+    messages={**rules.MESSAGES, **MESSAGES},
     dropouts=True,
     shared_model=True,
     disjoint=True,
@@ -572,6 +574,8 @@ METHOD = Method(
         "hidden": 8,
         "heads": 8,
         "features": "unit",
+        "rule": "fedsgd",
+        "local_steps": 1,
         "optimizer": "adam",
         "lr": 0.02,
         "weight_decay": 5e-3,

@@ -16,7 +16,7 @@ from graphfed.methods.averaging import PROTECTION, AveragingConfig
 from graphfed.methods.base import Method, State
 from graphfed.methods.fedavg import MESSAGES, average_local_training, predict, setup
 
-__all__ = ["METHOD", "FedProxConfig"]
+__all__ = ["METHOD", "FedProxConfig", "round"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})

@@ -26,9 +26,11 @@ GATHER_BELOW = 0.5
 
 __all__ = [
     "Prepared",
+    "Pull",
     "as_configured",
     "choose_clients",
     "descend",
+    "gradient_from_shared",
     "initial_weights",
     "own_view",
     "personal_weights",
@@ -37,7 +39,18 @@ __all__ = [
     "prepare",
     "train_from_shared",
     "train_personal",
+    "train_pulled",
+    "values_of",
 ]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What is added to every client's loss: strength / 2 ||w - anchor||^2 + <linear, w>."""
+
+    strength: float
+    anchor: Weights
+    linear: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -157,22 +170,50 @@ def train_from_shared(
     present [K] bool: what comes out for absent clients means nothing (the transfer that follows leaves it
     out), but their kept optimiser state stays as it was. `proximal` adds mu (w - w_start) to the gradient
     (FedProx)."""
-    batch = prepared.train
-    if int(present.sum()) < GATHER_BELOW * len(present):
-        # Few clients take part: gather their rows. With more, the absent ones are masked. Both give the same
-        # weights.
-        rows = prepared.targets["train"]
-        rows = rows[present[prepared.view.client[rows]]]
-        batch = _train_batch(
-            prepared.view, rows, config, prepared.pairs if config.client_state == "keep" else None
-        )
+    batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config)
     before = optimizer or _fresh_state(weights, config)
-    loss = partial(_class_loss, batch)
-    trained, after = descend(batch, weights, before, config, number, loss, proximal)
+    pull = Pull(proximal, weights) if proximal else None
+    trained, after = descend(batch, weights, before, config, number, partial(_class_loss, batch), pull)
     if config.client_state == "reset":
         return trained, {}
     return trained, after if bool(present.all()) else _untouched_where_absent(after, before, weights, present)
+
+
+def _batch_of_present(prepared: Prepared, present: Tensor, config: TrainingConfig) -> Batch:
+    """Where few clients take part, their rows are gathered; with more, the absent ones are masked. Both give
+    the same weights."""
+    if int(present.sum()) >= GATHER_BELOW * len(present):
+        return prepared.train
+    rows = prepared.targets["train"]
+    rows = rows[present[prepared.view.client[rows]]]
+    return _train_batch(
+        prepared.view, rows, config, prepared.pairs if config.client_state == "keep" else None
+    )
+
+
+def gradient_from_shared(
+    prepared: Prepared, shared: Weights, present: Tensor, config: TrainingConfig, number: int
+) -> Weights:
+    """Every client's gradient of its mean loss at the shared weights, without the L2 penalty; for absent ones
+    (present [K] bool) it means nothing."""
+    batch = _batch_of_present(prepared, present, config)
+    weights = personal_weights(shared, batch, config)
+    return _refill(weights, _gradients(batch, weights, config, number, 0, partial(_class_loss, batch)))
+
+
+def train_pulled(
+    prepared: Prepared,
+    weights: Weights,
+    optimizer: AdamState,
+    pull: Pull,
+    config: TrainingConfig,
+    number: int,
+) -> tuple[Weights, AdamState]:
+    """Every client goes on from weights of its own, on its loss and what `pull` adds to it."""
+    loss = partial(_class_loss, prepared.train)
+    trained, after = descend(prepared.train, weights, optimizer, config, number, loss, pull)
+    return trained, {} if config.client_state == "reset" else after
 
 
 def train_personal(
@@ -184,7 +225,7 @@ def train_personal(
 
 
 def _fresh_state(weights: Weights, config: TrainingConfig) -> AdamState:
-    return adam_init(_values(weights)) if config.optimizer == "adam" else {}
+    return adam_init(values_of(weights)) if config.optimizer == "adam" else {}
 
 
 def _class_loss(batch: Batch, logits: Tensor, step: int) -> Tensor:
@@ -199,30 +240,49 @@ def descend(
     config: TrainingConfig,
     number: int,
     loss_of: Callable[[Tensor, int], Tensor],
-    proximal: float = 0.0,
+    pull: Pull | None = None,
 ) -> tuple[Weights, AdamState]:
-    """`local_steps` full-batch steps of round `number` on loss_of(outputs [N_L, width], step). optimizer: its
-    state, {} for a fresh one."""
+    """`local_steps` full-batch steps of round `number` on loss_of(outputs [N_L, width], step), and on what
+    `pull` adds to it. optimizer: its state, {} for a fresh one."""
     state = optimizer or _fresh_state(weights, config)
-    forward = config.network.forward
-    start = values = _values(weights)
     for step in range(config.local_steps):
-        leaves = {k: v.detach().requires_grad_() for k, v in values.items()}
-        dropout = (
-            Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
-        )
-        loss = loss_of(forward(_refill(weights, leaves), batch, dropout), step)
-        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-        if proximal:
-            gradients = {k: g + proximal * (values[k] - start[k]) for k, g in gradients.items()}
+        values = values_of(weights)
+        gradients = _gradients(batch, weights, config, number, step, loss_of)
+        if pull is not None:
+            gradients = _pulled(gradients, values, pull)
         if config.optimizer == "sgd":
             values = sgd(values, gradients, config.lr, config.weight_decay)
         else:
             values, state = adam(values, gradients, state, config.lr, config.weight_decay)
-    return _refill(weights, values), state
+        weights = _refill(weights, values)
+    return weights, state
 
 
-def _values(weights: Weights) -> dict[str, Tensor]:
+def _pulled(gradients: dict[str, Tensor], values: dict[str, Tensor], pull: Pull) -> dict[str, Tensor]:
+    anchor = values_of(pull.anchor)
+    gradients = {k: g + pull.strength * (values[k] - anchor[k]) for k, g in gradients.items()}
+    if pull.linear is None:
+        return gradients
+    linear = values_of(pull.linear)
+    return {k: g + linear[k] for k, g in gradients.items()}
+
+
+def _gradients(
+    batch: Batch,
+    weights: Weights,
+    config: TrainingConfig,
+    number: int,
+    step: int,
+    loss_of: Callable[[Tensor, int], Tensor],
+) -> dict[str, Tensor]:
+    leaves = {k: v.detach().requires_grad_() for k, v in values_of(weights).items()}
+    dropout = Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
+    loss = loss_of(config.network.forward(_refill(weights, leaves), batch, dropout), step)
+    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
+def values_of(weights: Weights) -> dict[str, Tensor]:
+    """Of stored weights, the numbers: elementwise functions of several clients' weights work on them."""
     return {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
 
 

@@ -91,8 +91,11 @@ def fedgat(world: World) -> dict[str, int]:
     rows = [v for own in hoods for v in own.union(*(near[v] for v in own))]
     b = np.array([len(near[v]) + 1 for v in rows])
     ends, scalar = sum(len(neighbours) for neighbours in near.values()), 8
+    weights = distgat(world)
+    gradient = weights.pop("update")  # as many numbers
     return {
-        **distgat(world),
+        **weights,
+        "gradient": gradient,
         "vertices": len(site) * 8,
         "fedgat/features": len(site) * F * scalar,
         "fedgat/edges": ends * 8,

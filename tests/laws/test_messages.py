@@ -14,12 +14,17 @@ from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
 AVERAGES = [{}, {"aggregation": "simulated"}]
+RULES = [
+    {"rule": rule, "local_steps": 1, "aggregation": how}
+    for rule in ("fedavg", "fedsgd")
+    for how in ("clear", "simulated")
+]
 VARIANTS = {
     "fedavg": AVERAGES,
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
-    "distgat": AVERAGES,
-    "fedgat": [{"layers": 3}, {"aggregation": "simulated"}],
+    "distgat": [*AVERAGES, *RULES],
+    "fedgat": [{"layers": 3}, *AVERAGES, *RULES],
     "fedgcn": [
         {"hops": 1},
         {"hops": 2, "aggregation": "simulated"},

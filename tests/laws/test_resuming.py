@@ -58,7 +58,7 @@ def run(
     fed = place(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     data = fed.locate("clients", "data", cohorts)
-    config = config_of(method, **settings_of(name), **more)
+    config = config_of(method, **{**settings_of(name), **more})
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
 
 

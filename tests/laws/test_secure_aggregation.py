@@ -49,7 +49,7 @@ def entries(ledger: Ledger) -> list[dict[str, Any]]:
 
 def protections(ledger: Ledger) -> set[str]:
     """Of what crosses for the average."""
-    return {entry.protection for entry in ledger.entries if entry.name.startswith("update")}
+    return {entry.protection for entry in ledger.entries if entry.name.startswith(("update", "gradient"))}
 
 
 SECURE = {"public", "encrypted", "aggregate", "shared"}
@@ -124,7 +124,7 @@ def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float
     for outcome, other in outcomes[1:]:
         assert torch.allclose(logits(outcome), logits(first), rtol=0, atol=1e-9)
         assert entries(other.ledger) == entries(fed.ledger)
-    (masked,) = [e for e in fed.ledger.entries if e.name == "update/masked"]
+    (masked,) = [e for e in fed.ledger.entries if e.name in ("update/masked", "gradient/masked")]
     assert masked.messages == ROUNDS * round(fraction * 6)
 
 

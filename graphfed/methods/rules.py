@@ -1,0 +1,207 @@
+"""How the clients' training becomes the next model, for methods that leave the choice: `rule`.
+
+    fedavg   the mean of the clients' weights (`methods.fedavg`)
+    fedprox  the same, with a proximal term at the clients (`methods.fedprox`)
+    fedadam  Adam at the server on the mean update (`methods.fedadam`)
+    fedsgd   the mean of the clients' gradients of one full-batch loss, weighted by their training vertices,
+             and a step of `optimizer` at the server: the step that central training takes (McMahan et al.
+             2017). It is what FedGAT's program calls FedAvg
+    admm     the clients minimise F_k(w_k) + <y_k, w_k - w> + rho / 2 ||w_k - w||^2 from where they were, the
+             server takes the mean w of w_k + y_k / rho, and y_k grows by rho (w_k - w) (Boyd, Parikh, Chu,
+             Peleato and Eckstein, "Distributed optimization and statistical learning via the alternating
+             direction method of multipliers", 2011, section 7.1). w_k and y_k stay at their client; both
+             could not be kept apart of those that are absent, so every client takes part in every round
+
+What crosses is one set of weights, or gradients, each way and round under every rule."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from graphfed.errors import InputError, shown
+from graphfed.federation import Federation, Located
+from graphfed.federation.secure_sum import messages
+from graphfed.methods import averaging, fedadam, fedavg, fedprox
+from graphfed.methods.base import State, Task
+from graphfed.methods.fedadam import FedAdamConfig
+from graphfed.methods.fedavg import Clients, count_training
+from graphfed.methods.fedprox import FedProxConfig
+from graphfed.methods.training import (
+    Prepared,
+    Pull,
+    gradient_from_shared,
+    personal_weights,
+    train_pulled,
+)
+from graphfed.nn.backbones import Weights
+from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.sparse import SparseWeights
+
+__all__ = ["MESSAGES", "RuleConfig", "round", "start"]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class RuleConfig(FedProxConfig, FedAdamConfig):
+    """The settings of methods that average by any rule; those of fedprox and fedadam are for these rules."""
+
+    rule: Literal["fedavg", "fedprox", "fedadam", "fedsgd", "admm"] = Field(
+        default="fedavg",
+        description="how the clients' training becomes the next model; fedsgd: gradients are averaged, and "
+        "optimizer, lr and weight_decay are the server's",
+    )
+    rho: float = Field(
+        default=0.1,
+        gt=0,
+        allow_inf_nan=False,
+        description="of rule=admm: weight of the distance to the model",
+    )
+
+    @model_validator(mode="after")
+    def _rule_can_do_it(self) -> Self:
+        if self.rule == "fedsgd" and self.local_steps != 1:
+            raise InputError(
+                f"rule=fedsgd takes one gradient of every client in a round, and local_steps is "
+                f"{self.local_steps}; set local_steps=1, or another rule"
+            )
+        if self.rule == "admm" and self.fraction < 1:
+            raise InputError(
+                f"rule=admm needs every client in every round, and fraction is {shown(self.fraction)}; "
+                "leave it at 1"
+            )
+        return self
+
+
+# ---- FedSGD ------------------------------------------------------------------------------------------------
+
+
+def fresh(weights: Tensors, config: RuleConfig) -> AdamState:
+    return adam_init(weights) if config.optimizer == "adam" else {}
+
+
+def zeros(weights: Tensors) -> Tensors:
+    return {k: torch.zeros_like(w) for k, w in weights.items()}
+
+
+def server_step(
+    weights: Tensors, gradient: Tensors, state: AdamState, config: RuleConfig
+) -> tuple[Tensors, AdamState]:
+    """The step of a central optimiser; without a training vertex in the round, that of the penalty alone."""
+    if config.optimizer == "sgd":
+        return sgd(weights, gradient, config.lr, config.weight_decay), state
+    return adam(weights, gradient, state, config.lr, config.weight_decay)
+
+
+def fedsgd_round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    local = fed.clients.run(gradient_from_shared, clients.prepared, received, fed.present(), config, number)
+    nil = fed.server.run(zeros, state.weights)
+    counts = fed.clients.run(count_training, clients.prepared)
+    mean = averaging.average(fed, local, counts, clients.counts, nil, config.aggregation, name="gradient")
+    weights, optimizer = fed.server.run(
+        server_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
+    )
+    return State({"weights": weights, "server_optimizer": optimizer}, state.prepared)
+
+
+# ---- ADMM --------------------------------------------------------------------------------------------------
+
+
+def no_part(prepared: Prepared) -> dict[str, Weights]:
+    return {}
+
+
+def admm_step(
+    prepared: Prepared,
+    shared: Weights,
+    part: dict[str, Weights],
+    optimizer: AdamState,
+    config: RuleConfig,
+    number: int,
+) -> tuple[Weights, dict[str, Weights], AdamState]:
+    """w_k + y_k / rho, then the client's own "weights" w_k and "dual" y_k ({} before the first round)."""
+    here = personal_weights(shared, prepared.train, config)
+    if part:
+        own = part["weights"]
+        dual = _each(lambda y, w, z: y + config.rho * (w - z), part["dual"], own, here)
+    else:
+        own, dual = here, _each(torch.zeros_like, here)
+    pull = Pull(config.rho, here, dual)
+    trained, optimizer = train_pulled(prepared, own, optimizer, pull, config, number)
+    told = _each(lambda w, y: w + y / config.rho, trained, dual)
+    return told, {"weights": trained, "dual": dual}, optimizer
+
+
+def _each(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> Weights:
+    """fn of the numbers of several weights that are stored alike."""
+    found: Weights = {}
+    for k, w in first.items():
+        theirs = [x[k] for x in others]
+        if isinstance(w, SparseWeights):
+            found[k] = w.with_values(fn(w.values, *(x.values for x in theirs)))
+        else:
+            found[k] = fn(w, *theirs)
+    return found
+
+
+def admm_round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    parts, optimizer = state.values["parts"], state.values["optimizer"]
+    told, new, after = fed.clients.run(
+        admm_step, clients.prepared, received, parts, optimizer, config, number, outputs=3
+    )
+    counts = fed.clients.run(count_training, clients.prepared)
+    mean = averaging.average(
+        fed, told, counts, clients.counts, state.weights, config.aggregation, name="update"
+    )
+    values = {"parts": fed.keep_absent(new, parts), "optimizer": fed.keep_absent(after, optimizer)}
+    return State({"weights": mean, **values}, state.prepared)
+
+
+# ---- all of them -------------------------------------------------------------------------------------------
+
+_ROUNDS: Mapping[str, Callable[[Federation, State, RuleConfig, int], State]] = {
+    "fedavg": fedavg.round,
+    "fedprox": fedprox.round,
+    "fedadam": fedadam.round,
+    "fedsgd": fedsgd_round,
+    "admm": admm_round,
+}
+
+
+def start(fed: Federation, prepared: Located, task: Task, config: RuleConfig) -> State:
+    """`fedavg.start`, with what the rule keeps beside."""
+    state = fedavg.start(fed, prepared, task, config)
+    if config.rule == "fedadam":
+        return fedadam.with_moments(fed, state, config)
+    if config.rule == "fedsgd":
+        optimizer = fed.server.run(fresh, state.weights, config)
+        return State({"weights": state.weights, "server_optimizer": optimizer}, state.prepared)
+    if config.rule == "admm":
+        return State({**state.values, "parts": fed.clients.run(no_part, prepared)}, state.prepared)
+    return state
+
+
+def round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
+    return _ROUNDS[config.rule](fed, state, config, number)
+
+
+#: Beside those of fedavg.
+MESSAGES: Mapping[str, str] = {
+    **fedavg.MESSAGES,
+    "gradient": "With rule=fedsgd and aggregation=clear: each site's gradient of its loss, which the server "
+    "averages by the number of training vertices. The server reads each site's gradient; from one of few "
+    "training vertices, their features and labels can be worked out.",
+    **messages(
+        "gradient",
+        "With rule=fedsgd and aggregation=secure or simulated, in every round",
+        "a site's gradient, times its number of training vertices",
+    ),
+}
