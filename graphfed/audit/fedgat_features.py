@@ -4,8 +4,9 @@ All attacks use what the server sends for one vertex with B neighbours, and noth
 
     vectors   K1 is 1 exactly where a neighbour has its key, and there K2 has the neighbour's features. And
               without K2: M2 has them times V_j(t_j), and R_1 has 1 / V_j(t_j)
-    matrices  all M2(s) have the same eigenvectors, those of the projectors U_j. Of one random combination of
-              them, which separates the neighbours, they are computed; h_j(s) is the eigenvalue of M2(s)
+    matrices  all M2(s) have the same eigenvectors, those of the projectors U_j. Of a random combination of
+              them, which separates the neighbours, they are computed (of several, the best is kept); h_j(s)
+              is the eigenvalue of M2(s)
     moments   of either form, for one random b2 and b1 = 0: the sums F^(n) of powers give the scores x_j by
               Newton's identities and the roots of a polynomial, and E^(0) .. E^(B - 1) then the features, one
               linear system. For B <= p; the numbers are complex, so that the system is well conditioned
@@ -32,7 +33,7 @@ from graphfed.nn.sparse import SparseMatrix, ranges
 __all__ = ["CHECK", "Message", "by_decoders", "by_eigenvectors", "by_keys", "by_moments", "errors"]
 
 #: Numbers of messages that are made at a time, and the most vertices that are looked at in the matrix form.
-PART, MOST = 1 << 26, 500
+PART, MOST = 1 << 26, 3000
 #: How far a recovered feature may be off, relative to the largest of a neighbourhood, by the run's precision.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
@@ -56,16 +57,26 @@ def message_of(pooled: Pooled, rows: Tensor, config: FedGATConfig) -> Message:
     members = hoods.member[ranges(starts[rows], hoods.size[rows])]
     known, place = torch.unique(members, return_inverse=True)
     x = pooled.x.select_rows(known) if isinstance(pooled.x, SparseMatrix) else pooled.x[known]
+    x = x.to_dense() if isinstance(x, SparseMatrix) else x
     # Only these vertices have messages to be made; the others are there for their features.
     part = Neighbourhoods(hoods.ids[rows], hoods.size[rows], place)
-    sums, scores, decoders = fedgat.messages_of(Pooled(x, part), config)
-    width, slots = x.shape[1], 2 * b
-    shape = (len(rows), slots, slots) if decoders is None else (len(rows), slots)
+    (n, width), slots, vectors = (len(rows), x.shape[1]), 2 * b, config.form == "vector"
+    scores = x.new_empty((n, slots, width) if vectors else (n, slots, slots, width))
+    sums = x.new_empty(n, slots, 1 + width)
+    # Features s make M1(s), M2(s) and the columns s of K2: matrices are made for some of them at a time.
+    step = width if vectors else max(1, PART // (8 * n * slots**2))
+    for first in range(0, width, step):
+        some = slice(first, first + step)
+        k, m, decoders = fedgat.messages_of(Pooled(x[:, some], part), config)
+        k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
+        sums[..., 0] = k[..., 0]
+        sums[..., 1:][..., some] = k[..., 1:]
+        scores[..., some] = m[..., m.shape[-1] // 2 :]
     return Message(
-        keys=sums[:, 0].view(-1, slots),
-        sums=sums[:, 1:].reshape(-1, slots, width),
-        scores=scores[:, width:].reshape(*shape, width),
-        decoders=None if decoders is None else decoders.view(-1, slots, slots, decoders.shape[1]),
+        keys=sums[..., 0],
+        sums=sums[..., 1:],
+        scores=scores,
+        decoders=None if decoders is None else decoders.view(n, slots, slots, -1),
     )
 
 
@@ -86,17 +97,35 @@ def by_decoders(message: Message) -> Tensor:
     return scaled[message.keys == 1].view(n, slots // 2, width)
 
 
-def by_eigenvectors(message: Message, seed: int = 0) -> Tensor:
-    """Of matrices: the eigenvalues of every M2(s), at the eigenvectors of a combination of all."""
+def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
+    """Of matrices: the eigenvalues of every M2(s), at the eigenvectors of a combination of all; of several
+    combinations the one whose eigenvectors diagonalise another one best, for each vertex."""
     slots, width = message.scores.shape[2:]
-    mixed = message.scores @ _draw(seed, width).to(message.scores)  # [n, 2 B, 2 B]
-    values, vectors = torch.linalg.eig(mixed)
-    largest = values.abs().argsort(1, descending=True)[:, : slots // 2]
-    vectors = vectors.gather(2, largest[:, None].expand(-1, slots, -1))  # [n, 2 B, B]
-    dual = torch.linalg.pinv(vectors)
-    # h_j(s) = dual_j M2(s) vector_j
-    pairs = torch.einsum("nja,nbj->njab", dual, vectors).flatten(2)
-    return (pairs @ message.scores.flatten(1, 2).to(pairs.dtype)).real
+    # All combinations, the last one to compare by: [draws + 1, n, 2 B, 2 B]
+    weights = torch.stack([_draw(seed, width) for seed in range(draws + 1)], 1).to(message.scores)
+    *mixed, other = (message.scores @ weights).movedim(-1, 0)
+    best: tuple[Tensor, Tensor, Tensor] | None = None
+    for matrix in mixed:
+        values, vectors = torch.linalg.eig(matrix)
+        largest = values.abs().argsort(1, descending=True)[:, : slots // 2]
+        vectors = vectors.gather(2, largest[:, None].expand(-1, slots, -1))  # [n, 2 B, B]
+        dual = torch.linalg.pinv(vectors)
+        rest = dual @ other.to(dual.dtype) @ vectors
+        rest.diagonal(dim1=1, dim2=2).zero_()
+        off = rest.abs().amax((1, 2))
+        if best is not None:
+            worse = (off > best[0])[:, None, None]
+            vectors, dual = torch.where(worse, best[1], vectors), torch.where(worse, best[2], dual)
+            off = torch.minimum(off, best[0])
+        best = off, vectors, dual
+    assert best is not None
+    _, vectors, dual = best
+    # h_j(s) = dual_j M2(s) vector_j, of which the real part is wanted, and M2 is real
+    real, imaginary = (
+        torch.einsum("nja,nbj->njab", d, v).flatten(2)
+        for d, v in ((dual.real, vectors.real), (dual.imag, vectors.imag))
+    )
+    return (real - imaginary) @ message.scores.flatten(1, 2)
 
 
 def by_moments(message: Message, draws: int = 16) -> Tensor:
