@@ -11,7 +11,9 @@ dropped.
 Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training vertices
 have weight 0."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -35,10 +37,18 @@ __all__ = ["MESSAGES", "METHOD", "Clients", "average_local_training", "predict",
 
 @dataclass(frozen=True)
 class Clients:
-    """What averaging methods know of their clients: `Prepared` at the clients, counts [K] at the server."""
+    """What averaging methods know of their clients: `Prepared` at the clients, counts [K] at the server.
+
+    exchange(fed, prepared, received, config): where clients need something of each other for the weights that
+    all have just received, `prepared` with it."""
 
     prepared: Located
     counts: Located
+    exchange: Callable[[Federation, Located, Located, Any], Located] | None = None
+
+    def ready(self, fed: Federation, received: Located, config: AveragingConfig) -> Located:
+        """`Prepared` for these weights."""
+        return self.prepared if self.exchange is None else self.exchange(fed, self.prepared, received, config)
 
 
 def prepare_own(cohort: Cohort, config: AveragingConfig) -> Prepared:
@@ -87,7 +97,7 @@ def average_local_training(
     received = fed.broadcast(state.weights, name="model", grad=False)
     local, optimizer = fed.clients.run(
         train_from_shared,
-        clients.prepared,
+        clients.ready(fed, received, config),
         received,
         state.values["optimizer"],
         fed.present(),
@@ -114,7 +124,8 @@ def predict(fed: Federation, state: State, config: AveragingConfig, target: str)
     """Each client's own subgraph and the server's current weights."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
-    logits: Located = fed.clients.run(predict_shared, clients.prepared, received, config, target)
+    prepared = clients.ready(fed, received, config)
+    logits: Located = fed.clients.run(predict_shared, prepared, received, config, target)
     return logits
 
 

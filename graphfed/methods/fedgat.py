@@ -16,6 +16,13 @@ graph attention networks". One message before training, then federated training 
 3. Training is that of a GAT with the scores of the first layer in a polynomial of degree p (Alg. 2), by any
    rule of averaging (`rule`, `methods.rules`).
 
+later=exchange, as in the paper: a client gets the messages of its own vertices only. Whenever weights have
+come, to train or to predict, every client works out what leaves each layer but the last of its vertices, one
+layer after the other and without dropout; the rows of those with a neighbour elsewhere cross to the server,
+in clear, and on to the neighbours' clients. In the local steps what came stays as it was, while a client's
+own rows follow its weights: no gradient goes to another client. So with several clients it does not train as
+later=hops does (the program's way); from the same weights it predicts the same.
+
 **It hides nothing.** The server has all features and edges. A client can work out the exact features of every
 neighbour of every vertex that it gets a message of, from either form: `graphfed audit`, which does it.
 
@@ -32,13 +39,14 @@ have none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
+from torch.nn.functional import elu
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ideal, Located
@@ -52,8 +60,8 @@ from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, num
 from graphfed.methods.released import vertex_route
 from graphfed.methods.rules import RuleConfig
 from graphfed.methods.training import Prepared, prepare
-from graphfed.nn.backbones import Backbone
-from graphfed.nn.batch import View
+from graphfed.nn.backbones import Backbone, Weights
+from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.moments import Moments
 from graphfed.nn.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -97,6 +105,11 @@ class FedGATConfig(RuleConfig):
         default=True,
         description="a vertex with one neighbour elsewhere does without it, as in the paper",
     )
+    later: Literal["hops", "exchange"] = Field(
+        default="hops",
+        description="the layers after the first: from the messages of all vertices within L - 1 hops, or "
+        "from embeddings of neighbours elsewhere, which cross in every round, as in the paper",
+    )
 
     @property
     def network(self) -> Backbone:
@@ -109,6 +122,15 @@ class FedGATConfig(RuleConfig):
     def _only_gat(self) -> "FedGATConfig":
         if self.backbone != "gat":
             raise InputError(f"fedgat cannot use backbone={self.backbone!r}: it is GAT; leave it at 'gat'")
+        return self
+
+    @model_validator(mode="after")
+    def _all_exchange(self) -> "FedGATConfig":
+        if self.later == "exchange" and self.fraction < 1:
+            raise InputError(
+                "later=exchange needs every client in every round, because the others use its embeddings; "
+                f"fraction must be 1, got {self.fraction}: leave one of them out"
+            )
         return self
 
 
@@ -155,13 +177,21 @@ class Hood:
     """A cohort's own vertices and those within some hops of them, M rows sorted by (client, id).
 
     ids, client [M]; own [N]: the row of each own vertex; edges [2, E] (source, destination) rows, into the
-    vertices whose neighbours are known [M] bool."""
+    vertices whose neighbours are known [M] bool; far [M] bool: vertices of which no message comes, None
+    where there are none."""
 
     ids: Tensor
     client: Tensor
     own: Tensor
     edges: Tensor
     known: Tensor
+    far: Tensor | None = None
+
+    @property
+    def near(self) -> Tensor:
+        """The rows of the vertices of which a message comes, ascending [n]."""
+        far = torch.zeros_like(self.known) if self.far is None else self.far
+        return (~far).nonzero()[:, 0]
 
 
 def first_hood(cohort: Cohort, layers: int) -> Hood:
@@ -175,8 +205,17 @@ def first_hood(cohort: Cohort, layers: int) -> Hood:
     return Hood(closure.ids, closure.client, closure.own, torch.cat([inside, across], 1), closure.mine)
 
 
+def without_messages_of_others(hood: Hood) -> Hood:
+    """With later=exchange: the neighbours elsewhere are far."""
+    return replace(hood, far=~hood.known)
+
+
 def hood_ids(hood: Hood) -> RowIds:
-    return RowIds(hood.ids, hood.client)
+    return RowIds(hood.ids[hood.near], hood.client[hood.near])
+
+
+def far_ids(hood: Hood) -> RowIds:
+    return RowIds(hood.ids[hood.far], hood.client[hood.far])
 
 
 def border_ids(hood: Hood) -> RowIds:
@@ -209,6 +248,10 @@ def column(x: Tensor) -> Tensor:
     return x[:, 0]
 
 
+def as_counts(mask: Tensor) -> Tensor:
+    return mask.long()
+
+
 def twice(size: Tensor) -> Tensor:
     """Slots of each vertex."""
     return 2 * size
@@ -239,6 +282,7 @@ def moments_view(
         edges=(hood.edges,),
         aggregated=True,
         moments=Moments(size, sums, scores, decoders, heads),
+        far=hood.far,
     )
 
 
@@ -251,15 +295,17 @@ class Direct:
 
 
 def direct_view(cohort: Cohort, hood: Hood, size: Tensor, members: Tensor, x: Rows) -> Direct:
-    """The hood and all its neighbours, members [n, 1] with features x [n, F], of each vertex itself first."""
-    centre = torch.repeat_interleave(torch.arange(len(size), device=size.device), size)
+    """The hood and the neighbours of all that are near, members [n, 1] with features x [n, F], of each vertex
+    itself first."""
+    centre = torch.repeat_interleave(hood.near, size)
     known, place = torch.unique(members[:, 0], return_inverse=True)
     count = max(len(known), 1)
     codes, row = torch.unique(hood.client[centre] * count + place, return_inverse=True)
     first = row.new_full((len(codes),), len(row)).scatter_reduce(
         0, row, torch.arange(len(row), device=row.device), "amin"
     )
-    here = row[size.cumsum(0) - size]  # of each vertex of the hood
+    # Of each vertex of the hood. The far ones are neighbours.
+    here = torch.searchsorted(codes, hood.client * count + torch.searchsorted(known, hood.ids))
     others = row != here[centre]
     own = here[hood.own]
     view = View(
@@ -270,6 +316,8 @@ def direct_view(cohort: Cohort, hood: Hood, size: Tensor, members: Tensor, x: Ro
         y=cohort.y.new_full((len(codes),), -1).index_copy(0, own, cohort.y),
         degree=torch.zeros_like(codes),
         edges=(torch.stack([row, here[centre]])[:, others], here[hood.edges]),
+        # Without messages of others there are no rows but the hood's.
+        far=hood.far,
     )
     return Direct(view, own)
 
@@ -280,6 +328,30 @@ def prepare_moments(cohort: Cohort, hood: Hood, view: View, config: FedGATConfig
 
 def prepare_direct(cohort: Cohort, direct: Direct, config: FedGATConfig) -> Prepared:
     return prepare(cohort, direct.view, direct.own, config, personal=False)
+
+
+def embedding_batches(prepared: Prepared, asked: Tensor, config: FedGATConfig) -> tuple[Batch, ...]:
+    """For what leaves each layer but the last, of the own vertices that others ask for, [N] bool."""
+    view = prepared.view
+    assert view.far is not None
+    rows = (~view.far).nonzero()[:, 0][asked]
+    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
+    return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, config.layers))
+
+
+def embeddings(batches: tuple[Batch, ...], weights: Weights, config: FedGATConfig, *given: Tensor) -> Tensor:
+    """What leaves the layer after those of which the far vertices' are given, with phi: [n, heads * H]."""
+    with torch.no_grad():
+        return elu(config.network.forward(weights, batches[len(given)].with_given(given), None))
+
+
+def with_given(prepared: Prepared, *given: Tensor) -> Prepared:
+    return replace(
+        prepared,
+        view=replace(prepared.view, given=given),
+        train=prepared.train.with_given(given),
+        val=prepared.val.with_given(given),
+    )
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -370,6 +442,16 @@ def memory_of(once: int, sent: int, together: bool) -> int:
     return once + (2 if together else 1) * sent
 
 
+def asked_for(vertices: RouteTable, far: RouteTable) -> Tensor:
+    """Which vertices are a neighbour at another client, [U] bool."""
+    return torch.isin(vertices.ids, far.ids)
+
+
+def by_id(rows: Tensor, table: RouteTable) -> Tensor:
+    """The rows of a route on which each id is once, in the order of the ids."""
+    return rows[torch.argsort(table.index)]
+
+
 def member_ids(pooled: Pooled) -> Tensor:
     return pooled.hoods.ids[pooled.hoods.member][:, None]
 
@@ -395,14 +477,22 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
         )
     averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
     data = fed.clients.run(without_singles, data, config)
-    _, pooled = upload(fed, data, task)
+    vertices, pooled = upload(fed, data, task)
     hood = fed.clients.run(first_hood, data, config.layers)
-    for _ in range(config.layers - 2):
+    exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
+    if exchanged:
+        hood = fed.clients.run(without_messages_of_others, hood)
+    for _ in range(0 if exchanged else config.layers - 2):
         hood = extend(fed, pooled, hood)
     wanted = want(fed, pooled, hood)
     foretell(fed, pooled, wanted, task, config)
     take = receive_directly if config.evaluation == "direct" else receive
-    return rules.start(fed, take(fed, data, pooled, wanted, task, config), task, config)
+    prepared = take(fed, data, pooled, wanted, task, config)
+    state = rules.start(fed, prepared, task, config)
+    if not exchanged:
+        return state
+    border = find_border(fed, vertices, hood, prepared, config)
+    return replace(state, prepared=replace(state.prepared, exchange=partial(exchange, border)))
 
 
 def foretell(fed: Federation, pooled: Located, wanted: "Wanted", task: Task, config: FedGATConfig) -> None:
@@ -524,6 +614,43 @@ def receive_directly(
     return prepared
 
 
+@dataclass(frozen=True)
+class Border:
+    """Whose embeddings cross: the route up, of the vertices that are asked for elsewhere, the route down, and
+    `embedding_batches` at the clients."""
+
+    up: Route
+    down: Route
+    batches: Located
+
+
+def find_border(
+    fed: Federation, vertices: Route, hood: Located, prepared: Located, config: FedGATConfig
+) -> Border:
+    """Clients name their neighbours elsewhere, and the server tells which vertices are asked for."""
+    down = fed.route(fed.clients.run(far_ids, hood), name="fedgat/far_ids")
+    asked = fed.server.run(asked_for, fed.table(vertices), fed.table(down))
+    told = fed.download(fed.server.run(as_rows, asked), vertices, name="fedgat/asked_for", grad=False)
+    told = fed.clients.run(column, told)
+    at_clients, at_server = fed.clients.run(as_counts, told), fed.server.run(as_counts, asked)
+    up = fed.widened(vertices, at_clients, at_server, name="fedgat/embeddings")
+    return Border(up, down, fed.clients.run(embedding_batches, prepared, told, config))
+
+
+def exchange(
+    border: Border, fed: Federation, prepared: Located, received: Located, config: FedGATConfig
+) -> Located:
+    """`prepared` with the embeddings that the neighbours elsewhere have with the weights received."""
+    given: list[Located] = []
+    for _ in range(config.layers - 1):
+        rows = fed.clients.run(embeddings, border.batches, received, config, *given)
+        rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
+        rows = fed.server.run(by_id, rows, fed.table(border.up))
+        given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
+    with_these: Located = fed.clients.run(with_given, prepared, *given)
+    return with_these
+
+
 def heads_of(config: FedGATConfig) -> int:
     """Of the first layer."""
     return config.heads if config.layers > 1 else 1
@@ -550,6 +677,13 @@ MESSAGES: Mapping[str, str] = {
     "worked out. From these messages a site can work out every neighbour's features.",
     "fedgat/decoders": "From the server, once, of each of these vertices, with form=vector: R_0 to R_p. They "
     "show which numbers of `fedgat/sums` are a neighbour's features.",
+    "fedgat/far_ids": "With later=exchange, once: the ids of a site's neighbours at other sites.",
+    "fedgat/asked_for": "With later=exchange, once, from the server: which of a site's vertices another site "
+    "asks for.",
+    "fedgat/embeddings": "With later=exchange, in every round and evaluation: of the vertices that are asked "
+    "for, what leaves each layer but the last, which the server reads.",
+    "fedgat/neighbour_embeddings": "With later=exchange, from the server, in every round and evaluation: "
+    "of a site's neighbours at other sites, what leaves each layer but the last, which the site reads.",
 }
 
 METHOD = Method(
@@ -558,7 +692,8 @@ METHOD = Method(
     paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
     "graph attention networks",
     needs=("backbone gat",),
-    crosses="features and edges to the server, moments of neighbourhoods back, once; weights, every round",
+    crosses="features and edges to the server, moments of neighbourhoods back, once; weights, every round; "
+    "with later=exchange embeddings of neighbours too",
     protection="none: the server reads the graph, and a curious site every neighbour's features; with "
     "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGATConfig,

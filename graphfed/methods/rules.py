@@ -66,13 +66,13 @@ class RuleConfig(FedProxConfig, FedAdamConfig):
     def _rule_can_do_it(self) -> Self:
         if self.rule == "fedsgd" and self.local_steps != 1:
             raise InputError(
-                f"rule=fedsgd takes one gradient of every client in a round, and local_steps is "
-                f"{self.local_steps}; set local_steps=1, or another rule"
+                f"local_steps={self.local_steps} cannot be used with rule=fedsgd: expected 1, since a client "
+                "sends one gradient in a round; leave it out, or set rule=fedavg"
             )
         if self.rule == "admm" and self.fraction < 1:
             raise InputError(
-                f"rule=admm needs every client in every round, and fraction is {shown(self.fraction)}; "
-                "leave it at 1"
+                f"fraction={shown(self.fraction)} cannot be used with rule=admm, which needs every client in "
+                "every round; leave it at 1"
             )
         return self
 
@@ -100,7 +100,8 @@ def server_step(
 def fedsgd_round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
-    local = fed.clients.run(gradient_from_shared, clients.prepared, received, fed.present(), config, number)
+    ready = clients.ready(fed, received, config)
+    local = fed.clients.run(gradient_from_shared, ready, received, fed.present(), config, number)
     nil = fed.server.run(zeros, state.weights)
     counts = fed.clients.run(count_training, clients.prepared)
     mean = averaging.average(fed, local, counts, clients.counts, nil, config.aggregation, name="gradient")
@@ -154,8 +155,9 @@ def admm_round(fed: Federation, state: State, config: RuleConfig, number: int) -
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     parts, optimizer = state.values["parts"], state.values["optimizer"]
+    ready = clients.ready(fed, received, config)
     told, new, after = fed.clients.run(
-        admm_step, clients.prepared, received, parts, optimizer, config, number, outputs=3
+        admm_step, ready, received, parts, optimizer, config, number, outputs=3
     )
     counts = fed.clients.run(count_training, clients.prepared)
     mean = averaging.average(

@@ -30,7 +30,7 @@ __all__ = [
     "attend",
     "gat_block",
     "gat_init",
-    "gat_layers",
+    "gat_layer",
     "gat_output",
     "gcn_block",
     "gcn_layer",
@@ -214,18 +214,19 @@ def gat_block(ids: Tensor, degree: Tensor, heads: int, layers: int) -> BlockMake
 
 def gat_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
     """Layers with ELU, dropout on every layer's input and on the attention; the targets' logits [N_L, C]."""
-    return gat_layers(batch.x, weights, batch, dropout, 0)
-
-
-def gat_layers(
-    h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, first: int
-) -> Tensor:
-    """The layers from `first` on, of its input h [N_first, F]; the targets' logits [N_L, C]."""
-    for layer in range(first, batch.layers):
-        z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
-        h = gat_output(_attend(z, weights, batch, layer, dropout), weights, batch, layer)
+    h: Tensor | SparseMatrix = batch.x
+    for layer in range(batch.layers):
+        h = gat_layer(h, weights, batch, dropout, layer)
     assert isinstance(h, Tensor)
     return h
+
+
+def gat_layer(
+    h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, layer: int
+) -> Tensor:
+    """What leaves a layer that h [N_l, F] enters: [N_{l+1}, heads * H]."""
+    z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
+    return gat_output(_attend(z, weights, batch, layer, dropout), weights, batch, layer)
 
 
 def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:

@@ -18,7 +18,7 @@ from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import entry_words
 
-__all__ = ["Batch", "Block", "BlockMaker", "View", "make_batch"]
+__all__ = ["Batch", "Block", "BlockMaker", "Far", "View", "make_batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,31 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
+class Far:
+    """The rows of a batch that other clients work out (`View.far`).
+
+    near [n]: of the rows entering the first layer those that are none; at[l - 1] [m_l]: where they are among
+    the rows entering layer l = 1 .. L - 1; which[l - 1] [m_l]: their numbers among the view's; given: the
+    view's."""
+
+    near: Tensor
+    at: tuple[Tensor, ...]
+    which: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
+
+    def put(self, h: Tensor, layer: int) -> Tensor:
+        """h [N_l, H] with what was given of these rows."""
+        return h.index_copy(0, self.at[layer - 1], self.given[layer - 1][self.which[layer - 1]])
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """The input of a forward pass for the rows of one or more clients.
 
     x [N_0, F] (sparse with per-client weights: columns renumbered, see `shift_columns`), words [E] its
     dropout words, ids[l] [N_l] stable ids and client[l] [N_l] cohort index of the rows entering layer l (l =
     L: the targets), blocks[l] (None: the layer only transforms its rows), tiles[l] (of the rows ids[l]) and
-    pairs for per-client weights; y [N_L] and weight [N_L] of the loss; moments: see `View`."""
+    pairs for per-client weights; y [N_L] and weight [N_L] of the loss; moments, far: see `View`."""
 
     x: Tensor | SparseMatrix
     words: Tensor | None
@@ -54,11 +72,16 @@ class Batch:
     y: Tensor
     weight: Tensor
     moments: MomentRows | None = None
+    far: Far | None = None
 
     @property
     def layers(self) -> int:
         """The number of layers, L."""
         return len(self.blocks)
+
+    def with_given(self, given: tuple[Tensor, ...]) -> "Batch":
+        """The same with other embeddings of the far rows, as `View.given`."""
+        return self if self.far is None else replace(self, far=replace(self.far, given=given))
 
 
 #: make(edges [2, E], weight [E] or None, rows_in [N_in], rows_out [N_out], place [2, N], layer): the block of
@@ -76,7 +99,8 @@ class View:
     destination) rows without self loops for layer l (the last entry serves all later layers); aggregated: x
     is already summed over each row's neighbourhood, so the first layer only transforms it; edge_weight[l]
     [E_l]: of a weighted graph, else None; moments: of each row's neighbourhood, in the place of x, which then
-    has no columns."""
+    has no columns; far [N] bool: rows that other clients work out, else None: they have no moments, and what
+    enters layer l of them is given[l - 1] [number of far rows, H]."""
 
     x: Tensor | SparseMatrix
     ids: Tensor
@@ -88,6 +112,8 @@ class View:
     aggregated: bool = False
     edge_weight: tuple[Tensor, ...] | None = None
     moments: Moments | None = None
+    far: Tensor | None = None
+    given: tuple[Tensor, ...] = ()
 
     def layer_edges(self, layer: int) -> Tensor | None:
         """The edges of a layer, None where it only transforms its rows."""
@@ -158,9 +184,13 @@ def make_batch(
         x = x[fields[0]]
     tiles: list[Tiles | None] = [None] * (layers + 1)
     apart = per_client and view.num_clients > 1
+    far = None if view.far is None else _far_rows(view, view.far, fields)
     moments = None
     if view.moments is not None:
-        moments = view.moments.select_rows(fields[0]).prepared(client[0] if apart else None, view.num_clients)
+        rows, whose = fields[0], client[0]
+        if view.far is not None and far is not None:
+            rows, whose = ((~view.far).cumsum(0) - 1)[rows[far.near]], whose[far.near]
+        moments = view.moments.select_rows(rows).prepared(whose if apart else None, view.num_clients)
     if apart:
         tiles = [make_tiles(rows, view.num_clients) for rows in client]
     return Batch(
@@ -175,4 +205,16 @@ def make_batch(
         y=view.y[targets],
         weight=torch.ones(len(targets), dtype=x.dtype, device=device) if weight is None else weight,
         moments=moments,
+        far=far,
+    )
+
+
+def _far_rows(view: View, far: Tensor, fields: list[Tensor]) -> Far:
+    number, inner = far.cumsum(0) - 1, fields[1:-1]
+    at = tuple(far[rows].nonzero()[:, 0] for rows in inner)
+    return Far(
+        near=(~far[fields[0]]).nonzero()[:, 0],
+        at=at,
+        which=tuple(number[rows[there]] for rows, there in zip(inner, at, strict=True)),
+        given=view.given,
     )

@@ -1,7 +1,8 @@
 """GAT whose first layer has polynomial scores: sum_n c_n T_n(x / s) in the place of exp(psi(x)) (FedGAT).
 
 It runs on the features (`Batch.x`, with the edges of the first layer) or on the moments of every vertex's
-neighbourhood (`Batch.moments`), with the same result. Later layers are GAT's."""
+neighbourhood (`Batch.moments`), with the same result. Later layers are GAT's; what enters them of rows that
+other clients work out (`Batch.far`) is given, a constant."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.nn.backbones import Backbone, Weights, gat_block, gat_init, gat_layers, gat_output, per_head
+from graphfed.nn.backbones import Backbone, Weights, gat_block, gat_init, gat_layer, gat_output, per_head
 from graphfed.nn.batch import Batch
 from graphfed.nn.chebyshev import Series, chebyshev_series, evaluate
 from graphfed.nn.layers import Dropout, linear
@@ -78,18 +79,25 @@ def polynomial_gat(score: Score, tied: bool) -> Backbone:
 
     def forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
         h = gat_output(_first_layer(weights, batch, score), weights, batch, 0)
-        return gat_layers(h, weights, batch, dropout, 1)
+        for layer in range(1, batch.layers):
+            h = h if batch.far is None else batch.far.put(h, layer)
+            h = gat_layer(h, weights, batch, dropout, layer)
+        return h
 
     inputs = ("layers.0.weight",) if tied else ("layers.0.weight", SOURCE, TARGET)
     return Backbone(init, gat_block, forward, inputs, weighted=False)
 
 
 def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
-    """sum_j e(x_ij) W h_j / sum_j e(x_ij) of every head, [N_1, heads * H].  Eq. (7), before phi"""
+    """sum_j e(x_ij) W h_j / sum_j e(x_ij) of every head, [N_1, heads * H]; of far rows (`Batch.far`) anything
+    finite.  Eq. (7), before phi"""
     weight, series = weights["layers.0.weight"], score_series(score)
     if batch.moments is not None:
         assert not isinstance(weight, SparseWeights)
-        return batch.moments.attention(weight, _score_vectors(weights), series, score.domain)
+        h = batch.moments.attention(weight, _score_vectors(weights), series, score.domain)
+        if batch.far is None:
+            return h
+        return h.new_zeros(len(batch.ids[1]), h.shape[1]).index_copy(0, batch.far.near, h)
     z, block = linear(batch.x, weight, batch, 0), batch.blocks[0]
     assert block is not None
     if SOURCE in weights:

@@ -27,6 +27,7 @@ from graphfed.experiment.trial import collect, loopback_project
 from graphfed.federation import Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
+from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS as MODULES
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Wish
@@ -38,7 +39,21 @@ from graphfed.runtime.nvflare.project import Project
 
 #: What joins a deployment and nothing else.
 JOINING = ("join", "agreed")
-NAMES = [name for name in METHODS if name != "central"]
+#: Runs: a method and settings. Every method, and again where a setting has it exchange in every round what it
+#: otherwise does not.
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in METHODS if name != "central"},
+    "fedgat_exchange": ("fedgat", {"later": "exchange"}),
+}
+NAMES = list(RUNS)
+
+
+def method_of(name: str) -> Method:
+    return get_method(RUNS[name][0])
+
+
+def options(name: str) -> dict[str, Any]:
+    return {**settings_of(RUNS[name][0]), **RUNS[name][1]}
 
 
 def world():
@@ -55,9 +70,10 @@ class Deployed:
 
 
 def asked(name: str, project: Project) -> dict[str, Any]:
-    method = get_method(name)
-    config = config_of(method, **settings_of(name))
-    return request(project, method, MODULES[name], config, run=name, checkpoint_every=3600.0, trial=True)
+    method = method_of(name)
+    config = config_of(method, **options(name))
+    module = MODULES[RUNS[name][0]]
+    return request(project, method, module, config, run=name, checkpoint_every=3600.0, trial=True)
 
 
 def deploy(names: list[str], small: World, folder: Path) -> Deployed:
@@ -68,7 +84,8 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for clients, path in zip(hosts, data.values(), strict=True):
         save_cohort(make_cohort(small.graph, small.split, small.partition, clients), path)
-    foreign = [MODULES[name] for name in names if not MODULES[name].startswith("graphfed.")]
+    modules = [MODULES[RUNS[name][0]] for name in names]
+    foreign = [module for module in modules if not module.startswith("graphfed.")]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
         Loopback(project, folder / "kits", data, allow=foreign) as federation,
@@ -82,7 +99,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
             kept=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
-        ended = {name: collect(federation, get_method(name), name) for name in names}
+        ended = {name: collect(federation, method_of(name), name) for name in names}
     return Deployed(ended, events, sorted(path.name for path in (folder / "kept").iterdir()))
 
 
@@ -92,7 +109,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
     torch.set_default_dtype(torch.float64)
     both = [
         deploy(
-            [name for name in NAMES if one_each(get_method(name)) is apart],
+            [name for name in NAMES if one_each(method_of(name)) is apart],
             one_vertex_each(world()) if apart else world(),
             tmp_path_factory.mktemp("deployed"),
         )
@@ -108,9 +125,9 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_deployed_run_has_the_bits_of_three_hosts_in_one_process(name, deployed: Deployed):
     apart, _ = deployed.ended[name]
-    together, _ = run_local(name, world(), "in thirds", **settings_of(name))
+    together, _ = run_local(RUNS[name][0], world(), "in thirds", **options(name))
     assert torch.equal(logits(apart), logits(together))
-    for value in get_method(name).model:
+    for value in method_of(name).model:
         mine, theirs = apart.state.values[value], together.state.values[value]
         if mine.place == "server":
             for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):
@@ -122,7 +139,7 @@ def test_a_deployed_run_has_the_bits_of_three_hosts_in_one_process(name, deploye
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ledger_of_a_deployed_run_is_the_local_one_and_joining(name, deployed: Deployed):
     _, ledger = deployed.ended[name]
-    _, fed = run_local(name, world(), "in thirds", **settings_of(name))
+    _, fed = run_local(RUNS[name][0], world(), "in thirds", **options(name))
     entries = ledger.to_json()["entries"]
     assert [e for e in entries if e["name"] not in JOINING] == fed.ledger.to_json()["entries"]
     assert {*JOINING} <= {e["name"] for e in entries}

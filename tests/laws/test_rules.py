@@ -247,8 +247,11 @@ def test_a_run_that_breaks_goes_on_with_what_the_rule_keeps(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rule": "fedsgd", "local_steps": 3}, "local_steps is 3; set local_steps=1"),
-        ({"rule": "admm", "fraction": 0.5}, "needs every client in every round, and fraction is 0.5"),
+        ({"rule": "fedsgd", "local_steps": 3}, "local_steps=3 cannot be used with rule=fedsgd: expected 1"),
+        (
+            {"rule": "admm", "fraction": 0.5},
+            "fraction=0.5 cannot be used with rule=admm, which needs every client",
+        ),
     ],
 )
 def test_what_a_rule_cannot_do_is_refused(settings: dict[str, object], words: str) -> None:
