@@ -11,10 +11,9 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
-from graphfed.methods import averaging, fedavg, rules
+from graphfed.methods import fedavg, rules
 from graphfed.methods.averaging import PROTECTION
-from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.base import Method
 from graphfed.methods.rules import RuleConfig
 
 __all__ = ["METHOD", "DistGATConfig"]
@@ -32,11 +31,6 @@ class DistGATConfig(RuleConfig):
         return self
 
 
-def setup(fed: Federation, data: Located, task: Task, config: DistGATConfig) -> State:
-    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
-    return rules.start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
-
-
 METHOD = Method(
     name="distgat",
     summary="FedAvg on GAT, cross-client edges dropped",
@@ -46,7 +40,7 @@ METHOD = Method(
     crosses="weights, every round",
     protection=PROTECTION,
     config=DistGATConfig,
-    setup=setup,
+    setup=rules.setup,
     round=rules.round,
     predict=fedavg.predict,
     messages=rules.MESSAGES,

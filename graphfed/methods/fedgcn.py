@@ -47,9 +47,9 @@ from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.encrypted_sum import encrypted_sum
 from graphfed.federation.route import RouteTable, RowIds
-from graphfed.methods import averaging, fedavg
-from graphfed.methods.averaging import AveragingConfig
+from graphfed.methods import averaging, fedavg, rules
 from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.rules import RuleConfig
 from graphfed.methods.training import Prepared, own_view, prepare
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
@@ -71,7 +71,7 @@ ENCRYPTED = "fedgcn/encrypted"
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGCNConfig(AveragingConfig):
+class FedGCNConfig(RuleConfig):
     hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
     exchange: Literal["clear", "simulated", "encrypted"] = Field(
         default="clear",
@@ -292,7 +292,7 @@ def encrypted_exchange(
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
-        return fedavg.setup(fed, data, task, config)
+        return rules.setup(fed, data, task, config)
     averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
     closure = fed.clients.run(find_closure, data)
     exchange = clear_exchange if config.exchange == "clear" else encrypted_exchange
@@ -302,7 +302,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
         closure = None
     else:
         view = fed.clients.run(aggregated_view, data, closure, aggregated, degrees)
-    return fedavg.start(fed, fed.clients.run(prepare_view, data, view, closure, config), task, config)
+    return rules.start(fed, fed.clients.run(prepare_view, data, view, closure, config), task, config)
 
 
 def clear_exchange(
@@ -375,9 +375,9 @@ METHOD = Method(
     "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGCNConfig,
     setup=setup,
-    round=fedavg.round,
+    round=rules.round,
     predict=fedavg.predict,
-    messages={**fedavg.MESSAGES, **MESSAGES},
+    messages={**rules.MESSAGES, **MESSAGES},
     dropouts=True,
     shared_model=True,
     disjoint=True,

@@ -26,7 +26,7 @@ from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure_sum import messages
 from graphfed.methods import averaging, fedadam, fedavg, fedprox
-from graphfed.methods.base import State, Task
+from graphfed.methods.base import State, Task, clients_in_round
 from graphfed.methods.fedadam import FedAdamConfig
 from graphfed.methods.fedavg import Clients, count_training
 from graphfed.methods.fedprox import FedProxConfig
@@ -41,7 +41,7 @@ from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState, adam, adam_init, sgd
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["MESSAGES", "RuleConfig", "round", "start"]
+__all__ = ["MESSAGES", "RuleConfig", "round", "setup", "start"]
 
 Tensors = dict[str, Tensor]
 
@@ -189,6 +189,12 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleConfig) ->
     if config.rule == "admm":
         return State({**state.values, "parts": fed.clients.run(no_part, prepared)}, state.prepared)
     return state
+
+
+def setup(fed: Federation, data: Located, task: Task, config: RuleConfig) -> State:
+    """`fedavg.setup`: every client's own subgraph."""
+    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    return start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
 
 
 def round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:

@@ -30,6 +30,7 @@ VARIANTS = {
         {"hops": 2, "aggregation": "simulated"},
         {"hops": 1, "exchange": "simulated"},
         {"hops": 2, "exchange": "simulated"},
+        *RULES,
     ],
     "sapgnn": [
         {"vertex_ids": "keyed", "pooling": "secure"},
