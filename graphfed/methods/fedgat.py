@@ -363,9 +363,10 @@ def message_bytes(
 
 
 def memory_of(once: int, sent: int, together: bool) -> int:
-    """What the message takes at the server, and with the clients in its process (`together`) there too: as
-    received and as prepared."""
-    return once + (2 if together else 1) * sent
+    """What the message takes at the most. At the server, as made and as sent; with the clients in its process
+    (`together`) also as received and as copied for training, which all vertices may be needed for, when what
+    was made is gone. Predictions copy a few vertices at a time."""
+    return sent + (max(once, sent) if together else once)
 
 
 def member_ids(pooled: Pooled) -> Tensor:
@@ -481,6 +482,7 @@ def receive(
     sums = fed.download(parts[0], slots, name="fedgat/sums", grad=False)
     scores = fed.download(parts[1], slots if vectors else entries, name="fedgat/scores", grad=False)
     decoders = fed.download(parts[2], entries, name="fedgat/decoders", grad=False) if vectors else None
+    del parts  # what the server made is not needed any more, and takes memory
     hood, size = wanted.hood, wanted.size
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
     prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)

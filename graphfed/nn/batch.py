@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphfed.nn.moments import MomentRows, Moments
+from graphfed.nn.moments import MomentParts, MomentRows, Moments
 from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import entry_words
@@ -53,7 +53,7 @@ class Batch:
     pairs: tuple[Tensor, Tensor] | None
     y: Tensor
     weight: Tensor
-    moments: MomentRows | None = None
+    moments: MomentRows | MomentParts | None = None
 
     @property
     def layers(self) -> int:
@@ -158,9 +158,16 @@ def make_batch(
         x = x[fields[0]]
     tiles: list[Tiles | None] = [None] * (layers + 1)
     apart = per_client and view.num_clients > 1
-    moments = None
+    moments: MomentRows | MomentParts | None = None
     if view.moments is not None:
-        moments = view.moments.select_rows(fields[0]).prepared(client[0] if apart else None, view.num_clients)
+        # Laid out once for training; predictions gather a few vertices at a time.
+        moments = (
+            view.moments.prepared(
+                client[0] if apart else None, view.num_clients, fields[0] if len(fields[0]) < size else None
+            )
+            if per_client
+            else view.moments.in_parts(fields[0])
+        )
     if apart:
         tiles = [make_tiles(rows, view.num_clients) for rows in client]
     return Batch(
