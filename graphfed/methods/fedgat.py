@@ -437,9 +437,10 @@ def message_bytes(
 
 
 def memory_of(once: int, sent: int, together: bool) -> int:
-    """What the message takes at the server, and with the clients in its process (`together`) there too: as
-    received and as prepared."""
-    return once + (2 if together else 1) * sent
+    """What the message takes at the most. At the server, as made and as sent; with the clients in its process
+    (`together`) also as received and as copied for training, which all vertices may be needed for, when what
+    was made is gone. Predictions copy a few vertices at a time."""
+    return sent + (max(once, sent) if together else once)
 
 
 def asked_for(vertices: RouteTable, far: RouteTable) -> Tensor:
@@ -568,11 +569,12 @@ def receive(
     config: FedGATConfig,
 ) -> Located:
     """The message, at the clients that need it.  Alg. 1"""
-    parts = fed.server.run(messages_of, pooled, config, outputs=3)
+    # Each part at the server is let go when it is sent: it takes memory.
+    sums, scores, decoders = fed.server.run(messages_of, pooled, config, outputs=3)
     vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
-    sums = fed.download(parts[0], slots, name="fedgat/sums", grad=False)
-    scores = fed.download(parts[1], slots if vectors else entries, name="fedgat/scores", grad=False)
-    decoders = fed.download(parts[2], entries, name="fedgat/decoders", grad=False) if vectors else None
+    sums = fed.download(sums, slots, name="fedgat/sums", grad=False)
+    scores = fed.download(scores, slots if vectors else entries, name="fedgat/scores", grad=False)
+    decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False) if vectors else None
     hood, size = wanted.hood, wanted.size
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
     prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)

@@ -118,11 +118,10 @@ def vector_message(
         first, second = _outside(fold(key, "outside"), ids, columns)
         draws = uniform(fold(key, "scales"), ids, degree + 3 + width)
         keys = torch.zeros_like(first).scatter(1, own, 1.0)
-        r = draws[:, : degree + 1, None, None] * first[:, None, :, None] * first[:, None, None]
-        diagonal = torch.zeros_like(first)[:, None].repeat(1, degree + 1, 1)
-        diagonal.scatter_(2, own[:, None].expand(-1, degree + 1, -1), value[:, None] ** -orders[:, None])
-        r += torch.diag_embed(diagonal)
-        decoders[ranges(first_entry[rows], entries[rows])] = r.permute(0, 2, 3, 1).flatten(0, 2).to(h)
+        # R_n [n, 2 B, 2 B, p + 1]
+        r = (first[:, :, None] * first[:, None])[..., None].to(h) * draws[:, None, None, : degree + 1].to(h)
+        r[torch.arange(len(rows), device=ids.device)[:, None], own, own] = (value[..., None] ** -orders).to(h)
+        decoders[ranges(first_entry[rows], entries[rows])] = r.flatten(0, 2)
         k1 = keys + draws[:, degree + 1, None] * second
         k2 = like.new_zeros(len(rows), 2 * b, width)
         k2.scatter_(1, own[:, :, None].expand(-1, -1, width), h)

@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphfed.nn.moments import MomentRows, Moments
+from graphfed.nn.moments import MomentParts, MomentRows, Moments
 from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import entry_words
@@ -71,7 +71,7 @@ class Batch:
     pairs: tuple[Tensor, Tensor] | None
     y: Tensor
     weight: Tensor
-    moments: MomentRows | None = None
+    moments: MomentRows | MomentParts | None = None
     far: Far | None = None
 
     @property
@@ -185,12 +185,18 @@ def make_batch(
     tiles: list[Tiles | None] = [None] * (layers + 1)
     apart = per_client and view.num_clients > 1
     far = None if view.far is None else _far_rows(view, view.far, fields)
-    moments = None
+    moments: MomentRows | MomentParts | None = None
     if view.moments is not None:
         rows, whose = fields[0], client[0]
         if view.far is not None and far is not None:
             rows, whose = ((~view.far).cumsum(0) - 1)[rows[far.near]], whose[far.near]
-        moments = view.moments.select_rows(rows).prepared(whose if apart else None, view.num_clients)
+        some = rows if len(rows) < len(view.moments.size) else None
+        # Laid out once for training; predictions gather a few vertices at a time.
+        moments = (
+            view.moments.prepared(whose if apart else None, view.num_clients, some)
+            if per_client
+            else view.moments.in_parts(rows)
+        )
     if apart:
         tiles = [make_tiles(rows, view.num_clients) for rows in client]
     return Batch(

@@ -21,7 +21,12 @@ from graphfed.nn.chebyshev import Series, powers
 from graphfed.nn.sparse import Pattern, SparseMatrix, ranges, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 
-__all__ = ["MomentRows", "Moments", "weighted_means"]
+__all__ = ["MomentParts", "MomentRows", "Moments", "weighted_means"]
+
+#: Numbers of a message that are gathered at a time for a prediction: few enough to stay in the cache.
+PART = 1 << 22
+#: Wide rows' worth of time that a tile's weights, and their gradients, take.
+FETCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,43 +51,51 @@ class Moments:
     def dtype(self) -> torch.dtype:
         return self.sums.dtype
 
-    def select_rows(self, rows: Tensor) -> "Moments":
-        """Those of the vertices `rows` [n]."""
-        if len(rows) == len(self.size):
-            return self
+    def prepared(self, client: Tensor | None, num_clients: int, rows: Tensor | None = None) -> "MomentRows":
+        """Those of the vertices `rows` [n] (None: of all), copied and ready for products. client [n]
+        ascending: whose weights each vertex meets; None: shared ones."""
         slots, entries = 2 * self.size, (2 * self.size) ** 2
-        of_slots = ranges((slots.cumsum(0) - slots)[rows], slots[rows])
-        of_entries = ranges((entries.cumsum(0) - entries)[rows], entries[rows])
+        first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
+        size = self.size
+        if rows is not None:
+            size, slots, entries = size[rows], slots[rows], entries[rows]
+            first_slot, first_entry = first_slot[rows], first_entry[rows]
         vectors = self.decoders is not None
-        return Moments(
-            self.size[rows],
-            self.sums[of_slots],
-            self.scores[of_slots if vectors else of_entries],
-            self.decoders[of_entries] if self.decoders is not None else None,
-            self.heads,
-        )
+        of_slots = None if rows is None else ranges(first_slot, slots)
+        of_scores = of_slots if vectors or rows is None else ranges(first_entry, entries)
 
-    def prepared(self, client: Tensor | None, num_clients: int) -> "MomentRows":
-        """Ready for products. client [M] ascending: whose weights each vertex meets; None: shared ones."""
-        slots, entries = 2 * self.size, (2 * self.size) ** 2
-        per_score = entries if self.decoders is None else slots
-
-        def laid(x: Tensor, repeats: Tensor) -> Laid:
+        def laid(x: Tensor, index: Tensor | None, repeats: Tensor) -> Laid:
             if client is None:
-                return Laid(x, None)
-            return Laid.tiled(x, torch.repeat_interleave(client, repeats), num_clients)
+                return Laid(x if index is None else x.index_select(0, index), None)
+            return Laid.tiled(x, index, torch.repeat_interleave(client, repeats), num_clients)
 
         ends = torch.cat([slots.new_zeros(1), slots.cumsum(0)])
-        which = torch.arange(len(self.sums), device=slots.device)
-        pattern = Pattern(ends.int(), which.int(), (len(slots), len(which)))
-        keys = self.sums[:, 0].contiguous()
+        keys = self.sums[:, 0] if of_slots is None else self.sums[of_slots, 0]
+        pattern = Pattern(
+            ends.int(), torch.arange(len(keys), device=ends.device).int(), (len(slots), len(keys))
+        )
+        groups, place = _groups(size, keys, first_entry, self.decoders)
         return MomentRows(
             keys,
-            laid(self.sums[:, 1:], slots),
-            laid(self.scores, per_score),
-            _groups(self.size, keys, self.decoders),
+            laid(self.sums, of_slots, slots).without_first(),
+            laid(self.scores, of_scores, slots if vectors else entries),
+            groups,
+            place,
             SparseMatrix(pattern, torch.ones_like(keys)).block_diagonal(self.heads),
         )
+
+    def in_parts(self, rows: Tensor) -> "MomentParts":
+        """Those of the vertices `rows` [n], copied when they are used, a few at a time."""
+        size = self.size[rows]
+        order = torch.argsort(size, stable=True)
+        per_slot, per_entry = self.sums.shape[1], 0
+        if self.decoders is None:
+            per_entry = self.scores.shape[1]
+        else:
+            per_slot, per_entry = per_slot + self.scores.shape[1], self.decoders.shape[1]
+        numbers = (2 * size * per_slot + (2 * size) ** 2 * per_entry)[order].cumsum(0)
+        counts = torch.unique_consecutive(numbers // PART, return_counts=True)[1]
+        return MomentParts(self, rows, torch.split(order, counts.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,64 +106,75 @@ class Laid:
     tiles: Tiles | None
 
     @staticmethod
-    def tiled(x: Tensor, client: Tensor, num_clients: int) -> "Laid":
-        """client [n] ascending."""
-        tiles = make_tiles(client, num_clients)
-        padded = x.new_zeros(tiles.count * tiles.size, x.shape[1]).index_copy_(0, tiles.slot, x)
-        return Laid(padded.view(tiles.count, tiles.size, -1), tiles)
+    def tiled(x: Tensor, index: Tensor | None, client: Tensor, num_clients: int) -> "Laid":
+        """The rows `index` [n] of x (None: all); client [n] ascending. What is padded repeats a row: its
+        products are left out, and so are its gradients."""
+        tiles = make_tiles(client, num_clients, FETCH)
+        source = client.new_zeros(tiles.count * tiles.size)
+        source[tiles.slot] = torch.arange(len(client), device=client.device) if index is None else index
+        x = x if len(x) else x.new_zeros(1, x.shape[1])
+        return Laid(x.index_select(0, source).view(tiles.count, tiles.size, -1), tiles)
+
+    def without_first(self) -> "Laid":
+        """Without the first column."""
+        return Laid(self.x[..., 1:], self.tiles)
 
     def times(self, weight: Tensor) -> Tensor:
         """x W, [n, H], with shared weights [W, H] or every client's [K, W, H]."""
         if self.tiles is None:
             return self.x @ (weight if weight.dim() == 2 else weight[0])
-        mine = weight if self.tiles.client is None else weight.index_select(0, self.tiles.client)
-        return torch.bmm(self.x, mine).flatten(0, 1).index_select(0, self.tiles.slot)
+        # As W' x': its gradient is a product with x, where that of x W is one with x', at half the speed.
+        mine = weight.transpose(1, 2).contiguous()
+        mine = mine if self.tiles.client is None else mine.index_select(0, self.tiles.client)
+        found = torch.bmm(mine, self.x.transpose(1, 2)).transpose(1, 2)
+        return found.flatten(0, 1).index_select(0, self.tiles.slot)
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """The n vertices whose neighbourhoods are padded to the same w slots.
 
-    keys [n, w]: K1; place: of every slot [n, w], or entry [n, w, w] in the matrix form, its row among the
-    scores, their number where there is none; decoders [n, (p + 1) w, w], in the vector form; slot [m]: which
-    slots of all these are, and at [m] where in the flat [n w]."""
+    keys [n, w]: K1; scores: of every slot [n, w], or entry [n, w, w] in the matrix form, its row among the
+    scores, their number where there is none; decoders [n, w, w (p + 1)], in the vector form: of r's slot, and
+    y's slot and n."""
 
     keys: Tensor
-    place: Tensor
+    scores: Tensor
     decoders: Tensor | None
-    slot: Tensor
-    at: Tensor
 
 
-def _groups(size: Tensor, keys: Tensor, decoders: Tensor | None) -> tuple[Group, ...]:
-    """Sizes are padded to 1, 2, 3, 4, 6, 8, 12, ..."""
+def _groups(
+    size: Tensor, keys: Tensor, first_decoder: Tensor, decoders: Tensor | None
+) -> tuple[tuple[Group, ...], Tensor]:
+    """Sizes are padded to 1, 2, 3, 4, 6, 8, 12, ... first_decoder [n]: where each vertex's entries begin
+    among the decoders. Also: where every slot is [S] in the groups' padded slots, group after group."""
     slots, entries = 2 * size, (2 * size) ** 2
     first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
     longest = int(size.max()) if len(size) else 0
-    found, below, width, wider = [], 0, 1, 2
+    found, below, width, wider, before = [], 0, 1, 2, 0
+    where = torch.empty(len(keys), dtype=torch.int64, device=size.device)
     while below < longest:
         rows = ((size > below) & (size <= width)).nonzero()[:, 0]
         if len(rows):
             step = torch.arange(2 * width, device=rows.device)
             there = step < slots[rows, None]
             slot = torch.where(there, first_slot[rows, None] + step, len(keys))
+            where[slot[there]] = before + there.flatten().nonzero()[:, 0]
+            before += there.numel()
             inside = there[:, :, None] & there[:, None]
-            entry = first_entry[rows, None, None] + step[:, None] * slots[rows, None, None] + step
-            entry = torch.where(inside, entry, int(entries.sum()))
+            entry = step[:, None] * slots[rows, None, None] + step
             decode = None
-            if decoders is not None:
-                decode = _with_zero(decoders)[entry].permute(0, 3, 1, 2).flatten(1, 2).contiguous()
-            found.append(
-                Group(
-                    keys=_with_zero(keys)[slot],
-                    place=entry if decoders is None else slot,
-                    decoders=decode,
-                    slot=slot[there],
-                    at=there.flatten().nonzero()[:, 0],
-                )
-            )
+            if decoders is None:
+                first = first_entry[rows, None, None]
+                of_score = torch.where(inside, first + entry, int(entries.sum()))
+            else:
+                of_score = slot
+                # Where there is no entry, any will do: no power of a score meets it.
+                entry = torch.where(inside, first_decoder[rows, None, None] + entry, 0).transpose(1, 2)
+                decode = decoders.index_select(0, entry.flatten()).view(len(rows), 2 * width, -1)
+            found.append(Group(_with_zero(keys)[slot], of_score, decode))
         below, width, wider = width, wider, max(3, 2 * width)
-    return tuple(found)
+    return tuple(found), where
 
 
 def _with_zero(x: Tensor) -> Tensor:
@@ -159,14 +183,35 @@ def _with_zero(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class MomentParts:
+    """`Moments` of the n vertices `rows`, laid out part by part as they are used. parts: which of the n."""
+
+    moments: Moments
+    rows: Tensor
+    parts: tuple[Tensor, ...]
+
+    def attention(self, weight: Tensor, b: Tensor, series: Series, domain: float) -> Tensor:
+        """As of `MomentRows`, with shared weights: [n, heads * H]."""
+        found = [
+            self.moments.prepared(None, 1, self.rows[few]).attention(weight, b, series, domain)
+            for few in self.parts
+        ]
+        if not found:
+            return weight.new_zeros(0, weight.shape[-1])
+        result = torch.cat(found)
+        return torch.empty_like(result).index_copy(0, torch.cat(self.parts), result)
+
+
+@dataclass(frozen=True, eq=False)
 class MomentRows:
-    """`Moments` of M vertices, laid out. keys [S]: K1; sums: K2; slots [heads * M, heads * S]: whose each
-    slot is, once per head along a diagonal."""
+    """`Moments` of M vertices, laid out. keys [S]: K1; sums: K2; place [S]: of every slot in the groups;
+    slots [heads * M, heads * S]: whose each slot is, once per head along a diagonal."""
 
     keys: Tensor
     sums: Laid
     scores: Laid
     groups: tuple[Group, ...]
+    place: Tensor
     slots: SparseMatrix
 
     def coefficients(self, b: Tensor, series: Series, domain: float) -> Tensor:
@@ -175,15 +220,19 @@ class MomentRows:
         y = _with_zero(self.scores.times(b))
         if not self.groups:
             return y[:0]
-        parts = []
-        for group in self.groups:
-            if group.decoders is None:
-                r = _of_matrices(y[group.place], group.keys, series, domain)
-            else:
-                r = _of_vectors(y[group.place], group.decoders, powers(series, domain))
-            parts.append(r.flatten(0, 1)[group.at])
-        order = torch.argsort(torch.cat([group.slot for group in self.groups]))
-        return torch.cat(parts)[order]
+        places = [group.scores for group in self.groups]
+        if self.groups[0].decoders is None:
+            found = [
+                _of_matrices(y[place], group.keys, series, domain)
+                for group, place in zip(self.groups, places, strict=True)
+            ]
+        else:
+            place = torch.cat([place.flatten() for place in places])
+            there = (place < len(y) - 1).to(y.dtype)
+            terms = _terms(y.index_select(0, place), there, powers(series, domain))
+            parts = torch.split(terms, [place.numel() for place in places])
+            found = [_of_vectors(part, group) for part, group in zip(parts, self.groups, strict=True)]
+        return torch.cat([r.flatten(0, 1) for r in found]).index_select(0, self.place)
 
     def attention(self, weight: Tensor, b: Tensor, series: Series, domain: float) -> Tensor:
         """sum_j e(x_ij) W h_j / sum_j e(x_ij), [M, heads * H]; weight [F, heads * H], or every client's."""
@@ -221,11 +270,18 @@ def _of_matrices(d: Tensor, keys: Tensor, series: Series, domain: float) -> Tens
     return result.view(n, heads, w).transpose(1, 2)
 
 
-def _of_vectors(y: Tensor, decoders: Tensor, series: Series) -> Tensor:
-    """r [n, w, heads] from y [n, w, heads] and R_0 .. R_p [n, (p + 1) w, w]; series: q_0 .. q_p."""
-    y = y.transpose(1, 2)
-    terms, power = [], torch.ones_like(y)
-    for n, q in enumerate(series):
-        power = power * y if n else power
-        terms.append(q * power)
-    return torch.bmm(torch.cat(terms, 2), decoders).transpose(1, 2)
+def _terms(y: Tensor, there: Tensor, series: Series) -> Tensor:
+    """q_n y^n, [n, p + 1, heads] from y [n, heads] and whether there is such a slot, 1 or 0 [n]; all 0 where
+    there is none. series: q_0 .. q_p."""
+    power = y[:, None]
+    while power.shape[1] < len(series) - 1:
+        power = torch.cat([power, power * power[:, -1:]], 1)
+    one = there[:, None, None].expand(-1, 1, y.shape[1])
+    return torch.cat([one, power[:, : len(series) - 1]], 1) * y.new_tensor(series)[:, None]
+
+
+def _of_vectors(terms: Tensor, group: Group) -> Tensor:
+    """r [n, w, heads] from q_n y^n of every slot [n w, p + 1, heads]."""
+    assert group.decoders is not None
+    of_vertex = terms.view(len(group.keys), -1, terms.shape[-1])
+    return torch.bmm(of_vertex.transpose(1, 2), group.decoders.transpose(1, 2)).transpose(1, 2)

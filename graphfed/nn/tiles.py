@@ -21,14 +21,14 @@ class Tiles:
     client: Tensor | None
 
 
-def make_tiles(client: Tensor, num_clients: int) -> Tiles:
+def make_tiles(client: Tensor, num_clients: int, fetch: int = 8) -> Tiles:
     """Group rows sorted by client, client [N], into tiles of the power of two (or the largest client) that
-    wastes least."""
+    wastes least. fetch: how many rows' worth of time it takes to fetch a tile's weights."""
     counts = torch.bincount(client, minlength=num_clients)
     largest = max(int(counts.max()) if len(counts) else 1, 1)
     sizes = sorted({min(1 << b, largest) for b in range(largest.bit_length() + 1)})
-    # A tile costs its padded rows and, about 8 rows' worth, fetching its weights.
-    size = min(sizes, key=lambda s: (int(((counts + s - 1) // s).sum()) * (s + 8), -s))
+    # A tile costs its padded rows and fetching its weights.
+    size = min(sizes, key=lambda s: (int(((counts + s - 1) // s).sum()) * (s + fetch), -s))
     per_client = (counts + size - 1) // size
     if size == largest:
         per_client = torch.ones_like(counts)

@@ -211,3 +211,16 @@ def test_stacked_forecasters_and_the_graph_network_are_compared_before_they_are_
     counted = result["server_step"]["cases"]["float32"]
     # The equations make more products than are carried out, in the same time.
     assert counted["gflops_of_the_equations"] > counted["gflops"]
+
+
+def test_fedgats_vectors_are_its_direct_evaluation_before_either_is_timed(tmp_path: Path) -> None:
+    found = run("fedgat", tmp_path / "fedgat.json")
+    assert found["float64_logits_differ_by"] <= 1e-8
+    (row,) = found["rows"]
+    assert row["float32_logits_differ_by"] <= 1e-5
+    assert set(row["round_s"]) == {
+        "central, 1 step",
+        *(f"{how}, {steps}" for how in ("direct", "vectors") for steps in ("1 step", "3 steps")),
+    }
+    for sizes in row["foretold_gib"].values():
+        assert 0 < sizes["once"] < sizes["sent"] <= sizes["memory"]

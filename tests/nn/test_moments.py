@@ -194,8 +194,23 @@ def test_some_vertices_of_a_message_are_those_of_the_whole(form: str) -> None:
     b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
     whole = attention_of(world, moments, b, weight, score)
     for rows in (torch.tensor([1, 4, 5]), torch.tensor([], dtype=torch.int64)):
-        some = attention_of(world, moments.select_rows(rows), b, weight, score)
-        assert torch.allclose(some, whole[rows], rtol=0, atol=1e-12)
+        for some in (moments.prepared(None, 1, rows), moments.in_parts(rows)):
+            found = some.attention(weight, b, score_series(score), score.domain)
+            assert torch.allclose(found, whole[rows], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_vertices_laid_out_part_by_part_are_those_of_the_whole(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part for almost every vertex, in an order of their sizes."""
+    monkeypatch.setattr("graphfed.nn.moments.PART", 200)
+    world, score = around([3, 1, 4, 2, 8, 5, 1, 2]), Score("smooth", True, 8, 2.0)
+    b, weight, moments = score_vectors(5), draw(9, 5, HEADS * WIDTH), world.moments(form, 8)
+    parts = moments.in_parts(torch.arange(len(world.x)))
+    assert len(parts.parts) > 4
+    found = parts.attention(weight, b, score_series(score), 2.0)
+    assert torch.allclose(found, attention_of(world, moments, b, weight, score), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", FORMS)

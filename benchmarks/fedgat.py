@@ -1,0 +1,306 @@
+"""What FedGAT's message before training costs: seconds before training, seconds of a round of 1 and of 3
+local steps from vectors and with evaluation=direct, each beside an epoch of central GAT in the same process;
+and memory, foretold and taken, for vectors, and foretold for matrices with what a run with them is told.
+
+    Cora  public split, 10 clients, label_dirichlet with beta 10000: nearly uniform, most edges cross
+    DBLP  10 % of the vertices for training, 10 % for validation; 2 clients, louvain: few edges cross, for
+          the message of every vertex within a hop of both is sent twice
+
+GAT with 8 heads of 8, features of length 1, degree 16, no dropout. A round is training and averaging, without
+scoring. Every graph has a process of its own, in which the cases take turns, and one in which only
+vectors are made, trained and predicted from: its peak is the memory taken.
+
+First, vectors and evaluation=direct give the same logits: to 1e-8 in float64 on a small generated graph,
+after rounds of training; to 1e-5 in float32 on the graph itself, with the first weights. Needs the files of
+Cora and DBLP (--data-dir or GRAPHFED_DATA)."""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import Inputs, add_common_options, finish, float64, load_average, ratio, summary
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph
+from graphfed.data.partition import from_assignment, partition
+from graphfed.data.splits import make_split
+from graphfed.errors import InputError
+from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.federation.cohort import make_cohort
+from graphfed.memory import memory_bytes
+from graphfed.methods import fedgat
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.registry import get_method
+from graphfed.methods.training import as_configured
+from graphfed.runtime.local import stacked
+
+FEDGAT, CENTRAL = fedgat.METHOD, get_method("central")
+#: What central GAT has in common with FedGAT, whose defaults they are.
+SETTINGS = {**FEDGAT.defaults, "dropout": 0.0}
+STEPS = (1, 3)
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class World:
+    """A graph and how it is dealt; options: of the data set; turns: how often every case is timed, for so
+    many rounds each."""
+
+    data: str
+    split: str
+    partition: str
+    clients: int
+    turns: int
+    rounds: int
+    options: Mapping[str, Any]
+    dealt: Mapping[str, Any]
+
+    def inputs(self, folder: str | None) -> Inputs:
+        graph = load(self.data, folder, **self.options)
+        assert isinstance(graph, Graph)
+        split = make_split(graph, self.split, 0)
+        return Inputs(graph, split, partition(graph, self.partition, self.clients, 0, **self.dealt))
+
+
+TINY = World("social", "random:0.5,0.25,0.25", "random", 3, 1, 2, {"num_nodes": 200}, {})
+WORLDS = (
+    World("cora", "public", "label_dirichlet", 10, 5, 3, {}, {"beta": 10000}),
+    World("dblp", "random:0.1,0.1,0.8", "louvain", 2, 3, 1, {}, {}),
+)
+
+
+class Case:
+    """A method, set up on a graph."""
+
+    def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
+        self.method = method
+        self.config: TrainingConfig = method.config(**{**method.defaults, **SETTINGS, **settings})
+        self.fed, self.data, self.task = places(inputs, self.config)
+        began = time.perf_counter()
+        self.state: State = method.setup(self.fed, self.data, self.task, self.config)
+        self.setup = time.perf_counter() - began
+        self.number = 0
+
+    def round(self, steps: int) -> float:
+        """Seconds of one."""
+        self.number += 1
+        config, began = replace(self.config, local_steps=steps), time.perf_counter()
+        self.state = self.method.round(self.fed, self.state, config, self.number)
+        return time.perf_counter() - began
+
+    def logits(self, target: str) -> torch.Tensor:
+        found: torch.Tensor = self.method.predict(self.fed, self.state, self.config, target).parts[0]
+        return found
+
+
+def places(inputs: Inputs, config: TrainingConfig) -> tuple[Federation, Located, Task]:
+    """All clients of a graph, stacked."""
+    fed = stacked(inputs.partition.num_sites)
+    cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, fed.hosts[0])
+    data = fed.locate(CLIENTS, "data", [as_configured(cohort, config)])
+    return fed, data, Task(inputs.graph.num_features, inputs.graph.num_classes)
+
+
+def pooled(inputs: Inputs) -> Inputs:
+    """The same graph at one party."""
+    whole = from_assignment(inputs.graph, np.zeros(inputs.graph.num_nodes, dtype=int), num_sites=1)
+    return replace(inputs, partition=whole)
+
+
+# ---- what is measured
+
+
+def difference(vectors: Case, direct: Case, tolerance: float) -> float:
+    """The largest between their logits; AssertionError when it exceeds `tolerance`."""
+    gap = float((vectors.logits("all") - direct.logits("all")).abs().max())
+    assert gap <= tolerance, f"logits from vectors and direct ones differ by {gap:.2e}"
+    return gap
+
+
+def check_in_float64(world: World, folder: str | None) -> float:
+    """After three rounds of three steps, in this process."""
+    with float64():
+        inputs = world.inputs(folder)
+        vectors = Case(FEDGAT, inputs, evaluation="message")
+        direct = Case(FEDGAT, inputs, evaluation="direct")
+        for _ in range(3):
+            vectors.round(3)
+            direct.round(3)
+        return difference(vectors, direct, 1e-8)
+
+
+def foretold(inputs: Inputs, form: str) -> dict[str, float]:
+    """GiB of the message in all and of the memory that it takes at the most, by what a run works out."""
+    config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
+    fed, data, task = places(inputs, config)
+    data = fed.clients.run(fedgat.without_singles, data, config)
+    _, graph = fedgat.upload(fed, data, task)
+    wanted = fedgat.want(fed, graph, fed.clients.run(fedgat.first_hood, data, config.layers))
+    table = fed.table(wanted.route)
+    told = fed.control(fedgat.message_bytes, graph, table, task, config, True, name="fedgat/size")
+    memory = fedgat.memory_of(told["once"], told["sent"], True)
+    sizes = {"once": told["once"], "sent": told["sent"], "memory": memory}
+    return {name: round(size / GIB, 3) for name, size in sizes.items()}
+
+
+def refusal(inputs: Inputs, form: str) -> str | None:
+    """What a run is told that has no room for its message."""
+    config = FEDGAT.config(**{**SETTINGS, "form": form})
+    try:
+        FEDGAT.setup(*places(inputs, config), config)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def peak_gib() -> float:
+    """The largest resident memory this process has had, or the one that started it had then: that one stays
+    small."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+
+
+def timed(cases: Mapping[str, Case], world: World) -> dict[str, list[list[float]]]:
+    """Seconds of every case's rounds of 1 and of 3 steps, turn by turn, after one that is not timed; central:
+    epochs."""
+    times: dict[str, list[list[float]]] = {}
+    for turn in range(world.turns + 1):
+        for name, case in cases.items():
+            for steps in STEPS if case.method is FEDGAT else (1,):
+                spent = [case.round(steps) for _ in range(world.rounds)]
+                if turn:
+                    label = f"{name}, {steps} step{'s' * (steps > 1)}"
+                    times.setdefault(label, []).append(spent)
+    return times
+
+
+def measure(world: World, folder: str | None) -> dict[str, Any]:
+    """One graph, in this process."""
+    inputs, load_before = world.inputs(folder), load_average()
+    graph, dealt = inputs.graph, inputs.partition
+    sizes = {form: foretold(inputs, form) for form in ("vector", "matrix")}
+    free, _ = memory_bytes()
+    found: dict[str, Any] = {
+        **{name: value for name, value in vars(world).items() if name not in ("turns", "rounds")},
+        "vertices": graph.num_nodes,
+        "edges": graph.num_edges,
+        "edges that cross": round(len(dealt.cut_id) / 2 / graph.num_edges, 3),
+        "features": graph.num_features,
+        "foretold_gib": sizes,
+        "free_gib": None if free is None else round(free / GIB, 1),
+        "matrices_are_told": None,
+        "vectors_are_told": None,
+        "load_before": load_before,
+    }
+    if free is not None and sizes["matrix"]["memory"] * GIB > free:
+        found["matrices_are_told"] = refusal(inputs, "matrix")
+    cases = {"central": Case(CENTRAL, pooled(inputs), backbone="gat")}
+    cases["direct"] = Case(FEDGAT, inputs, evaluation="direct")
+    try:
+        cases["vectors"] = Case(FEDGAT, inputs, evaluation="message")
+    except InputError as error:
+        found["vectors_are_told"] = str(error)
+    else:
+        found["float32_logits_differ_by"] = difference(cases["vectors"], cases["direct"], 1e-5)
+    times = timed(cases, world)
+    found["scored_s"] = {
+        name: seconds_of(lambda case=case: case.logits("val")) for name, case in cases.items()
+    }
+    epoch = times["central, 1 step"]
+    found |= {
+        "setup_s": {name: round(case.setup, 3) for name, case in cases.items()},
+        "round_s": {name: summary([s for turn in spent for s in turn]) for name, spent in times.items()},
+        "ratios": {f"{name} / a central epoch": ratio(spent, epoch) for name, spent in times.items()},
+        "setup_in_central_epochs": {
+            name: round(case.setup / summary([s for turn in epoch for s in turn])["median"], 1)
+            for name, case in cases.items()
+        },
+        "load_after": load_average(),
+    }
+    return found
+
+
+def measure_memory(world: World, folder: str | None) -> dict[str, float]:
+    """GiB at the peak above what there was with the data loaded, in this process: once the message is at the
+    clients and they are ready to train, after rounds, and after all predictions."""
+    inputs = world.inputs(folder)
+    places(inputs, FEDGAT.config(**SETTINGS))
+    before = peak_gib()
+    vectors = Case(FEDGAT, inputs, evaluation="message")
+    found = {"data": before, "set up": peak_gib() - before}
+    vectors.round(3)
+    found["trained"] = peak_gib() - before
+    for target in ("val", "test", "all"):
+        vectors.logits(target)
+    found["predicted"] = peak_gib() - before
+    return {name: round(size, 3) for name, size in found.items()}
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The least of three."""
+    spent = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - began)
+    return round(min(spent), 4)
+
+
+def in_own_process(kind: str, world: World, folder: str | None, threads: int) -> Any:
+    case = json.dumps([vars(world), folder])
+    command = [sys.executable, __file__, f"--{kind}", case, "--threads", str(threads)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+#: What is done in a process of its own.
+KINDS: dict[str, Callable[[World, str | None], Any]] = {
+    "check": check_in_float64,
+    "times": measure,
+    "memory": measure_memory,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_options(parser, "fedgat")
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}", help=argparse.SUPPRESS)
+    parser.add_argument("--data-dir", help="where the folders planetoid and dblp are")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    for kind, work in KINDS.items():
+        if getattr(options, kind):
+            case, folder = json.loads(getattr(options, kind))
+            print(json.dumps(work(World(**case), folder)))
+            return
+    began, load_before = time.perf_counter(), load_average()
+    small = TINY if options.tiny else replace(TINY, options={"num_nodes": 1000})
+    gap = in_own_process("check", small, None, options.threads)
+    rows = []
+    for world in (TINY,) if options.tiny else WORLDS:
+        row = in_own_process("times", world, options.data_dir, options.threads)
+        if row["vectors_are_told"] is None:
+            row["memory_gib"] = in_own_process("memory", world, options.data_dir, options.threads)
+        rows.append(row)
+        print(f"{row['data']}: before training, s: {row['setup_s']}; memory, GiB: {row.get('memory_gib')}")
+        for name, seconds in row["round_s"].items():
+            beside = row["ratios"][f"{name} / a central epoch"]
+            print(f"  {name:18s} {seconds['min']:8.4f} / {seconds['median']:8.4f} s, {beside}", flush=True)
+    content = {"settings": SETTINGS, "float64_logits_differ_by": gap, "rows": rows}
+    finish(Path(options.out), began, load_before, content)
+
+
+if __name__ == "__main__":
+    main()
