@@ -25,6 +25,7 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.experiment.host_data import host_data
 from graphfed.federation.route import RouteTable
 from graphfed.methods import fedgat
+from graphfed.methods.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat import FedGATConfig, Pooled
 from graphfed.methods.moment_messages import Neighbourhoods
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -236,7 +237,7 @@ def _pooled(audited: AuditedRun) -> tuple[Pooled, RouteTable]:
     training = config.training
     assert isinstance(training, FedGATConfig)
     with fed.phase("setup", round=0):
-        data = fed.clients.run(fedgat.without_singles, data, training)
+        data = fed.clients.run(fedgat.kept_edges, data, training)
         vertices, pooled = fedgat.upload(fed, data, audited.inputs.task(config.task))
     return pooled.parts[0], fed.table(vertices).parts[0]
 
@@ -248,4 +249,5 @@ CHECK = Check(
     run=run,
     methods=("fedgat",),
     transfers=("fedgat/sums", "fedgat/scores"),
+    instead=(f"{ENCRYPTED}/products",),
 )

@@ -19,7 +19,7 @@ VARIANTS = {
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "distgat": AVERAGES,
-    "fedgat": [{"layers": 3}, {"aggregation": "simulated"}],
+    "fedgat": [{"layers": 3}, {"aggregation": "simulated"}, {"exchange": "simulated"}],
     "fedgcn": [
         {"hops": 1},
         {"hops": 2, "aggregation": "simulated"},
