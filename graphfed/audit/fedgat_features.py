@@ -11,8 +11,8 @@ All attacks use what the server sends for one vertex with B neighbours, and noth
               linear system. For B <= p; the numbers are complex, so that the system is well conditioned
 
 They work whatever U_j, V_j and the keys are drawn: a property that the method itself needs. The set-up is run
-again up to where the server has the graph, and the messages are made as they were; the check tries the first
-two."""
+again up to where the server has the graph, in clear, and the messages are made as they were (those of
+exchange=encrypted to its noise: encryption is against the server); the check tries the first two."""
 
 from dataclasses import dataclass
 

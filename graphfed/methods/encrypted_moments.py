@@ -19,6 +19,7 @@ they get the message that they get in clear, and can work out every neighbour's 
 - Products decrypt to numbers with the scheme's noise, and these have no grid: who gets them beside the exact
   results can work out the key (CPA-D). They stay with the clients; what crosses later was computed from them
   (weights), and no proof says that it tells nothing of the noise.
+- Nothing is authenticated. A damaged ciphertext that keeps its form decrypts to other numbers.
 
 Results are off by what `ckks.Evaluator.weighted` states. `simulated` is the ideal form: the same transfers
 and bytes, results to rounding, and features that the server could read."""
@@ -50,8 +51,9 @@ assert PRODUCT.product_bytes is not None
 RESULT_BYTES: int = PRODUCT.product_bytes
 #: Bytes of ciphertexts that the server makes and sends at a time.
 PART = 2**29
-#: Seconds that one core takes to multiply a ciphertext by a vector and to add the product, roughly.
-PRODUCT_SECONDS = 0.0013
+#: Milliseconds that one core takes, roughly: to encrypt, to make a result ready, to decrypt it; to multiply a
+#: ciphertext by a vector, or by a number, and add the product.
+ENCRYPT, MAKE, DECRYPT, TIMES_VECTOR, TIMES_NUMBER = 2.7, 0.6, 0.7, 1.4, 0.6
 #: Rows that are encrypted at a time.
 ROWS = 256
 
@@ -78,15 +80,11 @@ def part_of(ids: Tensor, parts: int, key: int) -> Tensor:
     return (uniform(fold(key, "parts"), ids)[:, 0] * parts).long()
 
 
-def units_of_part(ids: RowIds, size: Tensor, layout: Layout, part: int, parts: int, key: int) -> Tensor:
-    """The units of each vertex that cross in a part, [n]."""
-    return units(size, layout) * (part_of(ids.ids, parts, key) == part)
-
-
-def units_of_table(
-    table: RouteTable, size: Tensor, layout: Layout, part: int, parts: int, key: int
+def units_of_part(
+    rows: RowIds | RouteTable, size: Tensor, layout: Layout, part: int, parts: int, key: int
 ) -> Tensor:
-    return units(size, layout) * (part_of(table.ids, parts, key) == part)
+    """The units of each vertex that cross in a part, [n]."""
+    return units(size, layout) * (part_of(rows.ids, parts, key) == part)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -140,18 +138,24 @@ def laid_out(
 def predict_cost(
     hoods: Neighbourhoods, table: RouteTable, size: Tensor, width: int, degree: int, together: bool
 ) -> dict[str, int]:
-    """Ciphertexts up, made and down, products with a vector, and bytes of the message that the clients
+    """Ciphertexts up, made and down, milliseconds of one core, and bytes of the message that the clients
     decrypt (`sent`) and of its decoders (`once`): the same wherever the clients are. InputError where there
     is less memory than that takes."""
     layout, scalar = layout_of(width), torch.get_default_dtype().itemsize
     per_vertex = layout.pieces * units(size, layout)
-    # A row alone has one neighbour's features where somebody owns its column, or in M1.
-    terms = per_vertex * size if layout.rows > 1 else layout.pieces * (2 * size**2 + 4 * size)
+    up, made = layout.pieces * len(hoods.ids), int(per_vertex.sum())
+    down = int(per_vertex[table.index].sum())
+    if layout.rows > 1:  # M1 is of the vertex itself; in the others few products are left out
+        alone = 2 * size // layout.rows
+        products = int((alone + (units(size, layout) - alone) * size).sum()) * layout.pieces
+    else:  # nor has a row of the others more than one neighbour where one owns its column
+        products = int((2 * size**2 + 4 * size).sum()) * layout.pieces
+    each = TIMES_VECTOR if layout.rows > 1 else TIMES_NUMBER
     cost = {
-        "up": layout.pieces * len(hoods.ids),
-        "made": int(per_vertex.sum()),
-        "down": int(per_vertex[table.index].sum()),
-        "products": int(terms.sum()),
+        "up": up,
+        "made": made,
+        "down": down,
+        "milliseconds": int(up * ENCRYPT + made * MAKE + down * DECRYPT + products * each),
         "once": scalar * numbers("vector", size, 0, degree),
         "sent": scalar * numbers("vector", size[table.index], width, degree),
     }
@@ -183,9 +187,9 @@ def memory_of(cost: Mapping[str, int], together: bool) -> int:
 
 def tell_cost(cost: Mapping[str, int], together: bool, simulated: bool) -> str:
     """The cost in words. One core's time, if one process does it all."""
-    up, down, products = cost["up"], cost["down"], cost["products"]
-    seconds = (up + down) * PRODUCT.seconds / 2 + products * PRODUCT_SECONDS
-    took = f", about {seconds / 60:.1f} minutes of one core" if not simulated else ""
+    up, down, seconds = cost["up"], cost["down"], cost["milliseconds"] / 1000
+    time = f"{seconds / 60:.0f} min" if seconds > 90 else f"{max(1, seconds):.0f} s"
+    took = "" if simulated else f", about {time} of one core"
     what = "simulated ciphertexts" if simulated else "ciphertexts"
     return (
         f"the message before training, under encryption: {up} {what} to the server "
@@ -292,7 +296,7 @@ def encrypted_rows(
         route = fed.widened(
             wanted,
             fed.clients.run(units_of_part, ids, size, *which),
-            fed.server.run(units_of_table, fed.table(wanted), sizes, *which),
+            fed.server.run(units_of_part, fed.table(wanted), sizes, *which),
             name=f"{ENCRYPTED}/products",
         )
         made = fed.server.run(

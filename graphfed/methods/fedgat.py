@@ -111,7 +111,7 @@ class FedGATConfig(AveragingConfig):
     most_neighbours: int | None = Field(
         default=None,
         ge=1,
-        description="a vertex with more neighbours keeps that many, drawn by its id (default: all)",
+        description="a vertex with more neighbours keeps that many, drawn by its id; none: it keeps all",
     )
     exchange: Literal["clear", "simulated", "encrypted"] = Field(
         default="clear",
