@@ -12,8 +12,8 @@ All attacks use what the server sends for one vertex with B neighbours, and noth
               linear system. For B <= p; the numbers are complex, so that the system is well conditioned
 
 They work whatever U_j, V_j and the keys are drawn: a property that the method itself needs. The set-up is run
-again up to where the server has the graph, and the messages are made as they were; the check tries the first
-two."""
+again up to where the server has the graph, in clear, and the messages are made as they were (those of
+exchange=encrypted to its noise: encryption is against the server); the check tries the first two."""
 
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.experiment.host_data import host_data
 from graphfed.federation.route import RouteTable
 from graphfed.methods import fedgat
+from graphfed.methods.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat import FedGATConfig, Pooled
 from graphfed.methods.moment_messages import Neighbourhoods
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -265,7 +266,7 @@ def _pooled(audited: AuditedRun) -> tuple[Pooled, RouteTable]:
     training = config.training
     assert isinstance(training, FedGATConfig)
     with fed.phase("setup", round=0):
-        data = fed.clients.run(fedgat.without_singles, data, training)
+        data = fed.clients.run(fedgat.kept_edges, data, training)
         vertices, pooled = fedgat.upload(fed, data, audited.inputs.task(config.task))
     return pooled.parts[0], fed.table(vertices).parts[0]
 
@@ -277,4 +278,5 @@ CHECK = Check(
     run=run,
     methods=("fedgat",),
     transfers=("fedgat/sums", "fedgat/scores"),
+    instead=(f"{ENCRYPTED}/products",),
 )

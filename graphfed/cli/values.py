@@ -48,7 +48,7 @@ SETTINGS = (
     "compare_again", "degree_bits", "lags", "horizon", "every", "missing",
     "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
     "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty", "degree", "domain", "psi", "score",
-    "zeroth", "attention", "form", "evaluation", "drop_single", "later", "rule", "rho",
+    "zeroth", "attention", "form", "evaluation", "drop_single", "most_neighbours", "later", "rule", "rho",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",

@@ -37,7 +37,7 @@ from graphfed.secure.ckks import (
     library,
 )
 
-__all__ = ["Places", "encrypted_sum", "places_of", "share_key"]
+__all__ = ["AnyEvaluator", "AnyHolder", "Places", "encrypted_sum", "places_of", "share_key"]
 
 SUM = PARAMETERS["sum"]
 #: Bytes of ciphertexts that one process may hold.
@@ -60,19 +60,19 @@ class Places:
 # ---- the key -----------------------------------------------------------------------------------------------
 
 
-def make_key(clients: Tensor, simulated: bool) -> AnyHolder | None:
-    """The key, where client 0 is; None elsewhere."""
+def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyHolder | None:
+    """The key of a parameter set, where client 0 is; None elsewhere."""
     if not simulated:
         library()
     if not bool((clients == 0).any()):
         return None
-    return IdealKeyHolder.make(SUM.name) if simulated else KeyHolder.make(SUM.name)
+    return IdealKeyHolder.make(chosen) if simulated else KeyHolder.make(chosen)
 
 
-def secret_rows(holder: AnyHolder | None) -> Tensor:
+def secret_rows(holder: AnyHolder | None, chosen: str) -> Tensor:
     """One row at the cohort of client 0, none elsewhere: [0 or 1, secret_bytes] uint8."""
     if holder is None:
-        return torch.empty((0, SUM.secret_bytes), dtype=torch.uint8)
+        return torch.empty((0, PARAMETERS[chosen].secret_bytes), dtype=torch.uint8)
     return torch.from_numpy(holder.secret())[None]
 
 
@@ -85,12 +85,12 @@ def wants_key(clients: Tensor) -> PeerIds:
     return PeerIds(site=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
 
 
-def key_of(made: AnyHolder | None, received: Tensor, simulated: bool) -> AnyHolder:
+def key_of(made: AnyHolder | None, received: Tensor, chosen: str, simulated: bool) -> AnyHolder:
     """What a cohort encrypts and decrypts with."""
     if made is not None:
         return made
     kind = IdealKeyHolder if simulated else KeyHolder
-    return kind.from_secret(SUM.name, received[0].cpu().numpy())
+    return kind.from_secret(chosen, received[0].cpu().numpy())
 
 
 def public_rows(holder: AnyHolder, clients: Tensor) -> Tensor:
@@ -98,29 +98,31 @@ def public_rows(holder: AnyHolder, clients: Tensor) -> Tensor:
     return torch.from_numpy(holder.public()).repeat(len(clients), 1)
 
 
-def load_evaluator(public: Tensor, simulated: bool) -> AnyEvaluator:
-    """What the server adds with. ProtocolError for a context that carries a secret key, or is none."""
+def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator:
+    """What the server computes with. ProtocolError for a context that carries a secret key, or is none."""
     kind = IdealEvaluator if simulated else Evaluator
     contexts = {row.tobytes(): row for row in public.cpu().numpy()}
-    loaded = [kind.load(SUM.name, row) for row in contexts.values()]
+    loaded = [kind.load(chosen, row) for row in contexts.values()]
     return loaded[0]
 
 
-def share_key(fed: Federation, *, simulated: bool, name: str) -> tuple[Located, Located]:
-    """A key of the parameter set `sum`: its holder at the clients, and an evaluator at the server.
+def share_key(
+    fed: Federation, *, simulated: bool, name: str, parameters: str = SUM.name
+) -> tuple[Located, Located]:
+    """A key of a parameter set of `ckks`: its holder at the clients, and an evaluator at the server.
 
     The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``."""
     clients, protection = fed.client_ids(), "simulated" if simulated else "clear"
-    made = fed.clients.run(make_key, clients, simulated)
+    made = fed.clients.run(make_key, clients, parameters, simulated)
     route = fed.peer_route(
         fed.clients.run(wants_key, clients), name=f"{name}/key_request", protection="public"
     )
-    secret = fed.clients.run(secret_rows, made)
+    secret = fed.clients.run(secret_rows, made, parameters)
     secret = fed.exchange(secret, route, name=f"{name}/secret_key", protection=protection, grad=False)
-    holder = fed.clients.run(key_of, made, secret, simulated)
+    holder = fed.clients.run(key_of, made, secret, parameters, simulated)
     public = fed.clients.run(public_rows, holder, clients)
     public = fed.gather(public, name=f"{name}/public_context", protection="public", grad=False)
-    return holder, fed.server.run(load_evaluator, public, simulated)
+    return holder, fed.server.run(load_evaluator, public, parameters, simulated)
 
 
 # ---- which rows share a ciphertext -------------------------------------------------------------------------

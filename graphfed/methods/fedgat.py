@@ -8,6 +8,7 @@ graph attention networks". One message before training, then federated training 
     M1, M2, K1, K2, R_n      methods.moment_messages; as the client has them nn.moments.Moments
     E_i^(n), F_i^(n)         r . K2 and r . K1 in nn.moments
     B_L                      Hood: a client's vertices and those within L - 1 hops of them
+    homomorphic encryption   exchange=encrypted: methods.encrypted_moments
 
 1. Clients send the features and the neighbours of their vertices to the server, in clear (Alg. 1, l. 1).
 2. The server makes the message of every vertex (form=matrix or vector) and sends each client those of its
@@ -24,7 +25,8 @@ own rows follow its weights: no gradient goes to another client. So with several
 later=hops does (the program's way); from the same weights it predicts the same.
 
 **It hides nothing.** The server has all features and edges. A client can work out the exact features of every
-neighbour of every vertex that it gets a message of, from either form: `graphfed audit`, which does it.
+neighbour of every vertex that it gets a message of, from either form: `graphfed audit`, which does it. With
+exchange=encrypted the server has the edges and no features; the clients read what they read without it.
 
 evaluation=direct is a simulation, in one process only: clients get the neighbours' features and evaluate the
 polynomial of every score; the same results to rounding, the ledger of the chosen form, marked `simulated`.
@@ -35,7 +37,8 @@ W a (attention=free: weights of their own, as in the program). psi is smoothed, 
 approximates psi and not exp(psi) (score=plain). The clients' gradients are averaged unless another rule is
 asked for, as in the program, which calls that FedAvg: the paper's text averages weights. Dropout, off unless
 it is asked for, has no part in the first layer, whose sums are made before training. A graph's edge weights
-have none."""
+have none. The encryption, which the paper names and nobody has built, is of the vector form; most_neighbours,
+which the program has (150), is off unless it is asked for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -53,8 +56,9 @@ from graphfed.federation import Federation, Ideal, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.memory import memory_bytes
-from graphfed.methods import averaging, fedavg, rules
+from graphfed.methods import averaging, encrypted_moments, fedavg, rules
 from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.encrypted_moments import ENCRYPTED, encrypted_rows, foretell_encrypted, laid_out
 from graphfed.methods.fedgcn import find_closure
 from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, numbers, vector_message
 from graphfed.methods.released import vertex_route
@@ -65,9 +69,18 @@ from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.moments import Moments
 from graphfed.nn.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.random import fold
+from graphfed.random import entry_words, fold, uniform
 
-__all__ = ["METHOD", "FedGATConfig", "Pooled", "messages_of", "setup", "upload", "without_singles"]
+__all__ = [
+    "METHOD",
+    "FedGATConfig",
+    "Pooled",
+    "kept_edges",
+    "messages_of",
+    "setup",
+    "upload",
+    "without_singles",
+]
 
 Rows = Tensor | SparseMatrix
 
@@ -105,6 +118,16 @@ class FedGATConfig(RuleConfig):
         default=True,
         description="a vertex with one neighbour elsewhere does without it, as in the paper",
     )
+    most_neighbours: int | None = Field(
+        default=None,
+        ge=1,
+        description="a vertex with more neighbours keeps that many, drawn by its id; none: it keeps all",
+    )
+    exchange: Literal["clear", "simulated", "encrypted"] = Field(
+        default="clear",
+        description="the features before training: read by the server, multiplied by it under encryption, "
+        "or sent as if encrypted (its bytes, no protection)",
+    )
     later: Literal["hops", "exchange"] = Field(
         default="hops",
         description="the layers after the first: from the messages of all vertices within L - 1 hops, or "
@@ -131,6 +154,21 @@ class FedGATConfig(RuleConfig):
                 "later=exchange needs every client in every round, because the others use its embeddings; "
                 f"fraction must be 1, got {self.fraction}: leave one of them out"
             )
+        if self.later == "exchange" and self.exchange != "clear":
+            raise InputError(
+                f"later=exchange cannot be used with exchange={self.exchange}: the server would read "
+                "embeddings of the features that are hidden from it; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _vectors_under_encryption(self) -> "FedGATConfig":
+        for name, needed in (("form", "vector"), ("evaluation", "message")):
+            if self.exchange != "clear" and getattr(self, name) != needed:
+                raise InputError(
+                    f"exchange={self.exchange} cannot be used with {name}={getattr(self, name)}: what is "
+                    f"encrypted is the message of vectors; use {name}={needed}, or exchange=clear"
+                )
         return self
 
 
@@ -155,6 +193,32 @@ def without_singles(cohort: Cohort, config: FedGATConfig) -> Cohort:
         cut_client=cohort.cut_client[kept],
         cut_id=cohort.cut_id[kept],
         cut_weight=weight,
+    )
+
+
+def kept_edges(cohort: Cohort, config: FedGATConfig) -> Cohort:
+    """The cohort as its vertices see it: `without_singles`, and with at most `most_neighbours` of each."""
+    cohort = without_singles(cohort, config)
+    if config.most_neighbours is None:
+        return cohort
+    inside, most = cohort.edge_index.shape[1], config.most_neighbours
+    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
+    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
+    draw = uniform(fold(config.seed, "fedgat", "neighbours"), entry_words(cohort.id[row], neighbour))[:, 0]
+    order = torch.argsort(draw, stable=True)
+    order = order[torch.argsort(row[order], stable=True)]
+    degree = torch.bincount(row, minlength=cohort.num_rows)
+    kept = torch.zeros_like(row, dtype=torch.bool)
+    kept[order] = ranges(torch.zeros_like(degree), degree) < most
+    within, across = kept[:inside], kept[inside:]
+    return replace(
+        cohort,
+        edge_index=cohort.edge_index[:, within],
+        edge_weight=None if cohort.edge_weight is None else cohort.edge_weight[within],
+        cut_row=cohort.cut_row[across],
+        cut_client=cohort.cut_client[across],
+        cut_id=cohort.cut_id[across],
+        cut_weight=None if cohort.cut_weight is None else cohort.cut_weight[across],
     )
 
 
@@ -365,6 +429,11 @@ class Pooled:
     hoods: Neighbourhoods
 
 
+def featureless(vertices: RouteTable) -> Tensor:
+    """A row without numbers for every vertex."""
+    return torch.zeros(len(vertices.index), 0, device=vertices.ids.device)
+
+
 def pool(x: Rows, vertices: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:
     """InputError for a neighbour that nobody has."""
     ids, count = vertices.ids, len(vertices.ids)
@@ -453,6 +522,10 @@ def by_id(rows: Tensor, table: RouteTable) -> Tensor:
     return rows[torch.argsort(table.index)]
 
 
+def hoods_of(pooled: Pooled) -> Neighbourhoods:
+    return pooled.hoods
+
+
 def member_ids(pooled: Pooled) -> Tensor:
     return pooled.hoods.ids[pooled.hoods.member][:, None]
 
@@ -477,8 +550,8 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
             "evaluation=message where sites are apart"
         )
     averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
-    data = fed.clients.run(without_singles, data, config)
-    vertices, pooled = upload(fed, data, task)
+    data = fed.clients.run(kept_edges, data, config)
+    vertices, pooled = upload(fed, data, task, features=config.exchange == "clear")
     hood = fed.clients.run(first_hood, data, config.layers)
     exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
     if exchanged:
@@ -486,6 +559,9 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
     for _ in range(0 if exchanged else config.layers - 2):
         hood = extend(fed, pooled, hood)
     wanted = want(fed, pooled, hood)
+    if config.exchange != "clear":
+        prepared = receive_encrypted(fed, data, vertices, pooled, wanted, task, config)
+        return rules.start(fed, prepared, task, config)
     foretell(fed, pooled, wanted, task, config)
     take = receive_directly if config.evaluation == "direct" else receive
     prepared = take(fed, data, pooled, wanted, task, config)
@@ -510,10 +586,14 @@ def foretell(fed: Federation, pooled: Located, wanted: "Wanted", task: Task, con
     )
 
 
-def upload(fed: Federation, data: Located, task: Task) -> tuple[Route, Located]:
-    """The route of all vertices, and the whole graph at the server.  Alg. 1, l. 1"""
+def upload(fed: Federation, data: Located, task: Task, *, features: bool = True) -> tuple[Route, Located]:
+    """The route of all vertices, and the whole graph at the server, with features or with none [U, 0].
+    Alg. 1, l. 1"""
     vertices = vertex_route(fed, data, task)
-    x = fed.upload(fed.clients.run(features_of, data), vertices, name="fedgat/features", grad=False)
+    if features:
+        x = fed.upload(fed.clients.run(features_of, data), vertices, name="fedgat/features", grad=False)
+    else:
+        x = fed.server.run(featureless, fed.table(vertices))
     ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
     edges = fed.route(ends, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
@@ -653,6 +733,37 @@ def exchange(
     return with_these
 
 
+def receive_encrypted(
+    fed: Federation,
+    data: Located,
+    vertices: Route,
+    pooled: Located,
+    wanted: Wanted,
+    task: Task,
+    config: FedGATConfig,
+) -> Located:
+    """The message, made by a server that reads no features."""
+    simulated, width = config.exchange == "simulated", task.num_features
+    key = fold(config.seed, "fedgat")
+    hoods, ids = fed.server.run(hoods_of, pooled), fed.clients.run(hood_ids, wanted.hood)
+    route, size, sizes = wanted.route, wanted.size, wanted.sizes
+    parts = foretell_encrypted(
+        fed, hoods, route, sizes, width=width, degree=config.degree, simulated=simulated, name="fedgat/size"
+    )
+    k1, _, r = fed.server.run(messages_of, pooled, config, outputs=3)  # of no features
+    k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False)
+    decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False)
+    rows = encrypted_rows(
+        fed, data, vertices, hoods, route, ids, size, sizes,
+        width=width, key=key, parts=parts, simulated=simulated,
+    )  # fmt: skip
+    sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
+    hood = wanted.hood
+    view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
+    prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
+    return prepared
+
+
 def heads_of(config: FedGATConfig) -> int:
     """Of the first layer."""
     return config.heads if config.layers > 1 else 1
@@ -672,7 +783,7 @@ MESSAGES: Mapping[str, str] = {
     "around its own vertices.",
     "fedgat/hood_ids": "The ids of a site's vertices and of those within L - 1 hops, of L layers.",
     "fedgat/sizes": "From the server: how many neighbours each of these vertices has, with itself.",
-    "fedgat/size": "From the server: how many bytes the message before training has in all.",
+    "fedgat/size": "From the server: how many bytes, or ciphertexts, the message before training has in all.",
     "fedgat/sums": "From the server, once, of each of these vertices: K1 and K2, sums of the neighbours' "
     "features under random vectors. From these messages a site can work out every neighbour's features.",
     "fedgat/scores": "From the server, once, of each of these vertices: M1 and M2, from which attention is "
@@ -686,6 +797,7 @@ MESSAGES: Mapping[str, str] = {
     "for, what leaves each layer but the last, which the server reads.",
     "fedgat/neighbour_embeddings": "With later=exchange, from the server, in every round and evaluation: "
     "of a site's neighbours at other sites, what leaves each layer but the last, which the site reads.",
+    **encrypted_moments.MESSAGES,
 }
 
 METHOD = Method(
@@ -697,6 +809,7 @@ METHOD = Method(
     crosses="features and edges to the server, moments of neighbourhoods back, once; weights, every round; "
     "with later=exchange embeddings of neighbours too",
     protection="none: the server reads the graph, and a curious site every neighbour's features; with "
+    "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
     "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGATConfig,
     setup=setup,

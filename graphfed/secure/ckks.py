@@ -54,6 +54,7 @@ from graphfed.secure.errors import ProtocolError
 
 __all__ = [
     "PARAMETERS",
+    "SMALLEST_WEIGHT",
     "Evaluator",
     "Grid",
     "IdealEvaluator",
@@ -109,6 +110,8 @@ PARAMETERS = {
 PUBLIC_BYTES = 256
 #: Weights nearer to zero than this vanish at the scale of the product.
 SMALLEST_WEIGHT = 2.0**-30
+#: Ciphertexts that are kept as the library's objects, of 0.3 MB each, while others are worked on.
+LOADED = 1024
 
 
 def parameters(name: str) -> Parameters:
@@ -227,6 +230,12 @@ class Layout:
             here = place == at
             cells[unit[here], at * self.width : (at + 1) * self.width] = rows[here]
         return cells.reshape(count * self.pieces, self.slots)
+
+    def repeat(self, rows: np.ndarray) -> np.ndarray:
+        """Rows [n, width], each as often as it fits into `pieces` ciphertexts of its own: [n * pieces,
+        slots], for `weighted_rows`."""
+        unit, place = np.divmod(np.arange(len(rows) * self.rows), self.rows)
+        return self.pack(np.repeat(rows, self.rows, axis=0), unit, place, len(rows))
 
     def unpack(self, slots: np.ndarray, unit: np.ndarray, place: np.ndarray) -> np.ndarray:
         """The rows [n, width] that `pack` put there."""
@@ -445,6 +454,36 @@ class Evaluator:
             sums[i] = _padded(terms[0].serialize(), size)
         return sums
 
+    def weighted_rows(
+        self, sealed: np.ndarray, weights: sp.csr_matrix, unit: np.ndarray, place: np.ndarray, layout: Layout
+    ) -> np.ndarray:
+        """Rows sum_j weights[i, j] row_j of `layout.width` numbers, i < n, packed: row i lies at place[i] of
+        unit unit[i] (see `Layout.pack`) of the result [units * pieces, product_bytes].
+
+        sealed [m * pieces, ciphertext_bytes]: m rows as of `Layout.repeat`. A product with a vector of
+        weights serves all rows of a ciphertext. Errors and bounds are those of `weighted`."""
+        size = self.parameters.product_bytes
+        pieces = layout.pieces
+        matrix = _checked_weights(self.parameters, weights, len(sealed) // pieces)
+        assert size is not None
+        fresh = lru_cache(maxsize=LOADED)(lambda at: self._load(sealed[at])[0])
+        members = _members(unit, int(unit.max()) + 1 if len(unit) else 0)
+        sums = np.empty((len(members) * pieces, size), dtype=np.uint8)
+        for u, rows in enumerate(members):
+            entries = np.concatenate([np.arange(matrix.indptr[i], matrix.indptr[i + 1]) for i in rows])
+            columns, at = np.unique(matrix.indices[entries], return_inverse=True)
+            here = np.zeros((len(columns), layout.rows))
+            here[at, np.repeat(place[rows], np.diff(matrix.indptr)[rows])] = matrix.data[entries]
+            # A row alone needs one number: that is a faster product.
+            factors = [_spread(w, layout) if layout.rows > 1 else float(w[0]) for w in here]
+            for piece in range(pieces):
+                terms = zip(columns, factors, strict=True)
+                (total, *others) = (fresh(int(j) * pieces + piece) * factor for j, factor in terms)
+                for other in others:
+                    total.add_(other)
+                sums[u * pieces + piece] = _padded(total.serialize(), size)
+        return sums
+
     def _load(self, cell: np.ndarray) -> tuple[Any, int]:
         if len(cell) != self.parameters.ciphertext_bytes:
             raise ProtocolError(
@@ -452,6 +491,14 @@ class Evaluator:
                 f"{self.parameters.ciphertext_bytes})"
             )
         return _load_vector(self.parameters, self._context, cell)
+
+
+def _spread(weights: np.ndarray, layout: Layout) -> list[float]:
+    """The weight of each row of a ciphertext, [rows], at all slots of the row: [slots]."""
+    factor = np.zeros(layout.slots)
+    factor[: layout.rows * layout.width] = np.repeat(weights, layout.width)
+    numbers: list[float] = factor.tolist()
+    return numbers
 
 
 def _members(group: np.ndarray, count: int) -> list[np.ndarray]:
@@ -546,6 +593,16 @@ class IdealEvaluator:
         matrix = _checked_weights(self.parameters, weights, len(sealed))
         assert self.parameters.product_bytes is not None
         return _in_clear(matrix @ read_in_clear(self.parameters, sealed), self.parameters.product_bytes)
+
+    def weighted_rows(
+        self, sealed: np.ndarray, weights: sp.csr_matrix, unit: np.ndarray, place: np.ndarray, layout: Layout
+    ) -> np.ndarray:
+        matrix = _checked_weights(self.parameters, weights, len(sealed) // layout.pieces)
+        assert self.parameters.product_bytes is not None
+        slots = read_in_clear(self.parameters, sealed).reshape(-1, layout.pieces * layout.slots)
+        count = int(unit.max()) + 1 if len(unit) else 0
+        packed = layout.pack(matrix @ slots[:, : layout.width], unit, place, count)
+        return _in_clear(packed, self.parameters.product_bytes)
 
 
 def _in_clear(slots: np.ndarray, size: int) -> np.ndarray:

@@ -24,7 +24,7 @@ VARIANTS = {
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
-    "fedgat": [{"layers": 3}, {"later": "exchange"}, *AVERAGES, *RULES],
+    "fedgat": [{"layers": 3}, {"later": "exchange"}, {"exchange": "simulated"}, *AVERAGES, *RULES],
     "fedgcn": [
         {"hops": 1},
         {"hops": 2, "aggregation": "simulated"},

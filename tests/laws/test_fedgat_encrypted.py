@@ -1,0 +1,461 @@
+"""FedGAT's message before training from features under encryption: the same message, whoever computes where,
+and a server that reads no feature. And the cap on neighbours, with which it stays small."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from worlds import (
+    PLACEMENTS,
+    Gateways,
+    World,
+    by_vertex,
+    cohorts_of,
+    config_of,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    run_processes,
+)
+
+import graphfed
+from graphfed.audit.run import audit
+from graphfed.data.graph import Split, make_graph
+from graphfed.data.partition import from_assignment
+from graphfed.errors import InputError
+from graphfed.federation import CLIENTS, Federation
+from graphfed.federation.cohort import make_cohort
+from graphfed.federation.link import SERVER_END
+from graphfed.federation.payload import leaves
+from graphfed.methods import encrypted_moments, fedgat
+from graphfed.methods.fedgat import kept_edges, without_singles
+from graphfed.methods.moment_messages import Neighbourhoods, vector_message, vector_weights
+from graphfed.methods.registry import get_method
+from graphfed.nn.sparse import SparseMatrix
+from graphfed.secure.ckks import PARAMETERS, SMALLEST_WEIGHT, KeyHolder, read_in_clear
+from graphfed.secure.errors import ProtocolError
+
+pytest.importorskip("tenseal", reason="encryption needs the extra secure")
+
+METHOD = get_method("fedgat")
+PRODUCT = PARAMETERS["product"]
+HIDDEN = ("features", "products")
+
+
+def small_world(features: int = 12, nodes: int = 24, clients: int = 3) -> World:
+    """The world of `make_world`, or one with more columns, dense."""
+    world = last_round_stands(make_world(nodes=nodes, clients=clients))
+    old = world.graph
+    if features == old.num_features:
+        return world
+    x = np.random.default_rng(5).normal(size=(nodes, features))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    graph = make_graph("wide", x, old.y, old.edges, num_classes=old.num_classes)
+    site = world.partition.held_site[np.argsort(world.partition.held_id)]
+    return World(graph, world.split, from_assignment(graph, site, num_sites=clients))
+
+
+@dataclass
+class Received:
+    """What the clients have of the message, host after host; and the federation."""
+
+    fed: Federation
+    sums: Tensor
+    scores: Tensor
+    decoders: Tensor
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.sums, self.scores, self.decoders
+
+
+def set_up(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    placement: str = "stacked",
+    fed: Federation | None = None,
+    **settings: Any,
+) -> Received:
+    """The set-up alone, and what came to the clients."""
+    fed = fed or PLACEMENTS[placement](world.clients)
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    real = fedgat.moments_view
+
+    def watched(
+        cohort: Any, hood: Any, size: Any, sums: Tensor, scores: Tensor, decoders: Tensor, heads: int
+    ) -> Any:
+        seen.append((sums, scores, decoders))
+        return real(cohort, hood, size, sums, scores, decoders, heads)
+
+    monkeypatch.setattr(fedgat, "moments_view", watched)
+    config = config_of(METHOD, **settings)
+    data = fed.locate(CLIENTS, "data", cohorts_of(world, fed.hosts, config))
+    with fed.phase("setup", round=0):
+        METHOD.setup(fed, data, world.task, config)
+    monkeypatch.setattr(fedgat, "moments_view", real)
+    return Received(fed, *(torch.cat(parts) for parts in zip(*seen, strict=True)))
+
+
+# ---- the same message
+
+
+@pytest.mark.parametrize("b", [1, 2, 5, 169])
+def test_the_message_is_the_weights_times_the_features(b: int) -> None:
+    """Weights of a row add up to less than a ciphertext carries, and no row is without any."""
+    rng = np.random.default_rng(b)
+    x = torch.from_numpy(rng.normal(size=(3 * b, 7)))
+    ids = torch.tensor([4, 9, 11])
+    hoods = Neighbourhoods(ids, torch.full((3,), b), torch.arange(3 * b))
+    sums, scores, _ = vector_message(x, hoods, 4, 1)
+    weights = vector_weights(1, ids, b)
+    m1, m2, k2 = torch.bmm(weights, x.view(3, b, 7)).split(2 * b, 1)
+    assert torch.allclose(torch.cat([m1, m2], 2).flatten(0, 1), scores, rtol=0, atol=1e-13)
+    assert torch.allclose(k2.flatten(0, 1), sums[:, 1:], rtol=0, atol=1e-13)
+    assert float(weights.abs().sum(2).max()) < 3
+    assert bool((weights != 0).any(2).all())
+
+
+@pytest.mark.parametrize(("features", "nodes"), [(12, 24), (1100, 24), (2100, 12), (4100, 8)])
+def test_an_encrypted_message_is_the_clear_one_within_the_schemes_error(
+    features: int, nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features of length at most 1, in many, some and one row of a ciphertext, and in two ciphertexts: a
+    number is a sum of at most B products, whose sizes add up to less than 3."""
+    world = small_world(features, nodes)
+    clear, ideal, real = (
+        set_up(world, monkeypatch, exchange=how).tensors() for how in ("clear", "simulated", "encrypted")
+    )
+    allowed = 3 * 2e-7 + nodes * 1e-8
+    for a, b, c in zip(clear[:2], ideal[:2], real[:2], strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-8)  # weights are at least 2^-30
+        assert 0 < float((a - c).abs().max()) <= allowed
+    assert torch.equal(clear[2], ideal[2])
+    assert torch.equal(clear[2], real[2])
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_logits_under_encryption_are_those_in_clear(layers: int) -> None:
+    world = small_world()
+    clear, ideal, real = (
+        logits(run_local("fedgat", world, layers=layers, exchange=how)[0])
+        for how in ("clear", "simulated", "encrypted")
+    )
+    assert torch.allclose(clear, ideal, rtol=0, atol=1e-8)
+    assert torch.allclose(clear, real, rtol=0, atol=1e-4)
+
+
+def test_simulated_is_encrypted_to_the_byte() -> None:
+    """Ledgers differ in the name of the protection, and in nothing else; the key is no more protected than
+    the transport."""
+    world = small_world()
+    entries, ideal_entries = (
+        {(e["phase"], e["name"], e["from"]): e for e in fed.ledger.to_json()["entries"]}
+        for _, fed in (run_local("fedgat", world, exchange=how) for how in ("encrypted", "simulated"))
+    )
+    assert entries.keys() == ideal_entries.keys()
+    simulated = 0
+    for key, entry in entries.items():
+        ideal_entry = ideal_entries[key]
+        name = key[1].removeprefix("fedgat/encrypted/")
+        if name in (*HIDDEN, "secret_key"):
+            simulated += 1
+            assert ideal_entry.pop("protection") == "simulated"
+            assert entry.pop("protection") == ("clear" if name == "secret_key" else "encrypted")
+        assert entry == ideal_entry
+    assert simulated == 3
+
+
+@pytest.mark.parametrize("part", [2**29, 2**21], ids=["one part", "many parts"])
+def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = small_world()
+    whole = set_up(world, monkeypatch, exchange="simulated")
+    expected, told = whole.tensors(), whole.fed.ledger.to_json()["entries"]
+    monkeypatch.setattr(encrypted_moments, "PART", part)
+    for placement in PLACEMENTS:
+        found = set_up(world, monkeypatch, placement, exchange="simulated")
+        for a, b in zip(expected, found.tensors(), strict=True):
+            assert torch.equal(a, b), placement
+        crossed = [e for e in found.fed.ledger.to_json()["entries"] if e["phase"] == "setup"]
+        named = {e["name"]: e["bytes"] for e in told if e["phase"] == "setup"}
+        assert {e["name"]: e["bytes"] for e in crossed} == named
+        (products,) = [e for e in found.fed.ledger.entries if e.name.endswith("products")]
+        parts = -(-products.bytes // part)
+        assert (parts > 3) == (part < 2**29)
+
+
+@pytest.mark.parametrize("exchange", ["simulated", "encrypted"])
+def test_separate_processes_give_what_one_process_gives(exchange: str, three_sites: Gateways) -> None:
+    world = last_round_stands(make_world(1, nodes=24))
+    together, fed = run_local("fedgat", world, exchange=exchange)
+    apart, ledger = run_processes("fedgat", world, three_sites, exchange=exchange)
+    off = 1e-9 if exchange == "simulated" else 1e-4
+    assert torch.allclose(logits(together), logits(apart), rtol=0, atol=off)
+    assert fed.ledger.to_json() == ledger.to_json()
+
+
+def test_an_empty_client_and_vertices_without_neighbours_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = last_round_stands(make_world(nodes=12, assignment=[0, 2] * 6))
+    clear, real = (set_up(world, monkeypatch, exchange=how).tensors() for how in ("clear", "encrypted"))
+    for a, b in zip(clear, real, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-6)
+
+
+# ---- what crosses
+
+
+class Watched(Federation):
+    """Keeps what is delivered, by name: (ends, payload)."""
+
+    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
+        super().__init__(hosts)
+        self.seen: list[tuple[str, tuple[int, int], Any]] = []
+
+    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
+        got = super()._deliver(messages, pairs, key)
+        self.seen += [(key.split("/", 2)[2], pair, message.payload) for pair, message in got.items()]
+        return got
+
+
+def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the set-up nothing with a fraction reaches it, and the ciphertexts do not open with what it has."""
+    fed = Watched([(0,), (1,), (2,)])
+    set_up(small_world(), monkeypatch, fed=fed, exchange="encrypted")
+    to_server = [(name, payload) for name, (_, to), payload in fed.seen if to == SERVER_END]
+    assert {name for name, _ in to_server} >= {"fedgat/encrypted/features", "fedgat/neighbours"}
+    assert not {name for name, _ in to_server} & {"fedgat/features", "fedgat/encrypted/secret_key"}
+    secret = next(p for name, _, p in fed.seen if name.endswith("secret_key"))
+    key = secret[0].numpy().tobytes()[200:1200]
+    (context,) = {p.numpy().tobytes() for name, p in to_server if name.endswith("public_context")}
+    for name, payload in to_server:
+        for leaf in leaves(payload) if not isinstance(payload, str) else []:
+            assert leaf.dtype in (torch.int64, torch.uint8), name
+            assert key not in leaf.contiguous().numpy().tobytes(), name
+        if name == "fedgat/encrypted/features":
+            with pytest.raises(ProtocolError):
+                read_in_clear(PRODUCT, payload.numpy().reshape(-1, PRODUCT.ciphertext_bytes))
+    with pytest.raises(ProtocolError):
+        KeyHolder.from_secret("product", np.frombuffer(context, dtype=np.uint8))
+
+
+def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is why it is never called protection."""
+    world, fed = small_world(), Watched([(0,), (1,), (2,)])
+    set_up(world, monkeypatch, fed=fed, exchange="simulated")
+    cells = [p for name, _, p in fed.seen if name == "fedgat/encrypted/features"]
+    read = read_in_clear(PRODUCT, torch.cat(cells).numpy().reshape(-1, PRODUCT.ciphertext_bytes))
+    cohorts = cohorts_of(world, fed.hosts, config_of(METHOD))
+    x = torch.cat([c.x.to_dense() for c in cohorts if isinstance(c.x, SparseMatrix)])
+    assert np.array_equal(read[:, :12], x.numpy())
+
+
+@pytest.mark.parametrize("features", [12, 1100, 4100])
+def test_the_bytes_are_those_of_the_formula_and_are_foretold(
+    features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up: a vertex in ciphertexts of its own. Down, of every vertex that a client asks for: 6 B rows, as many
+    of them in a ciphertext as fit."""
+    told: list[str] = []
+    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    world = small_world(features, 10)
+    fed = set_up(world, monkeypatch, exchange="simulated").fed
+    crossed = fed.ledger.totals()["by_transfer"]
+    clear = set_up(world, monkeypatch, exchange="clear").fed.ledger.totals()["by_transfer"]
+    fit, pieces = max(1, PRODUCT.slots // features), -(-features // PRODUCT.slots)
+    sizes = sizes_asked_for(world)
+    down = pieces * int(np.ceil(6 * sizes / fit).sum())
+    up = pieces * world.graph.num_nodes
+    expected = {
+        "keys": 8 * int((2 * sizes).sum()),
+        "key_request": 8 * (world.clients - 1),
+        "secret_key": PRODUCT.secret_bytes * (world.clients - 1),
+        "public_context": 256 * world.clients,
+        "features": PRODUCT.ciphertext_bytes * up,
+        "products": 132_500 * down,
+    }
+    there = {n.removeprefix("fedgat/encrypted/"): b for n, b in crossed.items() if "/encrypted/" in n}
+    assert there == expected
+    for name in ("fedgat/decoders", "fedgat/hood_ids", "fedgat/neighbours"):
+        assert crossed[name] == clear[name]
+    assert not {"fedgat/features", "fedgat/sums", "fedgat/scores"} & crossed.keys()
+    assert told[0].startswith(f"the message before training, under encryption: {up} simulated ciphertexts to")
+    assert f"and {down} back" in told[0]
+
+
+def sizes_asked_for(world: World) -> np.ndarray:
+    """B of every vertex of every client's hood, from the edges alone."""
+    cohort = make_cohort(world.graph, world.split, world.partition, range(world.clients))
+    kept = without_singles(cohort, config_of(METHOD))
+    near: dict[int, set[int]] = {int(i): {int(i)} for i in kept.id}
+    ends = torch.cat([kept.edge_index[1], kept.cut_row]).tolist()
+    others = torch.cat([kept.id[kept.edge_index[0]], kept.cut_id]).tolist()
+    for row, other in zip(ends, others, strict=True):
+        near[int(kept.id[row])].add(other)
+    hoods: list[set[int]] = [set() for _ in range(world.clients)]
+    for vertex, client in zip(kept.id.tolist(), kept.client.tolist(), strict=True):
+        hoods[client] |= near[vertex]
+    return np.array([len(near[v]) for hood in hoods for v in hood])
+
+
+def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(Federation, "tell", lambda fed, news: order.append(news))
+    real = KeyHolder.make.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        KeyHolder, "make", classmethod(lambda cls, name: [order.append("key"), real(cls, name)][1])
+    )
+    set_up(small_world(nodes=10), monkeypatch, exchange="encrypted")
+    assert order[1:] == ["key"]
+    assert re.search(r", about \d+ s of one core$", order[0])
+
+
+# ---- the limits
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encrypted_moments, "memory_bytes", lambda: (2**20, 2**30))
+    monkeypatch.setattr(encrypted_moments, "share_key", None)
+    expected = (
+        r"takes about \d\.\d GiB of memory with exchange=encrypted or simulated, and 0\.0 GiB are free; use "
+        r"most_neighbours \(the largest neighbourhood has \d+ neighbours\)"
+    )
+    with pytest.raises(InputError, match=expected):
+        set_up(small_world(), monkeypatch, exchange="encrypted")
+
+
+@pytest.mark.parametrize(
+    ("other", "fix"), [({"form": "matrix"}, "form=vector"), ({"evaluation": "direct"}, "evaluation=message")]
+)
+@pytest.mark.parametrize("exchange", ["simulated", "encrypted"])
+def test_only_the_message_of_vectors_is_encrypted(exchange: str, other: dict[str, str], fix: str) -> None:
+    with pytest.raises(
+        InputError, match=rf"exchange={exchange} cannot be used with .*use {fix}, or exchange"
+    ):
+        config_of(METHOD, exchange=exchange, **other)
+
+
+def test_features_that_a_ciphertext_cannot_carry_are_refused_with_the_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = small_world(30)
+    world.graph.x[3, 5] = 5e3
+    with pytest.raises(InputError, match=r"a value of size 5000 cannot be encrypted: .*below 1024"):
+        set_up(world, monkeypatch, exchange="encrypted", features="raw")
+
+
+def test_weights_too_small_for_a_ciphertext_are_made_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1e-12, and zeros stay zeros."""
+    small = torch.tensor([[[1e-12], [-1e-15], [0.5], [0.0], [0.25], [1.0]]], dtype=torch.float64)
+    monkeypatch.setattr(encrypted_moments, "vector_weights", lambda key, ids, b: small)
+    hoods = Neighbourhoods(torch.tensor([7]), torch.tensor([1]), torch.tensor([0]))
+    found = encrypted_moments.message_weights(hoods, torch.tensor([0]), torch.tensor([0]), 1)
+    expected = [SMALLEST_WEIGHT, -SMALLEST_WEIGHT, 0.5, 0.0, 0.25, 1.0]
+    assert found.toarray()[:, 0].tolist() == expected
+    assert found.nnz == 5
+
+
+def test_a_deployment_refuses_the_simulated_exchange() -> None:
+    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+    from graphfed.experiment.deploy import deploy
+
+    with pytest.raises(InputError, match=r"exchange=simulated hides nothing .*choose clear or encrypted"):
+        deploy("fedgat", kit="nowhere", settings={"exchange": "simulated"})
+
+
+# ---- the audit
+
+
+def test_what_the_clients_can_work_out_is_not_changed_by_encryption(tmp_path: Path) -> None:
+    """The audit reads every neighbour's features at other sites out of the message of an encrypted run."""
+    torch.set_default_dtype(torch.float32)
+    graphfed.run(
+        "fedgat", data="social", clients=3, rounds=1, threads=1, out=tmp_path / "run",
+        split="random:0.5,0.25,0.25",
+        settings={"exchange": "encrypted", "most_neighbours": 3, "data.num_nodes": 60},
+    )  # fmt: skip
+    finding = audit(tmp_path / "run").findings["fedgat_features"]
+    assert finding.value == 1
+    assert finding.details["recovered"] == finding.details["neighbours"] > 20
+
+
+# ---- the cap on neighbours
+
+
+def kept_by(world: World, placement: str = "stacked", **settings: Any) -> set[tuple[int, int]]:
+    """(vertex, neighbour) of all that the clients keep."""
+    config = config_of(METHOD, **settings)
+    found: set[tuple[int, int]] = set()
+    for cohort in cohorts_of(world, PLACEMENTS[placement](world.clients).hosts, config):
+        kept = kept_edges(cohort, config)
+        ends = torch.cat([kept.edge_index[1], kept.cut_row])
+        others = torch.cat([kept.id[kept.edge_index[0]], kept.cut_id])
+        found |= set(zip(kept.id[ends].tolist(), others.tolist(), strict=True))
+    return found
+
+
+def test_a_vertex_keeps_so_many_neighbours_and_which_does_not_depend_on_who_holds_them() -> None:
+    every = kept_by(make_world(), drop_single=False)
+    degree = np.bincount([vertex for vertex, _ in every])
+    for most in (1, 2, 3):
+        found = kept_by(make_world(), drop_single=False, most_neighbours=most)
+        assert found < every
+        assert np.array_equal(np.bincount([v for v, _ in found]), np.minimum(degree, most))
+        for clients in (1, 3, 10):
+            for placement in PLACEMENTS if clients > 1 else ["stacked"]:
+                world = make_world(clients=clients)
+                assert kept_by(world, placement, drop_single=False, most_neighbours=most) == found
+        # One more neighbour: the same and one more.
+        assert found < kept_by(make_world(), drop_single=False, most_neighbours=most + 1)
+    assert kept_by(make_world(), drop_single=False, most_neighbours=int(degree.max())) == every
+
+
+def test_neighbours_are_drawn_alike_and_anew_with_another_seed() -> None:
+    """Of 4 neighbours kept at a time one: each is kept in a quarter of 400 seeds, give or take 5 standard
+    errors."""
+    graph = make_graph(
+        "star", np.eye(5), np.array([0, 1, 0, 1, 0]), np.array([[0, 0, 0, 0], [1, 2, 3, 4]]), num_classes=2
+    )
+    world = make_world(nodes=8)
+    parts = (world.split.train, world.split.val, world.split.test)
+    split = Split("random", *(part[:5] for part in parts))
+    star = World(graph, split, from_assignment(graph, np.zeros(5, dtype=int), num_sites=1))
+    drawn = [
+        next(n for v, n in kept_by(star, drop_single=False, most_neighbours=1, seed=seed) if v == 0)
+        for seed in range(400)
+    ]
+    counts = np.bincount(drawn, minlength=5)[1:]
+    assert np.abs(counts - 100).max() <= 5 * np.sqrt(400 * 0.25 * 0.75)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_with_a_cap_message_and_direct_evaluation_are_one(layers: int) -> None:
+    world = small_world()
+    message, direct, every = (
+        by_vertex(run_local("fedgat", world, layers=layers, **how)[0], world)
+        for how in (
+            {"most_neighbours": 2},
+            {"most_neighbours": 2, "evaluation": "direct"},
+            {},
+        )
+    )
+    assert torch.allclose(message, direct, rtol=0, atol=1e-8)
+    assert float((message - every).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_with_a_cap_how_vertices_are_dealt_changes_nothing(layers: int) -> None:
+    settings = {"optimizer": "sgd", "local_steps": 1, "lr": 0.05, "layers": layers}
+    settings |= {"drop_single": False, "evaluation": "direct", "most_neighbours": 2}
+    found = []
+    for clients in (1, 3, 10):
+        world = small_world(clients=clients)
+        found.append(by_vertex(run_local("fedgat", world, **settings)[0], world))
+    assert torch.allclose(found[1], found[0], rtol=0, atol=1e-9)
+    assert torch.allclose(found[2], found[0], rtol=0, atol=1e-9)
