@@ -15,6 +15,7 @@ They work whatever U_j, V_j and the keys are drawn: a property that the method i
 again up to where the server has the graph, in clear, and the messages are made as they were (those of
 exchange=encrypted to its noise: encryption is against the server); the check tries the first two."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,14 +25,27 @@ from torch import Tensor
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import dense_rows
 from graphfed.experiment.host_data import host_data
+from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable
 from graphfed.methods import fedgat
+from graphfed.methods.base import Task
 from graphfed.methods.encrypted_moments import ENCRYPTED
-from graphfed.methods.fedgat import FedGATConfig, Pooled
-from graphfed.methods.moment_messages import Neighbourhoods
+from graphfed.methods.fedgat import FedGATConfig
+from graphfed.methods.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
 
-__all__ = ["CHECK", "Message", "by_decoders", "by_eigenvectors", "by_keys", "by_moments", "errors"]
+__all__ = [
+    "CHECK",
+    "Attacked",
+    "Message",
+    "attacked",
+    "by_decoders",
+    "by_eigenvectors",
+    "by_keys",
+    "by_moments",
+    "errors",
+    "opened",
+]
 
 #: Numbers of messages that are made at a time, and the most vertices that are looked at in the matrix form.
 PART, MOST = 1 << 26, 3000
@@ -49,6 +63,16 @@ class Message:
     sums: Tensor
     scores: Tensor
     decoders: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """Of n vertices with B neighbours: members [n, B] among the vertices; apart [n, B]: those at another
+    site; found [n, B, F]: their features as computed, in any order."""
+
+    members: Tensor
+    apart: Tensor
+    found: Tensor
 
 
 def message_of(pooled: Pooled, rows: Tensor, config: FedGATConfig) -> Message:
@@ -211,36 +235,44 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
     return (there - truth).abs().amax(2) / scale[:, None]
 
 
-# ---- the check ---------------------------------------------------------------------------------------------
-
-
-def run(audited: AuditedRun) -> Finding:
-    """How many neighbours at other sites a site can read."""
-    pooled, vertices = _pooled(audited)
-    config = audited.config.training
-    assert isinstance(config, FedGATConfig)
+def attacked(pooled: Pooled, vertices: RouteTable, config: FedGATConfig) -> Iterator[Attacked]:
+    """What sites compute of the neighbours at other sites; in the matrix form of at most MOST vertices."""
+    hoods = pooled.hoods
     site = torch.empty_like(vertices.client).index_copy(0, vertices.index, vertices.client)
     attack = by_eigenvectors if config.form == "matrix" else by_keys
-    hoods = pooled.hoods
     chosen = torch.arange(len(hoods.ids))
     if config.form == "matrix":
         chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(chosen))[:MOST]).sort()[0]
     starts = hoods.size.cumsum(0) - hoods.size
-    elsewhere, recovered, worst = 0, 0, 0.0
     for b in torch.unique(hoods.size[chosen]).tolist():
         alike = chosen[hoods.size[chosen] == b]
         for rows in torch.split(alike, max(1, PART // (8 * pooled.x.shape[1] * b * b))):
             members = hoods.member[ranges(starts[rows], hoods.size[rows])].view(-1, b)
             apart = site[members] != site[rows][:, None]
-            if not bool(apart.any()):
-                continue
-            truth = dense_rows(pooled.x, members.flatten().numpy())
-            off = errors(attack(message_of(pooled, rows, config)), truth.view(*members.shape, -1))
-            exact = (off <= TOLERANCE[pooled.x.dtype]) & apart
-            elsewhere, recovered = elsewhere + int(apart.sum()), recovered + int(exact.sum())
-            worst = max(worst, float(off[apart].max()))
+            if bool(apart.any()):
+                yield Attacked(members, apart, attack(message_of(pooled, rows, config)))
+
+
+# ---- the check ---------------------------------------------------------------------------------------------
+
+
+def run(audited: AuditedRun) -> Finding:
+    """How many neighbours at other sites a site can read."""
+    fed, data, config, task = opened(audited)
+    with fed.phase("setup", round=0):
+        data = fed.clients.run(fedgat.kept_edges, data, config)
+        route, at_server = fedgat.upload(fed, data, task)
+    pooled: Pooled = at_server.parts[0]
+    elsewhere, recovered, worst = 0, 0, 0.0
+    for part in attacked(pooled, fed.table(route).parts[0], config):
+        truth = dense_rows(pooled.x, part.members.flatten().numpy())
+        off = errors(part.found, truth.view(*part.members.shape, -1))
+        exact = (off <= TOLERANCE[pooled.x.dtype]) & part.apart
+        elsewhere, recovered = elsewhere + int(part.apart.sum()), recovered + int(exact.sum())
+        worst = max(worst, float(off[part.apart].max()))
     share = recovered / elsewhere if elsewhere else 0.0
-    how = "of the vectors" if config.form == "vector" else f"of the matrices of {len(chosen)} vertices"
+    looked_at = min(MOST, len(pooled.hoods.ids))
+    how = "of the vectors" if config.form == "vector" else f"of the matrices of {looked_at} vertices"
     return Finding(
         result=f"from the messages {how} sites read the features of {recovered} of {elsewhere} neighbours at "
         f"other sites ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
@@ -255,20 +287,16 @@ def run(audited: AuditedRun) -> Finding:
     )
 
 
-def _pooled(audited: AuditedRun) -> tuple[Pooled, RouteTable]:
-    """What the server had, and who has which vertex."""
+def opened(audited: AuditedRun) -> tuple[Federation, Located, FedGATConfig, Task]:
+    """The run's places in this process, the data at its clients, its settings and its task."""
     from graphfed.runtime.local import stacked
 
     config = audited.config
     fed = stacked(audited.inputs.clients_of(config.method), config.device)
     parts = audited.inputs.parts(config, fed.hosts)
     data = host_data(config.task).located(fed, parts, [audited.inputs.part_of_server(config)])
-    training = config.training
-    assert isinstance(training, FedGATConfig)
-    with fed.phase("setup", round=0):
-        data = fed.clients.run(fedgat.kept_edges, data, training)
-        vertices, pooled = fedgat.upload(fed, data, audited.inputs.task(config.task))
-    return pooled.parts[0], fed.table(vertices).parts[0]
+    assert isinstance(config.training, FedGATConfig)
+    return fed, data, config.training, audited.inputs.task(config.task)
 
 
 CHECK = Check(

@@ -19,6 +19,7 @@ CHECKS: dict[str, str] = {
     "lumos_features": "graphfed.audit.lumos_features",
     "cnfgnn_inputs": "graphfed.audit.cnfgnn_inputs",
     "fedgat_features": "graphfed.audit.fedgat_features",
+    "fedgat_ldp_features": "graphfed.audit.fedgat_ldp_features",
 }
 
 

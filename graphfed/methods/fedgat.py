@@ -49,23 +49,35 @@ import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
-from torch.nn.functional import elu
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ideal, Located
+from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.federation.route import Route, RouteTable
 from graphfed.memory import memory_bytes
-from graphfed.methods import averaging, encrypted_moments, fedavg, rules
+from graphfed.methods import averaging, embedding_exchange, encrypted_moments, fedavg, rules
 from graphfed.methods.base import Method, State, Task, clients_in_round
 from graphfed.methods.encrypted_moments import ENCRYPTED, encrypted_rows, foretell_encrypted, laid_out
-from graphfed.methods.fedgcn import find_closure
-from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, numbers, vector_message
+from graphfed.methods.fedavg import Clients
+from graphfed.methods.hoods import (
+    Hood,
+    as_rows,
+    border_ids,
+    column,
+    edge_ends,
+    first_hood,
+    hood_ids,
+    wider_hood,
+    without_messages_of_others,
+)
+from graphfed.methods.moment_messages import Neighbourhoods, Pooled, matrix_message, numbers, vector_message
 from graphfed.methods.released import vertex_route
 from graphfed.methods.rules import RuleConfig
+from graphfed.methods.score_range import first_facts, news_of, score_facts
 from graphfed.methods.training import Prepared, prepare
-from graphfed.nn.backbones import Backbone, Weights
-from graphfed.nn.batch import Batch, View, make_batch
+from graphfed.nn.backbones import Backbone
+from graphfed.nn.batch import View
 from graphfed.nn.moments import Moments
 from graphfed.nn.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -135,11 +147,12 @@ class FedGATConfig(RuleConfig):
     )
 
     @property
+    def polynomial(self) -> Score:
+        return Score(self.psi, self.score == "exp", self.degree, self.domain, self.zeroth == "doubled")
+
+    @property
     def network(self) -> Backbone:
-        return _network(
-            Score(self.psi, self.score == "exp", self.degree, self.domain, self.zeroth == "doubled"),
-            self.attention == "tied",
-        )
+        return _network(self.polynomial, self.attention == "tied")
 
     @model_validator(mode="after")
     def _only_gat(self) -> "FedGATConfig":
@@ -227,95 +240,6 @@ def features_of(cohort: Cohort) -> Rows:
     return cohort.x
 
 
-def edge_ends(cohort: Cohort) -> tuple[RowIds, Tensor]:
-    """The vertex of every edge's end here, by client, and its neighbour's id [E, 1]."""
-    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
-    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
-    order = torch.argsort(row, stable=True)
-    row = row[order]
-    return RowIds(cohort.id[row], cohort.client[row]), neighbour[order][:, None]
-
-
-@dataclass(frozen=True, eq=False)
-class Hood:
-    """A cohort's own vertices and those within some hops of them, M rows sorted by (client, id).
-
-    ids, client [M]; own [N]: the row of each own vertex; edges [2, E] (source, destination) rows, into the
-    vertices whose neighbours are known [M] bool; far [M] bool: vertices of which no message comes, None
-    where there are none."""
-
-    ids: Tensor
-    client: Tensor
-    own: Tensor
-    edges: Tensor
-    known: Tensor
-    far: Tensor | None = None
-
-    @property
-    def near(self) -> Tensor:
-        """The rows of the vertices of which a message comes, ascending [n]."""
-        far = torch.zeros_like(self.known) if self.far is None else self.far
-        return (~far).nonzero()[:, 0]
-
-
-def first_hood(cohort: Cohort, layers: int) -> Hood:
-    """One hop, or with one layer none."""
-    if layers == 1:
-        rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-        return Hood(cohort.id, cohort.client, rows, cohort.edge_index[:, :0], torch.ones_like(rows).bool())
-    closure = find_closure(cohort)
-    inside = closure.own[cohort.edge_index]
-    across = torch.stack([closure.remote_row, closure.own[cohort.cut_row]])
-    return Hood(closure.ids, closure.client, closure.own, torch.cat([inside, across], 1), closure.mine)
-
-
-def without_messages_of_others(hood: Hood) -> Hood:
-    """With later=exchange: the neighbours elsewhere are far."""
-    return replace(hood, far=~hood.known)
-
-
-def hood_ids(hood: Hood) -> RowIds:
-    return RowIds(hood.ids[hood.near], hood.client[hood.near])
-
-
-def far_ids(hood: Hood) -> RowIds:
-    return RowIds(hood.ids[hood.far], hood.client[hood.far])
-
-
-def border_ids(hood: Hood) -> RowIds:
-    """Those whose neighbours are not known."""
-    return RowIds(hood.ids[~hood.known], hood.client[~hood.known])
-
-
-def wider_hood(hood: Hood, counts: Tensor, neighbours: Tensor) -> Hood:
-    """One hop more: the neighbours [E', 1] of the border, counts [M'] of each."""
-    border = (~hood.known).nonzero()[:, 0]
-    counts, neighbours = counts[:, 0], neighbours[:, 0]
-    client = torch.repeat_interleave(hood.client[border], counts)
-    known, place = torch.unique(torch.cat([hood.ids, neighbours]), return_inverse=True)
-    count = max(len(known), 1)
-    codes, row = torch.unique(torch.cat([hood.client, client]) * count + place, return_inverse=True)
-    old, new = row[: len(hood.ids)], row[len(hood.ids) :]
-    into = torch.stack([new, torch.repeat_interleave(old[border], counts)])
-    known_rows = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
-    known_rows[old] = True
-    return Hood(
-        ids=known[codes % count],
-        client=codes // count,
-        own=old[hood.own],
-        edges=torch.cat([old[hood.edges], into], 1),
-        known=known_rows,
-    )
-
-
-def column(x: Tensor) -> Tensor:
-    return x[:, 0]
-
-
-def as_counts(mask: Tensor) -> Tensor:
-    return mask.long()
-
-
 def twice(size: Tensor) -> Tensor:
     """Slots of each vertex."""
     return 2 * size
@@ -394,39 +318,7 @@ def prepare_direct(cohort: Cohort, direct: Direct, config: FedGATConfig) -> Prep
     return prepare(cohort, direct.view, direct.own, config, personal=False)
 
 
-def embedding_batches(prepared: Prepared, asked: Tensor, config: FedGATConfig) -> tuple[Batch, ...]:
-    """For what leaves each layer but the last, of the own vertices that others ask for, [N] bool."""
-    view = prepared.view
-    assert view.far is not None
-    rows = (~view.far).nonzero()[:, 0][asked]
-    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
-    return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, config.layers))
-
-
-def embeddings(batches: tuple[Batch, ...], weights: Weights, config: FedGATConfig, *given: Tensor) -> Tensor:
-    """What leaves the layer after those of which the far vertices' are given, with phi: [n, heads * H]."""
-    with torch.no_grad():
-        return elu(config.network.forward(weights, batches[len(given)].with_given(given), None))
-
-
-def with_given(prepared: Prepared, *given: Tensor) -> Prepared:
-    return replace(
-        prepared,
-        view=replace(prepared.view, given=given),
-        train=prepared.train.with_given(given),
-        val=prepared.val.with_given(given),
-    )
-
-
 # ---- at the server -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Pooled:
-    """What the server has: features [U, F] of all vertices in the order of their ids, and neighbourhoods."""
-
-    x: Rows
-    hoods: Neighbourhoods
 
 
 def featureless(vertices: RouteTable) -> Tensor:
@@ -434,11 +326,15 @@ def featureless(vertices: RouteTable) -> Tensor:
     return torch.zeros(len(vertices.index), 0, device=vertices.ids.device)
 
 
+def by_vertex(x: Rows, vertices: RouteTable) -> Rows:
+    """Rows as they came, in the order of the vertices' ids."""
+    rows: Rows = pay.take_rows(x, torch.argsort(vertices.index))
+    return rows
+
+
 def pool(x: Rows, vertices: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:
     """InputError for a neighbour that nobody has."""
     ids, count = vertices.ids, len(vertices.ids)
-    order = torch.argsort(vertices.index)
-    x = x.select_rows(order) if isinstance(x, SparseMatrix) else x[order]
     centre = torch.searchsorted(ids, ends.ids[ends.index])
     member = torch.searchsorted(ids, neighbours[:, 0]).clamp(max=max(count - 1, 0))
     strange = ids[member] != neighbours[:, 0]
@@ -458,10 +354,6 @@ def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
 
 def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
     return sizes_of(pooled, table) - 1
-
-
-def as_rows(x: Tensor) -> Tensor:
-    return x[:, None]
 
 
 def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
@@ -512,16 +404,6 @@ def memory_of(once: int, sent: int, together: bool) -> int:
     return sent + (max(once, sent) if together else once)
 
 
-def asked_for(vertices: RouteTable, far: RouteTable) -> Tensor:
-    """Which vertices are a neighbour at another client, [U] bool."""
-    return torch.isin(vertices.ids, far.ids)
-
-
-def by_id(rows: Tensor, table: RouteTable) -> Tensor:
-    """The rows of a route on which each id is once, in the order of the ids."""
-    return rows[torch.argsort(table.index)]
-
-
 def hoods_of(pooled: Pooled) -> Neighbourhoods:
     return pooled.hoods
 
@@ -544,14 +426,34 @@ def nothing(pooled: Pooled) -> Tensor:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
+    check(fed, config)
+    data = fed.clients.run(kept_edges, data, config)
+    vertices, pooled = upload(fed, data, task, features=config.exchange == "clear")
+    return begin(fed, data, vertices, pooled, task, config)
+
+
+def check(fed: Federation, config: FedGATConfig) -> None:
+    """InputError, before anything crosses, for what these places cannot do."""
     if config.evaluation == "direct" and fed.link is not None:
         raise InputError(
             "evaluation=direct is a simulation: it shows a site the features of other sites' vertices; use "
             "evaluation=message where sites are apart"
         )
     averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
-    data = fed.clients.run(kept_edges, data, config)
-    vertices, pooled = upload(fed, data, task, features=config.exchange == "clear")
+
+
+def begin(
+    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: FedGATConfig
+) -> State:
+    """From what the server has, `Pooled`: the message before training, and the first weights. data: with the
+    edges that are kept."""
+    state = with_message(fed, data, vertices, pooled, task, config)
+    return watched(fed, state, pooled, config)
+
+
+def with_message(
+    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: FedGATConfig
+) -> State:
     hood = fed.clients.run(first_hood, data, config.layers)
     exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
     if exchanged:
@@ -568,8 +470,9 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
     state = rules.start(fed, prepared, task, config)
     if not exchanged:
         return state
-    border = find_border(fed, vertices, hood, prepared, config)
-    return replace(state, prepared=replace(state.prepared, exchange=partial(exchange, border)))
+    border = embedding_exchange.find_border(fed, vertices, hood, prepared, config)
+    exchange = partial(embedding_exchange.exchange, border)
+    return replace(state, prepared=replace(state.prepared, exchange=exchange))
 
 
 def foretell(fed: Federation, pooled: Located, wanted: "Wanted", task: Task, config: FedGATConfig) -> None:
@@ -594,10 +497,17 @@ def upload(fed: Federation, data: Located, task: Task, *, features: bool = True)
         x = fed.upload(fed.clients.run(features_of, data), vertices, name="fedgat/features", grad=False)
     else:
         x = fed.server.run(featureless, fed.table(vertices))
+    x = fed.server.run(by_vertex, x, fed.table(vertices))
+    return vertices, with_edges(fed, data, vertices, x)
+
+
+def with_edges(fed: Federation, data: Located, vertices: Route, x: Located) -> Located:
+    """`Pooled` of features x, which the server has in the order of the vertices' ids."""
     ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
     edges = fed.route(ends, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
-    return vertices, fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
+    pooled: Located = fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
+    return pooled
 
 
 def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
@@ -696,43 +606,6 @@ def receive_directly(
     return prepared
 
 
-@dataclass(frozen=True)
-class Border:
-    """Whose embeddings cross: the route up, of the vertices that are asked for elsewhere, the route down, and
-    `embedding_batches` at the clients."""
-
-    up: Route
-    down: Route
-    batches: Located
-
-
-def find_border(
-    fed: Federation, vertices: Route, hood: Located, prepared: Located, config: FedGATConfig
-) -> Border:
-    """Clients name their neighbours elsewhere, and the server tells which vertices are asked for."""
-    down = fed.route(fed.clients.run(far_ids, hood), name="fedgat/far_ids")
-    asked = fed.server.run(asked_for, fed.table(vertices), fed.table(down))
-    told = fed.download(fed.server.run(as_rows, asked), vertices, name="fedgat/asked_for", grad=False)
-    told = fed.clients.run(column, told)
-    at_clients, at_server = fed.clients.run(as_counts, told), fed.server.run(as_counts, asked)
-    up = fed.widened(vertices, at_clients, at_server, name="fedgat/embeddings")
-    return Border(up, down, fed.clients.run(embedding_batches, prepared, told, config))
-
-
-def exchange(
-    border: Border, fed: Federation, prepared: Located, received: Located, config: FedGATConfig
-) -> Located:
-    """`prepared` with the embeddings that the neighbours elsewhere have with the weights received."""
-    given: list[Located] = []
-    for _ in range(config.layers - 1):
-        rows = fed.clients.run(embeddings, border.batches, received, config, *given)
-        rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
-        rows = fed.server.run(by_id, rows, fed.table(border.up))
-        given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
-    with_these: Located = fed.clients.run(with_given, prepared, *given)
-    return with_these
-
-
 def receive_encrypted(
     fed: Federation,
     data: Located,
@@ -764,6 +637,45 @@ def receive_encrypted(
     return prepared
 
 
+@dataclass(frozen=True)
+class Watched(Clients):
+    """pooled: what the server has, to see the scores; None where it cannot."""
+
+    pooled: Located | None = None
+
+
+def watched(fed: Federation, state: State, pooled: Located, config: FedGATConfig) -> State:
+    """The state with what is known of the scores. Of encrypted features the server knows at most the length,
+    with features=unit."""
+    clients: Clients = state.prepared
+    seen = pooled if config.exchange == "clear" or config.features == "unit" else None
+    facts = fed.server.run(first_facts, config.polynomial, str(fed.device))
+    prepared = Watched(clients.prepared, clients.counts, clients.exchange, seen)
+    return State({**state.values, "facts": facts}, prepared)
+
+
+def round(fed: Federation, state: State, config: FedGATConfig, number: int) -> State:
+    """A round of the rule, and word where scores are no more those that the polynomial is for."""
+    clients: Watched = state.prepared
+    before, after = state.values["facts"], rules.round(fed, state, config, number)
+    if clients.pooled is None:
+        return State({**after.values, "facts": before}, clients)
+    polynomial = config.polynomial
+    facts = fed.server.run(score_facts, clients.pooled, after.weights, before, polynomial)
+    told = fed.control(news_of, before, facts, polynomial, name="fedgat/score_range")
+    if "outside" in told:
+        fed.tell(
+            f"scores of the first layer are beyond domain={config.domain:g}, where the polynomial is "
+            f"no approximation of attention; set domain={told['outside']}, and with it a higher degree"
+        )
+    if "negative" in told:
+        fed.tell(
+            f"the polynomial of degree={config.degree} is not positive for all scores, so what it gives is "
+            "no attention; set a higher degree or a smaller domain"
+        )
+    return State({**after.values, "facts": facts}, clients)
+
+
 def heads_of(config: FedGATConfig) -> int:
     """Of the first layer."""
     return config.heads if config.layers > 1 else 1
@@ -784,19 +696,15 @@ MESSAGES: Mapping[str, str] = {
     "fedgat/hood_ids": "The ids of a site's vertices and of those within L - 1 hops, of L layers.",
     "fedgat/sizes": "From the server: how many neighbours each of these vertices has, with itself.",
     "fedgat/size": "From the server: how many bytes, or ciphertexts, the message before training has in all.",
+    "fedgat/score_range": "From the server, in every round: whether scores of the first layer have left the "
+    "domain of the polynomial, and the whole number above the largest. It follows from all sites' features.",
     "fedgat/sums": "From the server, once, of each of these vertices: K1 and K2, sums of the neighbours' "
     "features under random vectors. From these messages a site can work out every neighbour's features.",
     "fedgat/scores": "From the server, once, of each of these vertices: M1 and M2, from which attention is "
     "worked out. From these messages a site can work out every neighbour's features.",
     "fedgat/decoders": "From the server, once, of each of these vertices, with form=vector: R_0 to R_p. They "
     "show which numbers of `fedgat/sums` are a neighbour's features.",
-    "fedgat/far_ids": "With later=exchange, once: the ids of a site's neighbours at other sites.",
-    "fedgat/asked_for": "With later=exchange, once, from the server: which of a site's vertices another site "
-    "asks for.",
-    "fedgat/embeddings": "With later=exchange, in every round and evaluation: of the vertices that are asked "
-    "for, what leaves each layer but the last, which the server reads.",
-    "fedgat/neighbour_embeddings": "With later=exchange, from the server, in every round and evaluation: "
-    "of a site's neighbours at other sites, what leaves each layer but the last, which the site reads.",
+    **embedding_exchange.MESSAGES,
     **encrypted_moments.MESSAGES,
 }
 
@@ -813,7 +721,8 @@ METHOD = Method(
     "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGATConfig,
     setup=setup,
-    round=rules.round,
+    round=round,
+    facts="facts",
     predict=fedavg.predict,
     messages={**rules.MESSAGES, **MESSAGES},
     dropouts=True,

@@ -54,6 +54,15 @@ class Neighbourhoods:
     member: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """What the server has: features [U, F] of all vertices in the order of their ids (F = 0 where it cannot
+    read them), and neighbourhoods."""
+
+    x: Tensor | SparseMatrix
+    hoods: Neighbourhoods
+
+
 def numbers(form: str, size: Tensor, width: int, degree: int) -> int:
     """How many numbers cross for vertices with neighbourhoods of `size` [n], once each."""
     b = size.double()

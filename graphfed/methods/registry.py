@@ -20,6 +20,7 @@ METHODS: dict[str, str] = {
     "fedgcn": "graphfed.methods.fedgcn",
     "distgat": "graphfed.methods.distgat",
     "fedgat": "graphfed.methods.fedgat",
+    "fedgat_ldp": "graphfed.methods.fedgat_ldp",
     "sapgnn": "graphfed.methods.sapgnn",
     "ppgnn": "graphfed.methods.ppgnn",
     "lumos": "graphfed.methods.lumos",

@@ -31,6 +31,7 @@ from graphfed.random import fold
 __all__ = [
     "DEFAULTS",
     "MESSAGES",
+    "NoisedConfig",
     "Prepared",
     "ReleasedConfig",
     "by_vertex",
@@ -60,20 +61,26 @@ DEFAULTS = {
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class ReleasedConfig(TrainingConfig):
-    """The settings of methods that release noised features."""
+class NoisedConfig(TrainingConfig):
+    """The settings of methods that release noised data once."""
+
+    noise_seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="draw the noise again from this seed, so that a run can be repeated; it then protects "
+        "nothing. Without it noise comes from the operating system's entropy",
+    )
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class ReleasedConfig(NoisedConfig):
+    """The settings of methods that release features within bounds."""
 
     feature_low: float = Field(
         default=0.0, allow_inf_nan=False, description="public lower bound of every feature of every vertex"
     )
     feature_high: float = Field(
         default=1.0, allow_inf_nan=False, description="public upper bound of every feature of every vertex"
-    )
-    noise_seed: int | None = Field(
-        default=None,
-        ge=0,
-        description="draw the noise again from this seed, so that a run can be repeated; it then protects "
-        "nothing. Without it noise comes from the operating system's entropy",
     )
 
     @model_validator(mode="after")
@@ -98,7 +105,7 @@ def check_graph(graph: Graph, config: ReleasedConfig) -> None:
         check_bounds(values, torch.arange(rows.start, rows.stop), low, high)
 
 
-def noise_of(config: ReleasedConfig) -> Noise:
+def noise_of(config: NoisedConfig) -> Noise:
     return Noise(config.noise_seed)
 
 

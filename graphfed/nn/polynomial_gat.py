@@ -21,7 +21,7 @@ from graphfed.nn.moments import weighted_means
 from graphfed.nn.sparse import SparseWeights, entry_sums
 from graphfed.random import fold, glorot
 
-__all__ = ["Score", "polynomial_gat", "score_function", "score_series"]
+__all__ = ["Score", "polynomial_gat", "score_function", "score_series", "score_vectors"]
 
 #: LeakyReLU's slope below 0.
 SLOPE = 0.2
@@ -94,7 +94,7 @@ def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
     weight, series = weights["layers.0.weight"], score_series(score)
     if batch.moments is not None:
         assert not isinstance(weight, SparseWeights)
-        h = batch.moments.attention(weight, _score_vectors(weights), series, score.domain)
+        h = batch.moments.attention(weight, score_vectors(weights), series, score.domain)
         if batch.far is None:
             return h
         return h.new_zeros(len(batch.ids[1]), h.shape[1]).index_copy(0, batch.far.near, h)
@@ -111,7 +111,7 @@ def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
     return weighted_means(block.adjacency, z, None, share, source.shape[1])
 
 
-def _score_vectors(weights: Weights) -> Tensor:
+def score_vectors(weights: Weights) -> Tensor:
     """b1, and b2 below it: [2 F, heads], or every client's."""
     if SOURCE in weights:
         return torch.cat([_dense(weights[TARGET]), _dense(weights[SOURCE])], -2)

@@ -11,16 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphfed.privacy.gaussian import normal
+from graphfed.privacy.gaussian import clipped, normal
 from graphfed.privacy.noise import Noise, chunks
 
-__all__ = ["ClippedNoise", "clipped"]
-
-
-def clipped(x: Tensor, clip: float) -> Tensor:
-    """x [..., H] with every vector along the last dimension scaled down to a 2-norm of at most `clip`."""
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * (clip / norm.clamp(min=clip))
+__all__ = ["ClippedNoise"]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Laplace noise); and the normal draws, made of 32-bit words, end at 6.7 sigma, wh
 coordinate to delta. Who needs a proof in floating point takes the one-bit mechanism, which has one."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,11 +19,14 @@ from graphfed.privacy.local import SHIFT, WORDS, check_bounds, dense_rows
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 
 __all__ = [
+    "clipped",
     "composed_gaussian_epsilon",
     "gaussian",
     "gaussian_delta",
+    "gaussian_in_ball",
     "gaussian_mechanism",
     "gaussian_sigma",
+    "in_ball_mechanism",
     "normal",
 ]
 
@@ -100,13 +104,58 @@ def gaussian(
     """x + N(0, sigma^2) for each entry, [N, d] dense in the dtype of x.
 
     x [N, d] in [low, high] (InputError where not), ids [N]."""
+
+    def checked(values: Tensor, of: Tensor) -> Tensor:
+        check_bounds(values, of, low, high)
+        return values
+
+    return _with_noise(x, ids, noise, purpose, sigma, checked)
+
+
+def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
+    """One release of `gaussian_in_ball` with ``gaussian_sigma(epsilon, delta, 2)``."""
+    return Mechanism(
+        "Gaussian",
+        epsilon,
+        f"all {width} features of a vertex: private between any two feature vectors of length at most 1",
+        delta,
+        2.0,
+    )
+
+
+def gaussian_in_ball(
+    x: Tensor | SparseMatrix, ids: Tensor, noise: Noise, purpose: str, sigma: float
+) -> Tensor:
+    """x + N(0, sigma^2) for each entry, [N, d] dense in the dtype of x; rows x [N, d] longer than 1 are
+    scaled to length 1 first. ids [N]."""
+
+    def bounded(values: Tensor, _: Tensor) -> Tensor:
+        return clipped(values, 1.0)
+
+    return _with_noise(x, ids, noise, purpose, sigma, bounded)
+
+
+def _with_noise(
+    x: Tensor | SparseMatrix,
+    ids: Tensor,
+    noise: Noise,
+    purpose: str,
+    sigma: float,
+    bounded: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """bounded(values [n, d], ids [n]) and noise, some rows at a time."""
     width = x.shape[1]
     noised = torch.empty(len(ids), width, dtype=x.dtype, device=ids.device)
     for rows in chunks(len(ids), 2 * width):
-        values = dense_rows(x, rows)
-        check_bounds(values, ids[rows], low, high)
+        values = bounded(dense_rows(x, rows), ids[rows])
         noised[rows] = values + sigma * normal(noise.words(purpose, ids[rows], width + width % 2), width)
     return noised
+
+
+def clipped(x: Tensor, clip: float) -> Tensor:
+    """x [..., H] with every vector along the last dimension scaled down to a 2-norm of at most `clip`."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * (clip / norm.clamp(min=clip))
 
 
 def normal(words: Tensor, width: int) -> Tensor:

@@ -22,8 +22,8 @@ from graphfed.audit.fedgat_features import (
 from graphfed.audit.run import audit
 from graphfed.data.datasets import load
 from graphfed.data.graph import Graph
-from graphfed.methods.fedgat import FedGATConfig, Pooled, messages_of
-from graphfed.methods.moment_messages import Neighbourhoods
+from graphfed.methods.fedgat import FedGATConfig, messages_of
+from graphfed.methods.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 

@@ -309,7 +309,8 @@ def test_the_places_of_a_deployment_do_not_release_noised_values_again(method: s
     from graphfed.experiment.deployed import predict_place
     from graphfed.runtime.nvflare.place import Place
 
-    arguments = {"run": "one", "method": method, "module": METHODS[method], "config": {}}
+    config = {**get_method(method).defaults}
+    arguments = {"run": "one", "method": method, "module": METHODS[method], "config": config}
     place = Place("bank_a", tmp_path)
     with pytest.raises(InputError, match=r"has its predictions in runs/one/predictions\.parquet of its kit"):
         predict_place(None, arguments, print, place)  # type: ignore[arg-type]

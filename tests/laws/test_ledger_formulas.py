@@ -108,6 +108,13 @@ def fedgat(world: World) -> dict[str, int]:
     }
 
 
+def fedgat_ldp(world: World) -> dict[str, int]:
+    """As fedgat, and the noised features in the place of the features: as many numbers."""
+    shared = fedgat(world)
+    noised = shared.pop("fedgat/features")
+    return {**shared, "fedgat_ldp/features": noised}
+
+
 def exchange_toy(world: World) -> dict[str, int]:
     """An id for every end of a cut edge; a row of C scalars there, and its gradient back, every round; the
     model down and its gradient up; the number of training vertices up and their total down."""
@@ -293,6 +300,7 @@ FORMULAS = {
     "fedgcn": fedgcn,
     "distgat": distgat,
     "fedgat": fedgat,
+    "fedgat_ldp": fedgat_ldp,
     "exchange_toy": exchange_toy,
     "sapgnn": sapgnn,
     "ppgnn": ppgnn,

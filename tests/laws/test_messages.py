@@ -25,6 +25,7 @@ VARIANTS = {
     "fedadam": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
     "fedgat": [{"layers": 3}, {"later": "exchange"}, {"exchange": "simulated"}, *AVERAGES, *RULES],
+    "fedgat_ldp": [{"layers": 3}, {"later": "exchange"}, *AVERAGES, *RULES],
     "fedgcn": [
         {"hops": 1},
         {"hops": 2, "aggregation": "simulated"},

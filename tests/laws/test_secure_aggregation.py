@@ -56,7 +56,7 @@ SECURE = {"public", "encrypted", "aggregate", "shared"}
 
 
 def test_the_methods_that_average_are_these() -> None:
-    assert AVERAGING == ["fedavg", "fedprox", "fedadam", "fedgcn", "distgat", "fedgat"]
+    assert AVERAGING == ["fedavg", "fedprox", "fedadam", "fedgcn", "distgat", "fedgat", "fedgat_ldp"]
 
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])

@@ -62,7 +62,17 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
 #: Methods whose server does more than average, whose network is another (test_sapgnn.py, test_ppgnn.py and
 #: test_fedgat.py have their limits), or that train on noise (test_released.py has theirs) or on trees
 #: (test_tree_networks.py), so that one client does not make them central training.
-SERVER_OPTIMISES = {"fedadam", "skeleton", "sapgnn", "ppgnn", "lpgnn", "naive_fedgnn", "lumos", "fedgat"}
+SERVER_OPTIMISES = {
+    "fedadam",
+    "skeleton",
+    "sapgnn",
+    "ppgnn",
+    "lpgnn",
+    "naive_fedgnn",
+    "lumos",
+    "fedgat",
+    "fedgat_ldp",
+}
 
 
 @pytest.mark.parametrize(
