@@ -1,6 +1,7 @@
 """What tables and drawings of a reproduction's items have in common."""
 
 import io
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,9 @@ def svg(item: Mapping[str, Any], drawn: "Callable[[Mapping[str, Any]], Figure]")
 
     with mpl.rc_context({"svg.hashsalt": "graphfed", "svg.fonttype": "none"}):
         figure = drawn(item)
-        figure.suptitle(item["title"], fontsize="medium")
+        # About 12 letters an inch.
+        title = textwrap.fill(item["title"], max(20, int(12 * figure.get_figwidth())))
+        figure.suptitle(title, fontsize="medium")
         image = io.BytesIO()
         figure.savefig(image, format="svg", metadata={"Date": None})
     return image.getvalue()

@@ -28,6 +28,8 @@ __all__ = ["draw", "draw_relative", "relative_table_of", "table_of"]
 
 #: Points of percent that an axis of shares spans at least.
 LEAST_SPAN = 5.0
+#: From so many times the smallest x to the largest, the axis is logarithmic.
+LOGARITHMIC = 200
 
 
 # ---- for a screen ------------------------------------------------------------------------------------------
@@ -284,6 +286,9 @@ def _draw_lines(item: Mapping[str, Any]) -> "Figure":
             _widen(axes, LEAST_SPAN if metric in PERCENT else 0)
             axes.set_title(panel, fontsize="medium")
             ticks = sorted({row["x"] for row in here})
+            if ticks[0] > 0 and ticks[-1] >= LOGARITHMIC * ticks[0]:
+                axes.set_xscale("log")
+                axes.minorticks_off()
             if len(ticks) <= 8:
                 axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
             axes.grid(alpha=0.3)

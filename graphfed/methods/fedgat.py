@@ -649,7 +649,7 @@ def watched(fed: Federation, state: State, pooled: Located, config: FedGATConfig
     with features=unit."""
     clients: Clients = state.prepared
     seen = pooled if config.exchange == "clear" or config.features == "unit" else None
-    facts = fed.server.run(first_facts, config.polynomial, str(fed.device))
+    facts = fed.server.run(first_facts, str(fed.device))
     prepared = Watched(clients.prepared, clients.counts, clients.exchange, seen)
     return State({**state.values, "facts": facts}, prepared)
 
@@ -668,10 +668,11 @@ def round(fed: Federation, state: State, config: FedGATConfig, number: int) -> S
             f"scores of the first layer are beyond domain={config.domain:g}, where the polynomial is "
             f"no approximation of attention; set domain={told['outside']}, and with it a higher degree"
         )
-    if "negative" in told:
+    if "error" in told:
+        most = "100 % or more" if told["error"] == 100 else f"up to {told['error']} %"
         fed.tell(
-            f"the polynomial of degree={config.degree} is not positive for all scores, so what it gives is "
-            "no attention; set a higher degree or a smaller domain"
+            f"the polynomial of degree={config.degree} and domain={config.domain:g} is off by {most} for the "
+            "scores that there are; set a higher degree, or a domain nearer to them"
         )
     return State({**after.values, "facts": facts}, clients)
 

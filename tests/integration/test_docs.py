@@ -333,6 +333,28 @@ def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_the_recipe() -
                     assert f"{gain['mean']:.2f}" in text, (item["item"], row["label"], there["to"])
 
 
+def test_the_figures_of_fedgat_are_those_of_the_recorded_runs_and_the_recipe() -> None:
+    import json
+
+    from graphfed.experiment.recipe import read_recipe
+
+    recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgat.json").read_text())
+    text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGAT")[2].partition("## A recipe")[0]
+    recipe = read_recipe("fedgat")
+    assert {item["item"] for item in recorded["items"]} == {*recipe.items} == {*recorded["commits"]}
+    for item in recorded["items"]:
+        rows = recipe.items[item["item"]].rows
+        assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
+            (row.label, row.seeds) for row in rows
+        ]
+        for row, asked in zip(item["rows"], rows, strict=True):
+            ((metric, ours),) = row["ours"].items()
+            spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
+            assert f"{ours['mean']:.2f}{spread}" in text, (item["item"], row["label"])
+            if metric in asked.printed:
+                assert f"| {asked.printed[metric].mean:.1f} |" in text
+
+
 # ---- the site ----------------------------------------------------------------------------------------------
 
 
