@@ -1,6 +1,7 @@
-"""What FedGAT's message before training costs: seconds before training, seconds of a round of 1 and of 3
-local steps from vectors and with evaluation=direct, each beside an epoch of central GAT in the same process;
-and memory, foretold and taken, for vectors, and foretold for matrices with what a run with them is told.
+"""What FedGAT's message before training costs: seconds before training, seconds of a round of gradients
+(directly) and of FedAvg with 1 and 3 local steps from vectors and with evaluation=direct, each beside an
+epoch of central GAT in the same process; and memory, foretold and taken, for vectors, and foretold for
+matrices with what a run with them is told.
 
     Cora  public split, 10 clients, label_dirichlet with beta 10000: nearly uniform, most edges cross
     DBLP  10 % of the vertices for training, 10 % for validation; 2 clients, louvain: few edges cross, for
@@ -39,13 +40,16 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.memory import memory_bytes
 from graphfed.methods import fedgat
 from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.hoods import first_hood
 from graphfed.methods.registry import get_method
 from graphfed.methods.training import as_configured
 from graphfed.runtime.local import stacked
 
 FEDGAT, CENTRAL = fedgat.METHOD, get_method("central")
 #: What central GAT has in common with FedGAT, whose defaults they are.
-SETTINGS = {**FEDGAT.defaults, "dropout": 0.0}
+SETTINGS = {**{k: v for k, v in FEDGAT.defaults.items() if k != "rule"}, "dropout": 0.0}
+#: FedAvg, whose clients take steps; the other rule is FedGAT's own, of gradients.
+AVERAGED = {**SETTINGS, "rule": "fedavg"}
 STEPS = (1, 3)
 GIB = 2**30
 
@@ -82,8 +86,9 @@ class Case:
     """A method, set up on a graph."""
 
     def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
-        self.method = method
         self.config: TrainingConfig = method.config(**{**method.defaults, **SETTINGS, **settings})
+        self.method = method
+        self.steps = STEPS if settings.get("rule") == "fedavg" else (1,)
         self.fed, self.data, self.task = places(inputs, self.config)
         began = time.perf_counter()
         self.state: State = method.setup(self.fed, self.data, self.task, self.config)
@@ -130,8 +135,8 @@ def check_in_float64(world: World, folder: str | None) -> float:
     """After three rounds of three steps, in this process."""
     with float64():
         inputs = world.inputs(folder)
-        vectors = Case(FEDGAT, inputs, evaluation="message")
-        direct = Case(FEDGAT, inputs, evaluation="direct")
+        vectors = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
+        direct = Case(FEDGAT, inputs, **AVERAGED, evaluation="direct")
         for _ in range(3):
             vectors.round(3)
             direct.round(3)
@@ -142,9 +147,9 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
     """GiB of the message in all and of the memory that it takes at the most, by what a run works out."""
     config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
     fed, data, task = places(inputs, config)
-    data = fed.clients.run(fedgat.without_singles, data, config)
+    data = fed.clients.run(fedgat.kept_edges, data, config)
     _, graph = fedgat.upload(fed, data, task)
-    wanted = fedgat.want(fed, graph, fed.clients.run(fedgat.first_hood, data, config.layers))
+    wanted = fedgat.want(fed, graph, fed.clients.run(first_hood, data, config.layers))
     table = fed.table(wanted.route)
     told = fed.control(fedgat.message_bytes, graph, table, task, config, True, name="fedgat/size")
     memory = fedgat.memory_of(told["once"], told["sent"], True)
@@ -175,7 +180,7 @@ def timed(cases: Mapping[str, Case], world: World) -> dict[str, list[list[float]
     times: dict[str, list[list[float]]] = {}
     for turn in range(world.turns + 1):
         for name, case in cases.items():
-            for steps in STEPS if case.method is FEDGAT else (1,):
+            for steps in case.steps:
                 spent = [case.round(steps) for _ in range(world.rounds)]
                 if turn:
                     label = f"{name}, {steps} step{'s' * (steps > 1)}"
@@ -204,9 +209,10 @@ def measure(world: World, folder: str | None) -> dict[str, Any]:
     if free is not None and sizes["matrix"]["memory"] * GIB > free:
         found["matrices_are_told"] = refusal(inputs, "matrix")
     cases = {"central": Case(CENTRAL, pooled(inputs), backbone="gat")}
-    cases["direct"] = Case(FEDGAT, inputs, evaluation="direct")
+    cases["direct, gradients"] = Case(FEDGAT, inputs, evaluation="direct")
+    cases["direct"] = Case(FEDGAT, inputs, **AVERAGED, evaluation="direct")
     try:
-        cases["vectors"] = Case(FEDGAT, inputs, evaluation="message")
+        cases["vectors"] = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
     except InputError as error:
         found["vectors_are_told"] = str(error)
     else:
@@ -235,7 +241,7 @@ def measure_memory(world: World, folder: str | None) -> dict[str, float]:
     inputs = world.inputs(folder)
     places(inputs, FEDGAT.config(**SETTINGS))
     before = peak_gib()
-    vectors = Case(FEDGAT, inputs, evaluation="message")
+    vectors = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
     found = {"data": before, "set up": peak_gib() - before}
     vectors.round(3)
     found["trained"] = peak_gib() - before
