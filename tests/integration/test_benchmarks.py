@@ -220,6 +220,7 @@ def test_fedgats_vectors_are_its_direct_evaluation_before_either_is_timed(tmp_pa
     assert row["float32_logits_differ_by"] <= 1e-5
     assert set(row["round_s"]) == {
         "central, 1 step",
+        "direct, gradients, 1 step",
         *(f"{how}, {steps}" for how in ("direct", "vectors") for steps in ("1 step", "3 steps")),
     }
     for sizes in row["foretold_gib"].values():
