@@ -715,8 +715,8 @@ METHOD = Method(
     paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
     "graph attention networks",
     needs=("backbone gat",),
-    crosses="features and edges to the server, moments of neighbourhoods back, once; weights, every round; "
-    "with later=exchange embeddings of neighbours too",
+    crosses="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
+    "weights), every round; with later=exchange embeddings of neighbours too",
     protection="none: the server reads the graph, and a curious site every neighbour's features; with "
     "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
     "aggregation=secure the server reads the sum of the weights, not each site's",
