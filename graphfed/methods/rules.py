@@ -204,7 +204,7 @@ def round(fed: Federation, state: State, config: RuleConfig, number: int) -> Sta
 #: Beside those of fedavg.
 MESSAGES: Mapping[str, str] = {
     **fedavg.MESSAGES,
-    "update": f"{fedavg.MESSAGES['update']} With rule=admm the site's dual, divided by rho, is added to them.",
+    "update": f"{fedavg.MESSAGES['update']} With rule=admm its dual, divided by rho, is added to them.",
     "gradient": "With rule=fedsgd and aggregation=clear: each site's gradient of its loss, which the server "
     "averages by the number of training vertices. The server reads each site's gradient; from one of few "
     "training vertices, their features and labels can be worked out.",
