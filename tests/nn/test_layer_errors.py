@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, vector_message
-from graphfed.nn.backbones import BACKBONES, Weights, gat_block, gat_init, gat_layers, gat_output
+from graphfed.nn.backbones import BACKBONES, Weights, gat_block, gat_init, gat_layer, gat_output
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.chebyshev import evaluate
 from graphfed.nn.moments import Moments
@@ -133,13 +133,20 @@ def first_layer(world: World, alpha: list[Tensor]) -> Tensor:
     return torch.stack(rows)
 
 
+def later_layers(h: Tensor, weights: Weights, of: Batch) -> Tensor:
+    """GAT's layers after the first."""
+    for layer in range(1, of.layers):
+        h = gat_layer(h, weights, of, None, layer)
+    return h
+
+
 def exact(world: World, score: Score) -> list[Tensor]:
     """The embeddings after each layer, with e itself; later layers are GAT's."""
     summed, weights = first_layer(world, shares(world, score, polynomial=False)), dict(world.weights)
     found = []
     for layers in range(1, LAYERS + 1):
         of = batch(world, layers)
-        out = gat_layers(gat_output(summed, weights, of, 0), weights, of, None, 1)  # type: ignore[arg-type]
+        out = later_layers(gat_output(summed, weights, of, 0), weights, of)  # type: ignore[arg-type]
         found.append(after(layers, out))
     return found
 
@@ -297,9 +304,7 @@ def moved(length: float, longest: float, delta: float, seeds: int = 20) -> tuple
         inside = torch.from_numpy(rng.uniform(-1, 1, (n, 1)))
         h = longest * torch.where(torch.from_numpy(rng.random((n, 1)) < 0.5), inside, signs(n, 1))
         for by in (torch.ones(n, 1), signs(n, 1), signs(n, 1)):
-            off = largest_row(
-                gat_layers(h + delta * by, weights, of, None, 1) - gat_layers(h, weights, of, None, 1)
-            )
+            off = largest_row(later_layers(h + delta * by, weights, of) - later_layers(h, weights, of))
             to_bound, to_delta = max(to_bound, off / of_layer(delta, longest)), max(to_delta, off / delta)
     return to_bound, to_delta
 
