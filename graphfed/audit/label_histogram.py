@@ -14,7 +14,8 @@ the estimated and the true share, both less the share in all clients together. A
 classes of all and nothing of a client gives 0. The baseline deals the same labels over the clients at random,
 1000 times, each client keeping its number of vertices; the p-value is the share of deals that fit the
 estimate as well as the truth does. The interval is a percentile bootstrap over clients. With Adam the size of
-a step does not follow the gradient, so the estimate keeps its signs only."""
+a step does not follow the gradient, so the estimate keeps its signs only. Where clients send the gradient
+itself (rule=fedsgd), it needs no eta and no E."""
 
 import numpy as np
 
@@ -77,7 +78,8 @@ def run(audited: AuditedRun) -> Finding:
     """The estimate from the first round's updates, against the true histograms."""
     transcript, training = audited.transcript, audited.config.training
     assert isinstance(training, TrainingConfig)
-    update = transcript.first("update", "train")
+    gradients = "gradient" in {entry.name for entry in audited.ledger.entries}
+    update = transcript.first("gradient" if gradients else "update", "train")
     sent = transcript.first("model", "train", to_server=False).payload
     name = f"layers.{training.layers - 1}.bias"
     cohort, classes = transcript.cohort, transcript.cohort.num_classes
@@ -89,10 +91,12 @@ def run(audited: AuditedRun) -> Finding:
         return Finding("fewer than two clients have training vertices", "-", "not measured", None)
     if name not in update.payload or name not in sent:
         return Finding(f"the model has no {name}", "-", "not measured", None)
-    bias = update.payload[name].cpu().numpy().astype(np.float64)[shown]
-    estimate = estimate_shares(
-        bias, sent[name].cpu().numpy().astype(np.float64), training.lr, training.local_steps
-    )
+    told = update.payload[name].cpu().numpy().astype(np.float64)[shown]
+    before = sent[name].cpu().numpy().astype(np.float64)
+    if gradients:  # a step of size 1
+        estimate = estimate_shares(before - told, before, 1.0, 1)
+    else:
+        estimate = estimate_shares(told, before, training.lr, training.local_steps)
     truth = histogram[shown] / histogram[shown].sum(axis=1, keepdims=True)
     place = np.cumsum(shown) - 1
     client, label = cohort.client[rows].cpu().numpy(), cohort.y[rows].cpu().numpy()
@@ -133,7 +137,8 @@ def run(audited: AuditedRun) -> Finding:
 CHECK = Check(
     name="label_histogram",
     tests="the classes of each client's training vertices",
-    attacker="the server: the weights it sends and each client's in the first round",
+    attacker="the server: the weights it sends and each client's, or its gradient, in the first round",
     run=run,
     transfers=("update", "training_counts"),
+    instead=("gradient", "training_counts"),
 )

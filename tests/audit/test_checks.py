@@ -129,10 +129,14 @@ def test_without_a_signal_the_p_value_is_below_one_twentieth_in_about_one_case_o
     assert low <= 13
 
 
-def test_updates_of_clients_with_skewed_classes_leak_them(tmp_path: Path):
-    graphfed.run(
-        "fedprox", clients=6, rounds=1, threads=1, out=tmp_path / "run", settings={"partition.beta": 0.5}
-    )
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("fedprox", {}), ("distgat", {"rule": "fedsgd", "local_steps": 1}), ("distgat", {"rule": "admm"})],
+    ids=["weights", "gradients", "weights and duals"],
+)
+def test_updates_of_clients_with_skewed_classes_leak_them(method, settings, tmp_path: Path):
+    settings = {"partition.beta": 0.5, "optimizer": "sgd", "dropout": 0.0, **settings}
+    graphfed.run(method, clients=6, rounds=1, threads=1, out=tmp_path / "run", settings=settings)
     findings = audit(tmp_path / "run").findings
     told = findings["label_histogram"]
     assert told.leaks
