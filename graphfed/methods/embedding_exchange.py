@@ -12,6 +12,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.hoods import as_rows, column, far_ids
+from graphfed.methods.released import by_vertex
 from graphfed.methods.training import Prepared
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
@@ -54,11 +55,6 @@ def asked_for(vertices: RouteTable, far: RouteTable) -> Tensor:
     return torch.isin(vertices.ids, far.ids)
 
 
-def by_id(rows: Tensor, table: RouteTable) -> Tensor:
-    """The rows of a route on which each id is once, in the order of the ids."""
-    return rows[torch.argsort(table.index)]
-
-
 @dataclass(frozen=True)
 class Border:
     """Whose embeddings cross: the route up, of the vertices that are asked for elsewhere, the route down, and
@@ -90,7 +86,7 @@ def exchange(
     for _ in range(config.layers - 1):
         rows = fed.clients.run(embeddings, border.batches, received, config, *given)
         rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
-        rows = fed.server.run(by_id, rows, fed.table(border.up))
+        rows = fed.server.run(by_vertex, rows, fed.table(border.up))
         given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
     with_these: Located = fed.clients.run(with_given, prepared, *given)
     return with_these

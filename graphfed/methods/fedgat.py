@@ -52,7 +52,6 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ideal, Located
-from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable
 from graphfed.memory import memory_bytes
@@ -72,7 +71,7 @@ from graphfed.methods.hoods import (
     without_messages_of_others,
 )
 from graphfed.methods.moment_messages import Neighbourhoods, Pooled, matrix_message, numbers, vector_message
-from graphfed.methods.released import vertex_route
+from graphfed.methods.released import by_vertex, vertex_route
 from graphfed.methods.rules import RuleConfig
 from graphfed.methods.score_range import first_facts, news_of, score_facts
 from graphfed.methods.training import Prepared, prepare
@@ -324,12 +323,6 @@ def prepare_direct(cohort: Cohort, direct: Direct, config: FedGATConfig) -> Prep
 def featureless(vertices: RouteTable) -> Tensor:
     """A row without numbers for every vertex."""
     return torch.zeros(len(vertices.index), 0, device=vertices.ids.device)
-
-
-def by_vertex(x: Rows, vertices: RouteTable) -> Rows:
-    """Rows as they came, in the order of the vertices' ids."""
-    rows: Rows = pay.take_rows(x, torch.argsort(vertices.index))
-    return rows
 
 
 def pool(x: Rows, vertices: RouteTable, neighbours: Tensor, ends: RouteTable) -> Pooled:

@@ -18,6 +18,7 @@ from torch import Tensor
 from graphfed.data.graph import Graph
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
+from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task, TrainingConfig
@@ -150,9 +151,9 @@ def check_once(table: RouteTable) -> None:
         )
 
 
-def by_vertex(rows: Tensor, table: RouteTable) -> Tensor:
-    """Rows [U, ...] as they arrive, in the order of the vertices' ids."""
-    return torch.empty_like(rows).index_copy_(0, table.index, rows)
+def by_vertex(rows: Any, table: RouteTable) -> Any:
+    """Rows [U, ...] as they arrive on a route that has each id once, in the order of the ids."""
+    return pay.take_rows(rows, torch.argsort(table.index))
 
 
 def check_training(training: Tensor) -> Tensor:

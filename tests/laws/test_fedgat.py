@@ -111,11 +111,15 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
     assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all sites")
 
 
+@pytest.mark.parametrize("most", [None, 2])
 @pytest.mark.parametrize("layers", [2, 3])
-def test_how_vertices_are_dealt_changes_nothing_where_every_neighbour_counts(layers: int) -> None:
-    """One step of gradient descent a round, and no neighbour that is done without: the same logits with one
-    client, three and ten."""
+def test_how_vertices_are_dealt_changes_nothing_where_every_neighbour_counts(
+    layers: int, most: int | None
+) -> None:
+    """One step of gradient descent a round, and no neighbour that is done without, or those of a cap: the
+    same logits with one client, three and ten."""
     settings = {**ONE_STEP, "drop_single": False, "evaluation": "direct", "layers": layers}
+    settings |= {"most_neighbours": most}
     found = []
     for clients in (1, 3, 10):
         world = small_world(clients=clients)

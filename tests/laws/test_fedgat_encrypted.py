@@ -2,7 +2,6 @@
 and a server that reads no feature. And the cap on neighbours, with which it stays small."""
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 from worlds import (
     PLACEMENTS,
     Gateways,
+    Watched,
     World,
     by_vertex,
     cohorts_of,
@@ -209,19 +209,6 @@ def test_an_empty_client_and_vertices_without_neighbours_go_through(monkeypatch:
 
 
 # ---- what crosses
-
-
-class Watched(Federation):
-    """Keeps what is delivered, by name: (ends, payload)."""
-
-    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
-        super().__init__(hosts)
-        self.seen: list[tuple[str, tuple[int, int], Any]] = []
-
-    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
-        got = super()._deliver(messages, pairs, key)
-        self.seen += [(key.split("/", 2)[2], pair, message.payload) for pair, message in got.items()]
-        return got
 
 
 def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,15 +434,3 @@ def test_with_a_cap_message_and_direct_evaluation_are_one(layers: int) -> None:
     )
     assert torch.allclose(message, direct, rtol=0, atol=1e-8)
     assert float((message - every).abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("layers", [2, 3])
-def test_with_a_cap_how_vertices_are_dealt_changes_nothing(layers: int) -> None:
-    settings = {"optimizer": "sgd", "local_steps": 1, "lr": 0.05, "layers": layers}
-    settings |= {"drop_single": False, "evaluation": "direct", "most_neighbours": 2}
-    found = []
-    for clients in (1, 3, 10):
-        world = small_world(clients=clients)
-        found.append(by_vertex(run_local("fedgat", world, **settings)[0], world))
-    assert torch.allclose(found[1], found[0], rtol=0, atol=1e-9)
-    assert torch.allclose(found[2], found[0], rtol=0, atol=1e-9)

@@ -1,6 +1,6 @@
 """FedGCN's exchange under encryption: the same sums, whoever computes where, and a server that reads none."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from worlds import (
     Gateways,
+    Watched,
     World,
     config_of,
     last_round_stands,
@@ -59,19 +60,6 @@ def wide_world(features: int, clients: int = 3) -> World:
     graph = make_graph("wide", x, old.y, old.edges, num_classes=old.num_classes)
     site = world.partition.held_site[np.argsort(world.partition.held_id)]
     return World(graph, world.split, from_assignment(graph, site, num_sites=clients))
-
-
-class Watched(Federation):
-    """Keeps what is delivered, by name: (ends, payload)."""
-
-    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
-        super().__init__(hosts)
-        self.seen: list[tuple[str, tuple[int, int], Any]] = []
-
-    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
-        got = super()._deliver(messages, pairs, key)
-        self.seen += [(key.split("/", 2)[2], pair, message.payload) for pair, message in got.items()]
-        return got
 
 
 def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[list[Tensor], list[Tensor]]:

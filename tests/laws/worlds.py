@@ -1,6 +1,6 @@
 """Small federations for the laws: a graph dealt over clients, and a run in any placement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,19 @@ def here(method: Method) -> dict[str, Any]:
     """Of `HERE` what a method has."""
     known = {field.name for field in fields(method.config)}
     return {name: value for name, value in HERE.items() if name in known}
+
+
+class Watched(Federation):
+    """Keeps what is delivered, by name: (ends, payload)."""
+
+    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
+        super().__init__(hosts)
+        self.seen: list[tuple[str, tuple[int, int], Any]] = []
+
+    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
+        got = super()._deliver(messages, pairs, key)
+        self.seen += [(key.split("/", 2)[2], pair, message.payload) for pair, message in got.items()]
+        return got
 
 
 def config_of(method: Method, **settings: Any) -> TrainingConfig:
