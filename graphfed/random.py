@@ -25,6 +25,7 @@ __all__ = [
     "lane_probability",
     "permutation",
     "uniform",
+    "uniform_entries",
     "uniform_weights",
     "words32",
 ]
@@ -83,6 +84,12 @@ def bernoulli_entries(key: int, words: Tensor, p: float) -> Tensor:
     """True with probability `p` for each entry of a sparse matrix, [E] bool. `words`: from `entry_words`."""
     # A signed 64-bit word below p * 2^64 - 2^63; a float has 53 bits, so one part in 9e15 from p.
     return _mix(words ^ _signed(key)) < min(int(p * 2.0**64), _MASK) - (1 << 63)
+
+
+def uniform_entries(key: int, words: Tensor) -> Tensor:
+    """A uniform draw in [0, 1) of 53 bits for each entry of a sparse matrix, [E] float64. `words`: from
+    `entry_words`."""
+    return _shifted(_mix(words ^ _signed(key)), 11).double() * 2.0**-53
 
 
 def _lane_threshold(p: float) -> int:

@@ -49,6 +49,8 @@ SETTINGS = (
     "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
     "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty", "degree", "domain", "psi", "score",
     "zeroth", "attention", "form", "evaluation", "drop_single", "most_neighbours", "later", "rule", "rho",
+    "policy", "policy_file", "probability", "fan_out", "inner_fan_out", "layer_size", "estimator", "share",
+    "refresh", "first_degrees", "speed", "bandwidth", "spread",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
     "partition.variance", "partition_seed", "split_seed", "data.num_nodes",

@@ -219,10 +219,7 @@ def train(
                     break
                 number = run.number
                 run, val = _round(fed, method, data, task, config, run, evaluation, prepared)
-                seconds = time.perf_counter() - ready
-                run.history.append(
-                    {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
-                )
+                run.history.append(_line(fed, method, run.state, number, val, time.perf_counter() - ready))
                 tell("train", number, val)
     trained = time.perf_counter()
     if decision["diverged"] and not decision["best_round"]:
@@ -261,9 +258,24 @@ def train(
 def _told(fed: Federation, method: Method, best: State, test: Located) -> dict[str, Any]:
     """What a result says beyond metrics, where the server is in this process."""
     told = {key: value for scored in fed.local_parts(test) for key, value in scored.told.items()}
-    if method.facts:
-        told |= {k: t.item() for part in fed.local_parts(best.values[method.facts]) for k, t in part.items()}
-    return told
+    return {**told, **_facts(fed, method, best)}
+
+
+def _line(
+    fed: Federation, method: Method, state: State, number: int, val: Metrics | None, seconds: float
+) -> dict[str, Any]:
+    """A round, as metrics.jsonl has it."""
+    line = {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
+    facts = _facts(fed, method, state)
+    return {**line, "facts": facts} if facts else line
+
+
+def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
+    """What the method says of itself (`Method.facts`), where the server is in this process."""
+    if not method.facts:
+        return {}
+    parts = fed.local_parts(state.values[method.facts])
+    return {k: t.item() for part in parts for k, t in part.items()}
 
 
 def restored(

@@ -28,6 +28,8 @@ from graphfed.federation.route import (
     check_wants,
     everyone,
     find_rows,
+    in_order,
+    link_codes,
     make_table,
     row_counts,
     sums_of_parts,
@@ -224,6 +226,13 @@ class Federation(OfTheProgram):
         )
         return Located(CLIENTS, "client ids", parts)
 
+    def traffic(self) -> Located:
+        """At the clients: the bytes that have left and reached each of a cohort's clients in set-up and
+        training so far, [K_h] int64."""
+        counted = self.ledger.bytes_of_clients()
+        parts = tuple(torch.from_numpy(counted[list(self.hosts[h])]).to(self.device) for h in self.here)
+        return Located(CLIENTS, "traffic", parts)
+
     def keep_absent(self, new: Located, old: Located) -> Located:
         """`new` where a host has a client that takes part, `old` where it has none: state that absent clients
         keep."""
@@ -410,31 +419,78 @@ class Federation(OfTheProgram):
         pairs = [(b, a) for a in hosts for b in hosts if a in mine or b in mine]
         got = self._deliver(asks, pairs, self._next_key(name))
         send: dict[Pair, Tensor] = {}
-        senders, receivers = [], []
+        links: dict[Pair, Tensor] = {}
         for a, held in mine.items():
             for b in hosts:
                 site, ids, asker = got[b, a].payload
                 rows = find_rows(held, self.hosts[a], site, ids, name)
                 if len(rows):
                     send[a, b] = rows
-                    senders.append(site)
-                    receivers.append(asker)
+                    links[a, b] = link_codes(site, asker, self.num_clients)
         for b, want in mine.items():
-            elsewhere = torch.cat(
-                [p for (a, to), p in place.items() if to == b and a not in mine] or [want.ids[:0]]
-            )
-            senders.append(want.site[elsewhere])
-            receivers.append(want.client[elsewhere] + self.hosts[b][0])
-        links = (
-            traffic(torch.cat(senders), torch.cat(receivers), self.num_clients)
-            if mine
-            else np.zeros((0, 3), int)
-        )
-        order = {b: _order([place[a, b] for a in hosts]) for b in mine}
-        with_rows = [p for p in ((a, b) for b, a in pairs) if p in send or len(place.get(p, ()))]
-        route = PeerRoute(name, tuple(with_rows), send, order, Flow.peer(links, self.held))
-        if mine:
-            self.ledger.charge(Charge(name, "ids", "int64", [], protection, route.flow.back, 8))
+            for a in hosts:
+                rows = place[a, b]
+                if a not in mine and len(rows):
+                    receiver = want.client[rows] + self.hosts[b][0]
+                    links[a, b] = link_codes(want.site[rows], receiver, self.num_clients)
+        return self._peer_route([(a, b) for b, a in pairs], send, place, links, name, protection)
+
+    def narrowed(
+        self, route: PeerRoute, wanted: Located, *, name: str, protection: str = "clear"
+    ) -> tuple[PeerRoute, Located]:
+        """The part of a route that clients want now: `wanted` [M_h] bool at the clients says which of their
+        wants. What travels on it is, at each host, a row for every row that it is asked for: the second
+        result, at the clients, [A_h] int64, says which of the rows that it holds these are.
+
+        Every client sends the ids it wants to their owners again: 8 bytes each."""
+        self._expect(wanted, CLIENTS, name)
+        self._all_present(name)
+        chosen: dict[Pair, Tensor] = {}
+        for b, mask in zip(self.here, wanted.parts, strict=True):
+            for p in route.pairs:
+                if p[1] == b:
+                    chosen[p] = mask[route.place[p]].nonzero()[:, 0]
+        asks = {(b, a): Message(numbers) for (a, b), numbers in chosen.items()}
+        pairs = [(b, a) for a, b in route.pairs]
+        got = self._deliver(asks, pairs, self._next_key(name))
+        send: dict[Pair, Tensor] = {}
+        place = {p: route.place[p][numbers] for p, numbers in chosen.items()}
+        links = {p: route.links[p][numbers] for p, numbers in chosen.items()}
+        asked = []
+        for a in self.here:
+            rows = [torch.zeros(0, dtype=torch.int64, device=self.device)]
+            so_far = 0
+            for p in route.pairs:
+                if p[0] != a:
+                    continue
+                numbers = _some_of(got[p[1], a].payload, len(route.send[p]), name)
+                rows.append(route.send[p][numbers])
+                links[p] = route.links[p][numbers]
+                send[p] = torch.arange(so_far, so_far + len(numbers), device=self.device)
+                so_far += len(numbers)
+            asked.append(torch.cat(rows))
+        part = self._peer_route(route.pairs, send, place, links, name, protection)
+        return part, Located(CLIENTS, f"rows asked for, {name}", tuple(asked), self.roster)
+
+    def _peer_route(
+        self,
+        pairs: Sequence[Pair],
+        send: dict[Pair, Tensor],
+        place: dict[Pair, Tensor],
+        links: dict[Pair, Tensor],
+        name: str,
+        protection: str,
+    ) -> PeerRoute:
+        """A route between clients of which both ends know the rows, charged for its ids; pairs: of hosts, of
+        which one is here."""
+        with_rows = tuple(p for p in pairs if len(links.get(p, ())))
+        order = {b: in_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in self.here}
+        every = torch.cat([links[p] for p in with_rows] or [_NO_ROWS])
+        flow = Flow.peer(traffic(every, self.num_clients), self.held)
+        send, place = ({p: x for p, x in of.items() if p in with_rows} for of in (send, place))
+        route = PeerRoute(name, with_rows, send, order, flow, place, links)
+        if self.here:
+            self.ledger.charge(Charge(name, "ids", "int64", [], protection, flow.back, 8))
         return route
 
     def everyone(self) -> PeerRoute:
@@ -1089,11 +1145,18 @@ def _groups(route: Route) -> tuple[Tensor, int]:
     return route.table.index, len(route.table.ids)
 
 
-def _order(places: Sequence[Tensor]) -> Tensor | None:
-    """How to put rows that arrive sender after sender where they are wanted; None: they arrive in order."""
-    place = torch.cat(list(places))
-    order = torch.argsort(place)
-    return None if bool((order == torch.arange(len(order), device=order.device)).all()) else order
+_NO_ROWS = torch.zeros(0, dtype=torch.int64)
+
+
+def _some_of(numbers: Any, size: int, name: str) -> Tensor:
+    """Row numbers that another host sent: some of 0..size - 1, each once. WireError for anything else."""
+    whole = isinstance(numbers, Tensor) and numbers.dtype == torch.int64 and numbers.dim() == 1
+    if whole and len(numbers):
+        whole = int(numbers[0]) >= 0 and int(numbers[-1]) < size and bool((numbers.diff() > 0).all())
+    if not whole:
+        raise WireError(f"route {name!r}: what another client asks for is no part of what it may ask for")
+    assert isinstance(numbers, Tensor)
+    return numbers
 
 
 def _pair_of_tensors(payload: Any, name: str) -> tuple[Tensor, Tensor]:

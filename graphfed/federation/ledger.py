@@ -272,6 +272,15 @@ class Ledger:
         """Bytes of setup and training so far."""
         return sum(e.bytes for e in self._entries.values() if e.phase in COUNTED_PHASES)
 
+    def bytes_of_clients(self) -> np.ndarray:
+        """Bytes that left and reached each client in setup and training so far, together, [K] int64."""
+        every = np.zeros(self.num_clients, dtype=np.int64)
+        for e in self._entries.values():
+            if e.phase in COUNTED_PHASES:
+                every += e.sent
+                every += e.received
+        return every
+
     def bytes_of(self, name: str, phase: str | None = None) -> int:
         """Total bytes of the transfers called `name`."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))

@@ -2,7 +2,7 @@
 decision 2)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -75,13 +75,17 @@ class PeerRoute:
     """Rows between clients, for every pair (sending host a, receiving host b) with rows of which one is here.
 
     send[a, b] [m_ab]: rows of a's cohort that b wants (a is here); order[b] [M_b]: of the rows that reach b,
-    sender after sender, the one that answers each want (b is here; None: as they come)."""
+    sender after sender, the one that answers each want (b is here; None: as they come). So that some of the
+    wants can be asked for again (`Federation.narrowed`): place[a, b] [m_ab], which of b's wants the rows
+    answer (b is here), and links[a, b] [m_ab], the clients of each row, as sender * K + receiver."""
 
     name: str
     pairs: tuple[Pair, ...]
     send: dict[Pair, Tensor]
     order: dict[int, Tensor | None]
     flow: Flow
+    place: dict[Pair, Tensor] = field(default_factory=dict)
+    links: dict[Pair, Tensor] = field(default_factory=dict)
 
 
 def everyone(hosts: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> PeerRoute:
@@ -219,8 +223,28 @@ def sums_of_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
     return sums
 
 
-def traffic(sender: Tensor, receiver: Tensor, num_clients: int) -> np.ndarray:
-    """The pairs of clients with traffic, from each row's sender and receiver [m]: [P, 3] (sender, receiver,
-    rows)."""
-    codes, rows = torch.unique(sender * num_clients + receiver, return_counts=True)
+def in_order(places: Sequence[Tensor]) -> Tensor | None:
+    """How to put rows that arrive sender after sender where they are wanted; None: they arrive in order.
+
+    places: of each sender's rows, which want they answer; any different numbers that ascend with the
+    wants."""
+    place = torch.cat(list(places))
+    ascending = len(place) < 2 or bool((place[1:] > place[:-1]).all())
+    return None if ascending else torch.argsort(place)
+
+
+def link_codes(sender: Tensor, receiver: Tensor, num_clients: int) -> Tensor:
+    """The clients of each row as one number."""
+    return sender * num_clients + receiver
+
+
+def traffic(links: Tensor, num_clients: int) -> np.ndarray:
+    """The pairs of clients with traffic, from the links of each row [m] (`PeerRoute.links`): [P, 3] (sender,
+    receiver, rows)."""
+    if num_clients**2 <= max(len(links), 1000):
+        rows = torch.bincount(links, minlength=num_clients**2)
+        codes = rows.nonzero()[:, 0]
+        rows = rows[codes]
+    else:
+        codes, rows = torch.unique(links, return_counts=True)
     return torch.stack([codes // num_clients, codes % num_clients, rows], dim=1).cpu().numpy()

@@ -21,6 +21,7 @@ METHODS: dict[str, str] = {
     "distgat": "graphfed.methods.distgat",
     "fedgat": "graphfed.methods.fedgat",
     "fedgat_ldp": "graphfed.methods.fedgat_ldp",
+    "fedgraph": "graphfed.methods.fedgraph",
     "sapgnn": "graphfed.methods.sapgnn",
     "ppgnn": "graphfed.methods.ppgnn",
     "lumos": "graphfed.methods.lumos",

@@ -30,6 +30,7 @@ __all__ = [
     "as_configured",
     "choose_clients",
     "descend",
+    "fresh_state",
     "gradient_from_shared",
     "initial_weights",
     "own_view",
@@ -37,6 +38,7 @@ __all__ = [
     "predict_personal",
     "predict_shared",
     "prepare",
+    "stepped",
     "train_from_shared",
     "train_personal",
     "train_pulled",
@@ -172,7 +174,7 @@ def train_from_shared(
     (FedProx)."""
     batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config)
-    before = optimizer or _fresh_state(weights, config)
+    before = optimizer or fresh_state(weights, config)
     pull = Pull(proximal, weights) if proximal else None
     trained, after = descend(batch, weights, before, config, number, partial(_class_loss, batch), pull)
     if config.client_state == "reset":
@@ -224,7 +226,7 @@ def train_personal(
     return descend(prepared.train, weights, optimizer, config, number, partial(_class_loss, prepared.train))
 
 
-def _fresh_state(weights: Weights, config: TrainingConfig) -> AdamState:
+def fresh_state(weights: Weights, config: CommonConfig) -> AdamState:
     return adam_init(values_of(weights)) if config.optimizer == "adam" else {}
 
 
@@ -244,18 +246,31 @@ def descend(
 ) -> tuple[Weights, AdamState]:
     """`local_steps` full-batch steps of round `number` on loss_of(outputs [N_L, width], step), and on what
     `pull` adds to it. optimizer: its state, {} for a fresh one."""
-    state = optimizer or _fresh_state(weights, config)
+    state = optimizer or fresh_state(weights, config)
     for step in range(config.local_steps):
         values = values_of(weights)
         gradients = _gradients(batch, weights, config, number, step, loss_of)
         if pull is not None:
             gradients = _pulled(gradients, values, pull)
-        if config.optimizer == "sgd":
-            values = sgd(values, gradients, config.lr, config.weight_decay)
-        else:
-            values, state = adam(values, gradients, state, config.lr, config.weight_decay)
+        values, state = _step(values, gradients, state, config)
         weights = _refill(weights, values)
     return weights, state
+
+
+def stepped(
+    weights: Weights, gradients: Weights, optimizer: AdamState, config: CommonConfig
+) -> tuple[Weights, AdamState]:
+    """One step of every client's optimiser on weights and gradients that are stored alike."""
+    values, after = _step(values_of(weights), values_of(gradients), optimizer, config)
+    return _refill(weights, values), after
+
+
+def _step(
+    values: dict[str, Tensor], gradients: dict[str, Tensor], state: AdamState, config: CommonConfig
+) -> tuple[dict[str, Tensor], AdamState]:
+    if config.optimizer == "sgd":
+        return sgd(values, gradients, config.lr, config.weight_decay), state
+    return adam(values, gradients, state, config.lr, config.weight_decay)
 
 
 def _pulled(gradients: dict[str, Tensor], values: dict[str, Tensor], pull: Pull) -> dict[str, Tensor]:

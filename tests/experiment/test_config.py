@@ -219,7 +219,11 @@ def test_the_recipe_lists_exactly_what_differs_from_the_default_recipe() -> None
 
 
 #: What a changed setting can only be used with.
-BESIDE = {"rescale": {"decode": "unbiased"}, "feature_mean": {"feature_low": -1.0}}
+BESIDE = {
+    "rescale": {"decode": "unbiased"},
+    "feature_mean": {"feature_low": -1.0},
+    "policy_file": {"policy": "bandit"},
+}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -235,6 +239,8 @@ def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(metho
             other = next(name for name in setting.choices if name != default[key])
         elif isinstance(default[key], bool):
             other = not default[key]
+        elif setting.kind == "text":
+            other = "some.file"
         else:
             # None stands for no limit.
             other = 3 if default[key] is None else default[key] - 1 or 2

@@ -5,14 +5,17 @@ from typing import Any
 
 import link_worlds
 import numpy as np
+import plain_fedgraph
 import pytest
 import torch
 from methods_under_law import METHODS
-from worlds import World, make_world, run_local
+from worlds import World, config_of, make_world, run_local
 
 from graphfed.data.partition import partition
 from graphfed.federation import Federation
 from graphfed.methods.orientation import Cover, by_passing_on, workloads
+from graphfed.methods.registry import get_method
+from graphfed.methods.training import initial_weights
 from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
 from graphfed.secure.keyed_ids import keyed_names, simulated_key
 from graphfed.secure.ot import bytes_of_set_up
@@ -286,6 +289,26 @@ def lumos(world: World, *, predictor: int = H * C + C) -> dict[str, int]:
     }
 
 
+def fedgraph(world: World) -> dict[str, int]:
+    """Once the ids of all neighbours elsewhere, each once for every client that has it; every round the model
+    both ways, 1 + L numbers of the decision and a time; the ids in the samples and, of each, C numbers:
+    counted by plain loops that draw the same."""
+    closure, k, scalar = closures(world), world.clients, 8
+    wants = sum(len(c) for c in closure) - world.graph.num_nodes
+    config = config_of(get_method("fedgraph"))
+    decision = dict.fromkeys(range(k), [float(config.batch)] + [config.probability] * config.layers)
+    first = initial_weights(world.task, config, "cpu")
+    _, crossed = plain_fedgraph.train(world, config, decision, first, ROUNDS)
+    return {
+        **averaging(world),
+        "fedgraph/neighbours": wants * 8,
+        "fedgraph/policy": ROUNDS * k * 3 * 8,
+        "fedgraph/wanted": crossed["ids"] * 8,
+        "fedgraph/embeddings": crossed["numbers"] * scalar,
+        "fedgraph/seconds": ROUNDS * k * 8,
+    }
+
+
 def nothing(world: World) -> dict[str, int]:
     return {}
 
@@ -302,6 +325,7 @@ FORMULAS = {
     "fedgat": fedgat,
     "fedgat_ldp": fedgat_ldp,
     "exchange_toy": exchange_toy,
+    "fedgraph": fedgraph,
     "sapgnn": sapgnn,
     "ppgnn": ppgnn,
     "lpgnn": lpgnn,

@@ -33,6 +33,7 @@ VARIANTS = {
         {"hops": 2, "exchange": "simulated"},
         *RULES,
     ],
+    "fedgraph": [{"share": "all"}, *AVERAGES],
     "sapgnn": [
         {"vertex_ids": "keyed", "pooling": "secure"},
         {"aggregation": "clear", "batch_size": 5},

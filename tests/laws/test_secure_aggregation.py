@@ -28,6 +28,8 @@ from graphfed.runtime.interrupts import Wish
 
 #: Every shipped method that averages at the server, taken from its settings.
 AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]
+#: Those of them that go on without some of the clients.
+WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 #: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
 #: (test_forecasting_methods.py).
 OTHERS = [
@@ -56,7 +58,16 @@ SECURE = {"public", "encrypted", "aggregate", "shared"}
 
 
 def test_the_methods_that_average_are_these() -> None:
-    assert AVERAGING == ["fedavg", "fedprox", "fedadam", "fedgcn", "distgat", "fedgat", "fedgat_ldp"]
+    assert AVERAGING == [
+        "fedavg",
+        "fedprox",
+        "fedadam",
+        "fedgcn",
+        "distgat",
+        "fedgat",
+        "fedgat_ldp",
+        "fedgraph",
+    ]
 
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
@@ -109,7 +120,7 @@ def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.7], ids=["3 of 6", "4 of 6"])
-@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("name", WITH_FEWER)
 def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float) -> None:
     world = make_world(4, clients=6)
     options = {**SETTINGS, "fraction": fraction}
@@ -169,8 +180,10 @@ def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> 
 
 
 @pytest.mark.parametrize("aggregation", ["secure", "simulated"])
-@pytest.mark.parametrize(("clients", "fraction"), [(2, 1.0), (5, 0.4)])
-@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize(
+    ("name", "clients", "fraction"),
+    [*((name, 2, 1.0) for name in AVERAGING), *((name, 5, 0.4) for name in WITH_FEWER)],
+)
 def test_a_round_of_two_sites_is_refused_before_anything_crosses(
     name: str, clients: int, fraction: float, aggregation: str
 ) -> None:
