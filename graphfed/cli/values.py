@@ -51,7 +51,7 @@ SETTINGS = (
     "zeroth", "attention", "form", "evaluation", "drop_single", "most_neighbours", "later", "rule", "rho",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
-    "partition.variance", "partition_seed", "split_seed",
+    "partition.variance", "partition.classes", "partition.copies", "partition_seed", "split_seed",
     "data.num_nodes", "data.communities", "data.features", "data.average_degree", "data.homophily",
     "data.dense", "data.sensors", "data.weeks", "data.seed",
 )  # fmt: skip
