@@ -53,8 +53,9 @@ SETTINGS = (
     "refresh", "first_degrees", "speed", "bandwidth", "spread",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.vertices", "partition.labels", "partition.overlap", "partition.mean",
-    "partition.variance", "partition_seed", "split_seed", "data.num_nodes",
-    "data.sensors", "data.weeks",
+    "partition.variance", "partition.classes", "partition.copies", "partition_seed", "split_seed",
+    "data.num_nodes", "data.communities", "data.features", "data.average_degree", "data.homophily",
+    "data.dense", "data.sensors", "data.weeks", "data.seed",
 )  # fmt: skip
 
 

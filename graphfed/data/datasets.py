@@ -125,7 +125,7 @@ DATASETS: dict[str, DatasetSpec] = {
         citation="Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998 (CC BY 4.0)",
     ),
     "social": DatasetSpec(
-        title="generated social network: communities, heavy-tailed degrees, binary features, any size",
+        title="generated social network of any size: communities, heavy tails, binary or dense features",
         task="classification",
         load=make_social,
         default_split="per_class",

@@ -29,6 +29,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
     missing: what methods do without: vertices without label, in no part of the split, or with nothing but
     zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
+    site_sizes: vertices that the smallest and the largest site hold, and the one divided by the other.
     shared: vertices and edges that several sites have (copies that count as different vertices, too).
     cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
     that one site lacks may lie inside another.
@@ -115,8 +116,13 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
 def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An overview's numbers of the sites together, in words and for people."""
     cut, skew = told["cut_edges"], told["label_skew"]
-    shared = told.get("shared") or {"vertices": 0}  # overviews that earlier versions wrote have none
+    # Overviews that earlier versions wrote have neither.
+    shared, sizes = told.get("shared") or {"vertices": 0}, told.get("site_sizes") or {"ratio": None}
     facts = [("sites", f"{told['num_sites']:,}")]
+    if sizes["ratio"] is not None and told["num_sites"] > 1:
+        facts.append(
+            ("smallest / largest site", "{ratio:.2f} ({smallest:,} / {largest:,} vertices)".format(**sizes))
+        )
     if shared["vertices"]:
         facts.append(("at several sites", f"{shared['vertices']:,} vertices, {shared['edges']:,} edges"))
     return [
@@ -239,9 +245,16 @@ def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs 
     inside, shared = _edges_inside(graph, p)
     cut = graph.num_edges - inside
     holders = np.bincount(p.held_vertex, minlength=graph.num_nodes)
+    size = columns["vertices"]
+    smallest, largest = int(size.min(initial=size.max(initial=0))), int(size.max(initial=0))
     return {
         "num_sites": k,
         "sites": rows,
+        "site_sizes": {
+            "smallest": smallest,
+            "largest": largest,
+            "ratio": smallest / largest if largest else None,
+        },
         "shared": {"vertices": int((holders > 1).sum()), "edges": shared},
         "cut_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
         "label_skew": skew,

@@ -69,8 +69,8 @@ PARTITIONS: dict[str, PartitionSpec] = {
     "metis": PartitionSpec(metis, {}, "few edges between sites of equal size, by METIS (extra: metis)"),
     "overlapping": PartitionSpec(
         overlapping,
-        {"mean": 0.8, "variance": 0.1},
-        "every site copies a random fraction of the vertices; copies count as different vertices",
+        {"mean": 0.8, "variance": 0.1, "classes": 0, "copies": "many"},
+        "every site takes a random fraction of the vertices; copies count as different vertices",
     ),
     "ego": PartitionSpec(ego, {}, "one site for each vertex", clients_of=lambda graph: graph.num_nodes),
     "column": PartitionSpec(

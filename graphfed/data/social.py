@@ -1,10 +1,11 @@
-"""`social`: a generated social network with communities, heavy-tailed degrees and binary features.
+"""`social`: a generated social network with communities, heavy-tailed degrees and features.
 
 Edges follow a degree-corrected block model (Karrer and Newman, 2011): vertex i has a weight w_i with a
 power-law tail (exponent 2.5); an edge has one end drawn by weight, and the other drawn by weight from the
 same community with probability `homophily`, from everywhere otherwise. Each community favours some features,
-each vertex has a few of them. The community is the class to predict. Work and memory grow with vertices +
-edges.
+each vertex has a few of them; or, dense, every vertex has all features, its community's direction plus noise.
+The community is the class to predict. Work and memory grow with vertices + edges, and dense with vertices x
+features.
 """
 
 import numpy as np
@@ -18,12 +19,14 @@ __all__ = ["make_social"]
 
 TAIL = 2.5  # exponent of the degree distribution
 FEATURES_PER_VERTEX = 8  # on average, before repetitions
+DIRECTION = 2.0  # the length of a community's dense direction; the noise of a feature has deviation 1
 FAVOURED = 0.3  # the share of a vertex's features drawn by its community's taste
 MAX_TOP_UPS = 100
 # What is larger is a slip of the keyboard: 10^7 vertices of degree 10 take about 8 GB while they are drawn.
 MAX_NODES = 10**7
 MAX_EDGES = 10**8
 MAX_TASTES = 10**8  # communities x features
+MAX_DENSE = 10**9  # vertices x dense features: 4 GB
 
 
 def make_social(
@@ -33,16 +36,19 @@ def make_social(
     features: int = 128,
     average_degree: float = 10.0,
     homophily: float = 0.55,
+    dense: bool = False,
     seed: int = 0,
     structure_only: bool = False,
 ) -> Graph:
     """A graph of `num_nodes` vertices with exactly round(num_nodes * average_degree / 2) edges.
 
-    features: F binary columns, csr [N, F] float32. homophily: probability that an edge is drawn inside a
-    community. The same options give the same graph. Raises InputError when an option is out of range, or
-    above 10^7 vertices, 10^8 edges or 10^8 communities x features.
+    features: F binary columns, csr [N, F] float32. dense: F real ones instead, [N, F] float32, a random
+    direction of the vertex's community plus normal noise; edges and communities are the same. homophily:
+    probability that an edge is drawn inside a community. The same options give the same graph. Raises
+    InputError when an option is out of range, or above 10^7 vertices, 10^8 edges, 10^8 communities x features
+    or 10^9 dense numbers.
     """
-    _check(num_nodes, communities, features, average_degree, homophily)
+    _check(num_nodes, communities, features, average_degree, homophily, dense)
     rng = generator(seed, "social")
     # Sizes fall slowly from the first community to the last; every community has a vertex.
     share = (1.0 / np.sqrt(np.arange(1, communities + 1))).cumsum()
@@ -52,12 +58,16 @@ def make_social(
     edges = _edges(rng, y, communities, int(np.rint(num_nodes * average_degree / 2)), homophily)
     # Vertex numbers must not give the community away.
     number = rng.permutation(num_nodes)
-    # Drawn last: without features the rest of the graph is the same.
-    x = None if structure_only else _features(rng, y, communities, features)
     shuffled = np.empty_like(y)
     shuffled[number] = y
-    if x is not None:
-        x = x[np.argsort(number)]
+    # Drawn last: with other features, or none, the rest of the graph is the same.
+    x: np.ndarray | sp.csr_matrix | None = None
+    if not structure_only:
+        x = (
+            _dense_features(rng, shuffled, communities, features)
+            if dense
+            else _features(rng, y, communities, features)[np.argsort(number)]
+        )
     return make_graph("social", x, shuffled, number[edges], num_classes=communities)
 
 
@@ -114,7 +124,18 @@ def _features(rng: np.random.Generator, y: np.ndarray, communities: int, feature
     return x
 
 
-def _check(num_nodes: int, communities: int, features: int, average_degree: float, homophily: float) -> None:
+def _dense_features(rng: np.random.Generator, y: np.ndarray, communities: int, features: int) -> np.ndarray:
+    """float32 [N, F]: the direction of each vertex's community y [N], plus normal noise."""
+    direction = rng.standard_normal((communities, features), dtype=np.float32)
+    direction *= DIRECTION / np.linalg.norm(direction, axis=1, keepdims=True)
+    x = rng.standard_normal((len(y), features), dtype=np.float32)
+    x += direction[y]
+    return x
+
+
+def _check(
+    num_nodes: int, communities: int, features: int, average_degree: float, homophily: float, dense: bool
+) -> None:
     whole = {"num_nodes": num_nodes, "communities": communities, "features": features}
     for option, value in whole.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -142,6 +163,13 @@ def _check(num_nodes: int, communities: int, features: int, average_degree: floa
         raise InputError(
             f"social: communities={communities} times features={features} is more than {MAX_TASTES}; "
             "use fewer of either"
+        )
+    if not isinstance(dense, bool):
+        raise InputError(f"social: dense={dense!r} cannot be used: expected true or false")
+    if dense and num_nodes * features > MAX_DENSE:
+        raise InputError(
+            f"social: num_nodes={num_nodes} times features={features} is more than {MAX_DENSE} dense "
+            "numbers; use fewer of either, or dense=false"
         )
     if not 0 <= homophily <= 1:
         raise InputError(f"social: homophily={homophily:g} must be a fraction from 0 to 1")

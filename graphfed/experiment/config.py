@@ -439,6 +439,8 @@ def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, A
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)  # noqa: PLW2901
+        if kind is bool:
+            value = _truth(key, value)  # noqa: PLW2901
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(
                 f"{key}={shown(value)} cannot be used: expected a value like the default, {default!r}"
@@ -456,6 +458,16 @@ def _text(key: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InputError(f"{key}={shown(value)} cannot be used: a name was expected")
     return value
+
+
+def _truth(key: str, value: Any) -> bool:
+    """Yes or no in the words that settings of methods take: true, yes, on, 1 and their opposites."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected yes or no") from None
 
 
 def _folder(key: str, value: Any) -> Path | None:

@@ -62,6 +62,46 @@ class TestSocial:
         assert alone > 2 * np.bincount(graph.y).max() / n
         assert together > alone + 0.1
 
+    def test_dense_features_are_a_direction_of_the_community_plus_noise_on_the_same_graph(self):
+        options = {"num_nodes": 20_000, "communities": 5, "features": 30}
+        sparse, graph = load("social", **options), load("social", dense=True, **options)
+        assert (graph.edges == sparse.edges).all()
+        assert (graph.y == sparse.y).all()
+        assert graph.x.dtype == np.float32
+        assert graph.x.shape == (20_000, 30)
+        mean = np.stack([graph.x[graph.y == c].mean(0) for c in range(5)])
+        # Directions have length 2. A mean over 2000 or more vertices errs by 0.022 in each of 30 features, so
+        # its length by about that; 6 of it, 5 lengths: false alarm below 1e-7.
+        assert abs(np.linalg.norm(mean, axis=1) - 2).max() < 6 * 0.023
+        noise = graph.x - mean[graph.y]
+        # 600 000 independent numbers of variance 1: its standard error is 0.002.
+        assert abs(noise.var() - 1) < 0.012
+        assert abs(np.corrcoef(noise.T) - np.eye(30)).max() < 0.05  # 435 of N(0, 1/20000): 7 sigma
+
+    def test_dense_features_tell_the_community_and_neighbours_features_tell_more(self):
+        graph = load("social", dense=True)
+        u, v = graph.edges
+        ends = (np.ones(2 * len(u), np.float32), (np.r_[u, v], np.r_[v, u]))
+        adjacency = sp.coo_matrix(ends, shape=(2000, 2000)).tocsr()
+        train = np.arange(2000) < 1000
+
+        def accuracy(x: np.ndarray) -> float:
+            """Of the nearest mean, from the first half (numbers are shuffled)."""
+            mean = np.stack([x[train & (graph.y == c)].mean(0) for c in range(8)])
+            guess = (x[~train] @ mean.T - (mean**2).sum(1) / 2).argmax(1)
+            return (guess == graph.y[~train]).mean()
+
+        degree = np.bincount(graph.edges.ravel(), minlength=2000)
+        alone = accuracy(graph.x)
+        together = accuracy((adjacency @ graph.x + graph.x) / (degree + 1)[:, None])
+        assert alone > 2 * np.bincount(graph.y).max() / 2000
+        assert 1 > together > alone + 0.1
+
+    def test_dense_features_of_another_seed_are_others_and_of_the_same_seed_the_same(self):
+        first, same, other = (load("social", dense=True, seed=seed) for seed in (1, 1, 2))
+        assert first.hash == same.hash
+        assert (first.x != other.x).mean() > 0.99
+
     def test_vertex_numbers_do_not_tell_the_community(self):
         y = load("social", num_nodes=10_000).y
         # Under random numbering the correlation of class and number is about N(0, 1/10000): 5.5 of it, 4e-8.
@@ -100,6 +140,8 @@ class TestSocial:
             ({"average_degree": "ten"}, "average_degree='ten' must be a number"),
             ({"average_degree": float("nan")}, "average_degree=nan must be"),
             ({"average_degree": float("inf")}, "average_degree=inf must be"),
+            ({"dense": "yes"}, "dense='yes' cannot be used: expected true or false"),
+            ({"num_nodes": 10**7, "dense": True}, "times features=128 is more than 1000000000 dense numbers"),
             ({"homophily": None}, "homophily=None must be a number"),
             ({"homophily": float("nan")}, "homophily=nan must be a fraction"),
             (

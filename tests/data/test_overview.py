@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.overview import overview
+from graphfed.data.overview import overview, site_facts
 from graphfed.data.partition import Partition, from_assignment, partition
 
 
@@ -51,6 +51,9 @@ def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clien
     assert sum(row["edges"] for row in told["sites"]) == graph.num_edges - cut
     assert sum(row["cut_edges"] for row in told["sites"]) == 2 * cut
     assert sum(row["owned"] for row in told["sites"]) == n
+    sizes = [list(site.values()).count(k) for k in range(clients)]
+    assert (told["site_sizes"]["smallest"], told["site_sizes"]["largest"]) == (min(sizes), max(sizes))
+    assert told["site_sizes"]["ratio"] == min(sizes) / max(sizes)
     for c, row in enumerate(told["classes"]):
         assert row["vertices"] == sum(s["classes"][c] for s in told["sites"]) == int((graph.y == c).sum())
     known = [(graph.y[u], graph.y[v]) for u, v in slow.edges if graph.y[u] >= 0 and graph.y[v] >= 0]
@@ -92,6 +95,16 @@ def test_where_sites_share_vertices_an_edge_is_cut_if_no_site_has_both_ends_of_i
         "share": cut / max(1, graph.num_edges),
     }
     assert name == "overlapping" or cut == 0
+
+
+def test_the_smallest_site_is_told_beside_the_largest_where_there_are_several() -> None:
+    graph, split, _ = world(60, 80, 1, 0)
+    told = overview(graph, split, from_assignment(graph, np.repeat([0, 1, 2], [10, 10, 40])))
+    assert ("smallest / largest site", "0.25 (10 / 40 vertices)") in site_facts(told)
+    del told["site_sizes"]
+    assert "smallest / largest site" not in dict(site_facts(told)), "an overview of an earlier version"
+    alone = overview(graph, split, from_assignment(graph, np.zeros(60, int)))
+    assert "smallest / largest site" not in dict(site_facts(alone))
 
 
 def test_sites_of_one_class_each_are_as_skewed_as_can_be() -> None:

@@ -19,7 +19,7 @@ from graphfed.errors import InputError
 SHARED = ("edges_uniform", "overlapping")  # sites share vertices; in all others they are disjoint
 FIXED = ("ego", "column")  # the graph says how many sites there are
 OF_GRAPHS = tuple(name for name, spec in PARTITIONS.items() if spec.data == "graph")
-DISJOINT = tuple(name for name in OF_GRAPHS if name not in SHARED)
+DISJOINT = (*((name, {}) for name in OF_GRAPHS if name not in SHARED), ("overlapping", {"copies": "one"}))
 CASES = [
     *((name, {}) for name in OF_GRAPHS),
     ("label_dirichlet", {"kind": "hsu", "beta": 0.5}),
@@ -29,6 +29,8 @@ CASES = [
     ("edges_uniform", {"overlap": 1.0, "labels": "one"}),
     ("overlapping", {"mean": 0.3, "variance": 0.5}),
     ("overlapping", {"mean": 0.05, "variance": 0.0}),
+    ("overlapping", {"copies": "one", "variance": 1.0}),
+    ("overlapping", {"classes": 1}),
 ]
 
 
@@ -42,6 +44,8 @@ def deal(graph: Graph, name: str, clients: int, seed: int, options: dict) -> Par
     """`partition` with as many clients, up to `clients`, as the recipe can serve."""
     most = {"label_dirichlet": graph.num_nodes // 20, "label_skew": graph.num_classes}
     clients = max(1, min(clients, most.get(name, clients)))
+    if "classes" in options:
+        options = options | {"classes": min(options["classes"], len(np.unique(graph.y[graph.y >= 0])))}
     if clients == 1:
         options = {key: value for key, value in options.items() if key != "overlap"}
     if name == "column":
@@ -78,7 +82,7 @@ def test_every_id_has_one_owner_or_all_its_holders_and_every_vertex_is_owned(
         assert owners == Counter(p.held_id.tolist())
     else:
         assert set(owners.values()) == {1}
-    if name == "overlapping":
+    if name == "overlapping" and options.get("copies") != "one":
         assert p.held_owner.all()  # a copy is its own vertex
     else:
         assert sorted(owners) == list(range(graph.num_nodes))
@@ -105,13 +109,13 @@ def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, option
         assert column.dtype == (bool if column is p.held_owner else np.int64)
 
 
-@pytest.mark.parametrize("name", DISJOINT)
+@pytest.mark.parametrize(("name", "options"), DISJOINT, ids=[f"{n}-{o}" for n, o in DISJOINT])
 @law
 @given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_sites_are_disjoint_and_an_edge_is_either_inside_one_or_cut_in_both_directions(
-    name, graph, clients, seed
+    name, options, graph, clients, seed
 ):
-    p = deal(graph, name, clients, seed, {})
+    p = deal(graph, name, clients, seed, options)
     site = dict(rows(p.held_id, p.held_site))
     assert len(site) == len(p.held_id) == graph.num_nodes
     inside, cut = [], []
@@ -355,6 +359,18 @@ class TestEdgesUniform:
             partition(graph, "edges_uniform", 1, 0, overlap=0.5)
 
 
+def known_classes(graph: Graph) -> np.ndarray:
+    """The classes that have vertices, [C'] ascending."""
+    return np.unique(graph.y[graph.y >= 0])
+
+
+def fractions(clients: int, seed: int, mean: float, variance: float) -> np.ndarray:
+    """The xi [K] that `overlapping` draws, read off copies of a graph of 100 000 vertices, to 1/200 000."""
+    bare = make_graph("bare", None, np.zeros(100_000, int), [])
+    p = partition(bare, "overlapping", clients, seed, mean=mean, variance=variance)
+    return np.bincount(p.held_site, minlength=clients) / 100_000
+
+
 class TestOverlapping:
     @law
     @given(
@@ -362,11 +378,13 @@ class TestOverlapping:
         clients=st.integers(1, 5),
         mean=st.sampled_from([0.05, 0.4, 0.8, 1.0]),
         seed=st.integers(0, 99),
+        classes=st.integers(0, 2),
     )
     def test_an_edge_is_internal_where_both_ends_are_and_else_goes_to_one_fixed_copy(
-        self, graph, clients, mean, seed
+        self, graph, clients, mean, seed, classes
     ):
-        p = partition(graph, "overlapping", clients, seed, mean=mean)
+        classes = min(classes, len(known_classes(graph)))
+        p = partition(graph, "overlapping", clients, seed, mean=mean, classes=classes)
         copies = dict(zip(rows(p.held_site, p.held_vertex), p.held_id.tolist(), strict=True))
         assert len(copies) == len(p.held_id)
         vertex = dict(rows(p.held_id, p.held_vertex))
@@ -410,6 +428,139 @@ class TestOverlapping:
             partition(graph, "overlapping", 2, 0, mean=80)
         with pytest.raises(InputError, match="variance -1 "):
             partition(graph, "overlapping", 2, 0, variance=-1)
+        with pytest.raises(InputError, match="unknown copies='on' of overlapping; did you mean 'one'"):
+            partition(graph, "overlapping", 2, 0, copies="on")
+        for classes in (-1, 3):
+            with pytest.raises(InputError, match=rf"classes={classes} .* expected 0 \(all\) to 2, the"):
+                partition(graph, "overlapping", 2, 0, classes=classes)
+        many = random_graph(60, 40, 7, 0)
+        with pytest.raises(InputError, match="use classes=4 or more, 7 or more clients, or copies=many"):
+            partition(many, "overlapping", 2, 0, classes=1, copies="one")
+        with pytest.raises(InputError, match=r"expected 0 \(all\) to 0,"):
+            partition(make_graph("bare", None, np.full(9, -1), []), "overlapping", 2, 0, classes=1)
+
+    @law
+    @given(
+        graph=graphs,
+        clients=st.integers(1, 8),
+        classes=st.integers(1, 4),
+        copies=st.sampled_from(["many", "one"]),
+        seed=st.integers(0, 2**32),
+    )
+    def test_a_site_has_vertices_of_so_many_classes_and_every_class_is_at_as_many_sites(
+        self, graph, clients, classes, copies, seed
+    ):
+        present = known_classes(graph)
+        classes = min(classes, len(present))
+        if copies == "one":  # fewer sites cannot have every class
+            clients = max(clients, -(-len(present) // max(classes, 1)))
+        options = {"classes": classes, "copies": copies, "mean": 1.0, "variance": 0.0}
+        p = partition(graph, "overlapping", clients, seed, **options)
+        has = {(k, c) for k, c in rows(p.held_site, graph.y[p.held_vertex]) if c >= 0}
+        sites_of = [sum((k, c) in has for k in range(clients)) for c in present.tolist()]
+        classes_at = [sum((k, c) in has for c in present.tolist()) for k in range(clients)]
+        if copies == "one":  # a class with fewer vertices than sites is not at each of its sites
+            assert max(classes_at) <= (classes or len(present))
+            assert sorted(p.held_vertex.tolist()) == list(range(graph.num_nodes))
+            return
+        # xi = 1: a site holds all the vertices of its classes, and all of unknown class.
+        assert set(classes_at) == {classes or len(present)}
+        assert max(sites_of, default=0) - min(sites_of, default=0) <= 1
+        assert min(sites_of, default=1) >= 1 or clients * classes < len(present)
+        expected = [(k, v) for k in range(clients) for v, c in enumerate(graph.y.tolist())
+                    if c < 0 or (k, c) in has]  # fmt: skip
+        assert rows(p.held_site, p.held_vertex) == expected
+
+    def test_every_set_of_classes_is_as_likely(self):
+        graph = make_graph("four", None, np.arange(40) % 4, [])
+        found = Counter()
+        for seed in range(600):
+            p = partition(graph, "overlapping", 3, seed, classes=3, mean=1.0, variance=0.0)
+            # The second hand is dealt across two decks, the third from the second one.
+            for k in range(3):
+                found[k, frozenset(graph.y[p.held_vertex[p.held_site == k]].tolist())] += 1
+        assert len(found) == 3 * 4
+        # Binomial(600, 1/4): standard deviation 10.6; 5 of them, 12 counts: false alarm below 1e-5.
+        assert all(abs(count - 150) < 53 for count in found.values())
+
+    def test_a_site_copies_its_fraction_of_the_vertices_of_its_classes(self):
+        graph = random_graph(6000, 10, 5, 0)
+        xi = fractions(4, 3, 0.5, 0.2)
+        assert xi.max() > 1.5 * xi.min()
+        p = partition(graph, "overlapping", 4, 3, mean=0.5, variance=0.2, classes=2)
+        for k in range(4):
+            mine = graph.y[p.held_vertex[p.held_site == k]]
+            offered = np.isin(graph.y, np.unique(mine)).sum()
+            assert abs(len(mine) - xi[k] * offered) <= 0.5 + 6000 / 200_000
+
+    @law
+    @given(
+        n=st.integers(20, 400),
+        clients=st.integers(1, 20),
+        variance=st.sampled_from([0.0, 0.1, 1.0]),
+        seed=st.integers(0, 99),
+    )
+    def test_without_copies_all_vertices_are_dealt_in_the_proportion_of_the_fractions(
+        self, n, clients, variance, seed
+    ):
+        graph = random_graph(n, 2 * n, 3, seed)
+        xi = fractions(clients, seed, 0.8, variance)
+        p = partition(graph, "overlapping", clients, seed, mean=0.8, variance=variance, copies="one")
+        sizes = np.bincount(p.held_site, minlength=clients)
+        assert sizes.sum() == n
+        assert abs(sizes - n * xi / xi.sum()).max() <= 1.01  # the fractions are rounded, too
+
+    def test_without_copies_a_class_is_dealt_over_its_sites_in_the_proportion_of_their_fractions(self):
+        graph = make_graph("three", None, np.arange(9000) % 4 - 1, [])
+        xi = fractions(4, 1, 0.5, 0.3)
+        p = partition(graph, "overlapping", 4, 1, mean=0.5, variance=0.3, copies="one", classes=2)
+        for c in range(-1, 3):
+            dealt = np.bincount(p.held_site[graph.y[p.held_vertex] == c], minlength=4)
+            mine = dealt > 0
+            assert mine.all() if c < 0 else 2 <= mine.sum() <= 3
+            assert abs(dealt - 2250 * xi * mine / (xi * mine).sum()).max() <= 1.1
+
+    def test_a_class_subset_and_a_deal_without_copies_draw_the_same_fractions(self):
+        bare = make_graph("bare", None, np.zeros(50_000, int), [])
+        sizes = [
+            np.bincount(partition(bare, "overlapping", 5, 2, **options).held_site)
+            for options in ({}, {"classes": 1}, {"copies": "one"})
+        ]
+        assert (sizes[0] == sizes[1]).all()
+        assert abs(sizes[2] - 50_000 * sizes[0] / sizes[0].sum()).max() < 2
+
+    def test_a_class_that_no_site_got_is_gone_with_its_edges(self):
+        graph = make_graph(
+            "ring", None, np.arange(60) % 6, np.stack((np.arange(60), (np.arange(60) + 1) % 60))
+        )
+        p = partition(graph, "overlapping", 2, 0, classes=2, mean=1.0, variance=0.0)
+        kept = np.unique(graph.y[p.held_vertex])
+        assert len(kept) == 4
+        ends = np.concatenate((p.cut_id, p.cut_remote_id, p.edge_u, p.edge_v))
+        assert np.isin(graph.y[p.vertex_of(ends)], kept).all()
+        p.check(graph)
+
+    def test_the_smallest_site_is_smaller_beside_the_largest_the_larger_the_variance_as_the_page_says(self):
+        cora = make_graph("as many vertices as cora", None, np.zeros(2708, int), [])
+        for options in ({}, {"copies": "one"}):
+            ratios = []
+            for variance in (0.1, 0.5, 1.0):
+                deals = [
+                    partition(cora, "overlapping", 20, s, variance=variance, **options) for s in range(5)
+                ]
+                sizes = np.stack([np.bincount(p.held_site, minlength=20) for p in deals])
+                ratios.append((sizes.min(1) / sizes.max(1)).mean())
+            assert np.round(ratios, 2).tolist() == [0.19, 0.09, 0.08]  # docs/data.md, "overlapping"
+
+    def test_the_default_deals_of_digits_stay_what_they_were(self):
+        # Copied from the program's output: proves only that nothing moved, on this machine or another.
+        digits = load("digits")
+        assert partition(digits, "overlapping", 10, 0).hash == (
+            "f81ff6c69e622a6e855ec82afba9861760b2ea40a204acb0ee23e967fb514348"
+        )
+        assert partition(digits, "overlapping", 10, 7, variance=1.0).hash == (
+            "cbf2a6811ab2f4318a57c95d37b40c8853eb4c906f95eea87e1a84f838f72150"
+        )
 
 
 def two_cliques() -> Graph:

@@ -108,6 +108,10 @@ from graphfed.methods.tasks import TASKS
         ({"settings": {"split_seed": 0.5}}, "split_seed=0.5"),
         ({"settings": {"data.num_nodes": 10}}, "it is a setting of the data set social"),
         ({"data": "social", "settings": {"data.num_nodes": "many"}}, "data.num_nodes='many'"),
+        (
+            {"data": "social", "settings": {"data.dense": "maybe"}},
+            "data.dense='maybe' cannot be used: expected yes",
+        ),
         ({"rounds": 3, "settings": {"rounds": 4}}, "rounds is given twice"),
         ({"method": "central", "settings": {"fraction": 0.5}}, "central needs every client"),
     ],

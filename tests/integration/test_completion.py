@@ -187,5 +187,5 @@ def test_what_completion_knows_is_what_there_is() -> None:
     assert set(values.TASKS) == set(TASKS)
     settings = {setting.name for name in OWN for setting in settings_of(get_method(name))}
     partitions = {f"partition.{option}" for spec in PARTITIONS.values() for option in spec.options}
-    known = {key for key in values.SETTINGS if not key.startswith("data.")}
-    assert known == settings | partitions | {"partition_seed", "split_seed"}
+    data = {f"data.{option}" for spec in DATASETS.values() for option in spec.options}
+    assert set(values.SETTINGS) == settings | partitions | data | {"partition_seed", "split_seed"}
