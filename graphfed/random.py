@@ -12,6 +12,7 @@ not from here, but for noise that a stated seed makes repeatable and that protec
 """
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -29,6 +30,9 @@ __all__ = [
     "uniform_weights",
     "words32",
 ]
+
+#: Words that are hashed at a time.
+PART = 1 << 15
 
 _MASK = (1 << 64) - 1
 _C1, _C2, _GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15
@@ -83,13 +87,28 @@ def entry_words(ids: Tensor, columns: Tensor) -> Tensor:
 def bernoulli_entries(key: int, words: Tensor, p: float) -> Tensor:
     """True with probability `p` for each entry of a sparse matrix, [E] bool. `words`: from `entry_words`."""
     # A signed 64-bit word below p * 2^64 - 2^63; a float has 53 bits, so one part in 9e15 from p.
-    return _mix(words ^ _signed(key)) < min(int(p * 2.0**64), _MASK) - (1 << 63)
+    limit = min(int(p * 2.0**64), _MASK) - (1 << 63)
+    drawn = torch.empty(words.shape, dtype=torch.bool, device=words.device)
+    for part in _parts(words):
+        torch.lt(_mix(words[part] ^ _signed(key)), limit, out=drawn[part])
+    return drawn
 
 
 def uniform_entries(key: int, words: Tensor) -> Tensor:
     """A uniform draw in [0, 1) of 53 bits for each entry of a sparse matrix, [E] float64. `words`: from
     `entry_words`."""
-    return _shifted(_mix(words ^ _signed(key)), 11).double() * 2.0**-53
+    draws = torch.empty(words.shape, dtype=torch.float64, device=words.device)
+    for part in _parts(words):
+        draws[part] = _shifted(_mix(words[part] ^ _signed(key)), 11)
+    return draws.mul_(2.0**-53)
+
+
+def _parts(words: Tensor) -> Iterator[slice]:
+    """On the CPU as many words at a time as the cache holds: a hash has a dozen steps, each over all of
+    them."""
+    size = PART if words.device.type == "cpu" else max(len(words), 1)
+    for first in range(0, len(words), size):
+        yield slice(first, first + size)
 
 
 def _lane_threshold(p: float) -> int:
