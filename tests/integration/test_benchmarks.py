@@ -225,3 +225,14 @@ def test_fedgats_vectors_are_its_direct_evaluation_before_either_is_timed(tmp_pa
     }
     for sizes in row["foretold_gib"].values():
         assert 0 < sizes["once"] < sizes["sent"] <= sizes["memory"]
+
+
+def test_fedgraphs_silos_predict_what_one_party_does_before_their_rounds_are_timed(tmp_path: Path) -> None:
+    found = run("fedgraph", tmp_path / "fedgraph.json")
+    assert found["float64_logits_differ_by"] <= 1e-10
+    disjoint, copies = found["rows"]
+    assert disjoint["vertices"] < copies["vertices"]
+    for row in (disjoint, copies):
+        assert set(row["ms"]) == set(row["round / central epoch"])
+        # A sample takes a client less than everything does.
+        assert row["modelled_ms"]["constant"] < row["modelled_ms"]["full"]

@@ -1,0 +1,214 @@
+"""What a round of FedGraph costs: milliseconds of a round of 20 silos, by policy, beside an epoch of central
+training on the same data in the same run; seconds of an episode of 300 rounds, which learning a policy needs
+hundreds of; with --full, seconds and memory of a graph of Reddit's size.
+
+    Cora, disjoint   every vertex at one silo, most edges cross; the epoch is of Cora
+    Cora, copies     every silo has a part of all vertices, as in the paper; the epoch is of the graph of all
+                     copies, with the edges that silos have: as many vertices and edges as the round sees
+    social           232 965 vertices of average degree 100 with 602 dense features, 20 silos: sampled
+
+GCN of 16 hidden units, dropout 0.5, Adam; 60 % of the vertices for training, 20 % for validation. Rounds and
+epochs include scoring the validation vertices. Cases take turns.
+
+First, in float64 on a small generated graph, three silos that share all layers predict what one party does
+with the same weights and all edges: to 1e-10. Needs the files of Cora (GRAPHFED_DATA), else a generated graph
+of its size is used."""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import (
+    Inputs,
+    add_common_options,
+    cora_or_social,
+    finish,
+    float64,
+    load_average,
+    ratio,
+    run,
+    summary,
+    timed_run,
+)
+
+from graphfed.data.datasets import load
+from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.partition import from_assignment, partition
+from graphfed.data.splits import make_split
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods.registry import get_method
+from graphfed.methods.training import own_view, predict_shared, prepare
+
+FEDGRAPH, CENTRAL = get_method("fedgraph"), get_method("central")
+SETTINGS = {"optimizer": "adam", "lr": 0.01, "local_steps": 1, "client_state": "keep"}
+POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "full": {"policy": "full"},
+    "constant": {"policy": "constant"},
+    "graphsage": {"policy": "graphsage"},
+    "fastgcn": {"policy": "fastgcn"},
+    "constant, nothing shared": {"policy": "constant", "share": "nothing"},
+}
+CLIENTS, EPISODE, GIB = 20, 300, 2**30
+
+
+def check_in_float64() -> float:
+    """The largest difference between logits of silos and of one party; AssertionError above 1e-10."""
+    with float64():
+        graph = load("social", num_nodes=200)
+        assert isinstance(graph, Graph)
+        split = make_split(graph, "random:0.6,0.2,0.2", 0)
+        inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
+        config = FEDGRAPH.config(**FEDGRAPH.defaults | {"rounds": 5, "share": "all"})
+        outcome = run(FEDGRAPH, inputs, config)
+        whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_sites=1)
+        cohort = make_cohort(graph, split, whole, [0])
+        prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
+        central = predict_shared(prepared, dict(outcome.state.weights.parts[0]), config, "all")
+        silos = torch.cat([logits for _, logits in outcome.predictions.parts])
+        gap = float((silos - central[torch.from_numpy(inputs.partition.held_id)]).abs().max())
+        assert gap <= 1e-10, f"logits of silos and of one party differ by {gap:.2e}"
+        return gap
+
+
+def of_copies(inputs: Inputs) -> Inputs:
+    """The graph of all copies, with the edges that silos have, at one party."""
+    graph, dealt = inputs.graph, inputs.partition
+    edges = np.concatenate(
+        [np.stack([dealt.edge_u, dealt.edge_v]), np.stack([dealt.cut_id, dealt.cut_remote_id])], 1
+    )
+    assert graph.x is not None
+    place = np.full(int(dealt.held_id.max()) + 1, -1)
+    place[dealt.held_id] = np.arange(len(dealt.held_id))
+    vertex, split = dealt.held_vertex, inputs.split
+    copies = make_graph(
+        "copies", graph.x[vertex], graph.y[vertex], place[edges], num_classes=graph.num_classes
+    )
+    masks = Split(split.name, split.train[vertex], split.val[vertex], split.test[vertex])
+    return Inputs(copies, masks, partition(copies, "random", 1, 0))
+
+
+def timed_policies(dealt: Inputs, pooled: Inputs, rounds: int, turns: int) -> dict[str, Any]:
+    """Milliseconds of rounds and of central epochs, in turns."""
+    cases = {name: (FEDGRAPH, dealt, settings) for name, settings in POLICIES.items()}
+    times: dict[str, list[list[float]]] = {}
+    modelled: dict[str, float] = {}
+    for _ in range(turns):
+        for name, (method, inputs, settings) in {"central": (CENTRAL, pooled, {}), **cases}.items():
+            config = method.config(**{**SETTINGS, **settings, "rounds": rounds})
+            timed = timed_run(method, inputs, config)
+            times.setdefault(name, []).append(timed.rounds)
+            if method is FEDGRAPH:
+                modelled[name] = timed.outcome.details["modelled_seconds"] / timed.outcome.best_round
+    return {
+        "ms": {name: summary([t for turn in spent for t in turn]) for name, spent in times.items()},
+        "round / central epoch": {name: ratio(spent, times["central"]) for name, spent in times.items()},
+        "modelled_ms": {name: round(seconds * 1e3, 3) for name, seconds in modelled.items()},
+    }
+
+
+def world(copies: str, graph: Graph, split: Split) -> Inputs:
+    return Inputs(graph, split, partition(graph, "overlapping", CLIENTS, 0, copies=copies))
+
+
+def episode(inputs: Inputs, rounds: int) -> dict[str, float]:
+    """Seconds of an episode's rounds, with a score of the validation vertices after each."""
+    config = FEDGRAPH.config(**{**SETTINGS, "policy": "constant", "rounds": rounds})
+    outcome = run(FEDGRAPH, inputs, config)
+    return {"rounds": rounds, "seconds": round(outcome.seconds["train"], 2)}
+
+
+def large(nodes: int, degree: float, rounds: int) -> dict[str, Any]:
+    """A graph of Reddit's size, in this process: seconds and the peak of memory."""
+    began = time.perf_counter()
+    graph = load("social", num_nodes=nodes, average_degree=degree, features=602, communities=41, dense=True)
+    assert isinstance(graph, Graph)
+    inputs = world("one", graph, make_split(graph, "random:0.66,0.1,0.24", 0))
+    made = time.perf_counter() - began
+    before = peak_gib()
+    settings = {
+        "hidden": 128, "dropout": 0.2, "lr": 1e-4, "batch": 256, "probability": 0.1,
+        "rounds": rounds, "eval_every": rounds,
+    }  # fmt: skip
+    outcome = run(FEDGRAPH, inputs, FEDGRAPH.config(**{**SETTINGS, **settings}))
+    ends = [line["seconds"] for line in outcome.history[:-1]]
+    return {
+        "vertices": graph.num_nodes,
+        "edges": graph.num_edges,
+        "edges that cross": round(len(inputs.partition.cut_id) / 2 / graph.num_edges, 3),
+        "settings": settings,
+        "made_s": round(made, 1),
+        "setup_s": round(outcome.seconds["setup"], 1),
+        "round_s": summary(np.diff(ends).tolist()),
+        "scored_s": round(outcome.history[-1]["seconds"] - ends[-1], 1),
+        "data_gib": round(before, 2),
+        "peak_gib": round(peak_gib(), 2),
+    }
+
+
+def peak_gib() -> float:
+    """The largest resident memory this process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / GIB
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_common_options(parser, "fedgraph")
+    parser.add_argument("--large", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    if options.large:
+        print(json.dumps(large(**json.loads(options.large))))
+        return
+    began, load_before = time.perf_counter(), load_average()
+    gap = check_in_float64()
+    if options.tiny:
+        loaded = load("social", num_nodes=300)
+        assert isinstance(loaded, Graph)
+        graph, name = loaded, "300 generated vertices"
+    else:
+        graph, _, name = cora_or_social()
+    split = make_split(graph, "random:0.6,0.2,0.2", 0)
+    rounds, turns = (8, 2) if options.tiny else (25, 4)
+    disjoint, copies = world("one", graph, split), world("many", graph, split)
+    whole = Inputs(
+        graph, split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_sites=1)
+    )
+    rows = []
+    for label, dealt, pooled in (("disjoint", disjoint, whole), ("copies", copies, of_copies(copies))):
+        row = {
+            "case": label,
+            "vertices": len(dealt.partition.held_id),
+            "edges": len(dealt.partition.edge_u),
+            "cut": len(dealt.partition.cut_id),
+            **timed_policies(dealt, pooled, rounds, turns),
+            "episode": episode(dealt, rounds if options.tiny else EPISODE),
+        }
+        rows.append(row)
+        print(f"{name}, {label}: an episode of {row['episode']}")
+        for policy, ms in row["ms"].items():
+            print(
+                f"  {policy:26s} {ms['median']:8.2f} ms, {row['round / central epoch'][policy]}", flush=True
+            )
+    content = {"data": name, "clients": CLIENTS, "float64_logits_differ_by": gap, "rows": rows}
+    if options.full:
+        case = {"nodes": 232_965, "degree": 100, "rounds": 12}
+        command = [sys.executable, __file__, "--large", json.dumps(case), "--threads", str(options.threads)]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        content["large"] = json.loads(ended.stdout.splitlines()[-1])
+        print(content["large"])
+    finish(Path(options.out), began, load_before, content)
+
+
+if __name__ == "__main__":
+    main()
