@@ -261,16 +261,15 @@ def choose(
     count too. "chance_ht": as "chance", weighted by 1 / p."""
     counts = (silo.every if shares else silo.inner)[rows]
     entry = ranges(silo.starts[rows], counts)
-    row = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts, output_size=len(entry))
-    kept = None
-    if amount is not None:
-        kept = _sample(silo, rows, row, entry, amount, sampler, shares, key)
     value = silo.first if layer == 0 else silo.later
-    if kept is None:
+    if amount is None or (sampler.startswith("chance") and bool((amount >= 1).all())):
         value = value[entry]
     else:
+        numbers = torch.arange(len(rows), device=rows.device)
+        row = torch.repeat_interleave(numbers, counts, output_size=len(entry))
+        kept = _sample(silo, row, entry, counts, amount[silo.client[rows]], amount, sampler, shares, key)
         entry, row = entry[kept.which], row[kept.which]
-        value = (value[entry].double() * kept.factor).to(value.dtype)
+        value = value[entry] * kept.factor.to(value.dtype)
         counts = torch.bincount(row, minlength=len(rows))
     column = silo.column[entry]
     wanted = torch.zeros(silo.num_wants, dtype=torch.bool, device=rows.device)
@@ -281,28 +280,27 @@ def choose(
 
 def _sample(
     silo: Silo,
-    rows: Tensor,
     row: Tensor,
     entry: Tensor,
+    counts: Tensor,
+    of_row: Tensor,
     amount: Tensor,
     sampler: str,
     shares: bool,
     key: int,
-) -> Kept | None:
-    """None: everything is kept."""
+) -> Kept:
+    """What is kept of the entries [E] of n rows, counts [n] each; of_row [n]: the amount of each row's
+    client."""
     if sampler == "importance":
         assert silo.importance is not None
         importance = silo.importance[1 if shares else 0]
         times = _draw_columns(silo, importance, amount.long(), key)
-        column, draws = silo.column[entry], amount[silo.client[rows]][row]
-        return in_proportion(times[column], importance.chance[column], draws)
-    if sampler.startswith("chance") and bool((amount >= 1).all()):
-        return None
-    of_row = amount[silo.client[rows]][row]
+        column = silo.column[entry]
+        return in_proportion(times[column], importance.chance[column], of_row[row])
     draw, own = uniform_entries(key, silo.near_words[entry]), silo.own[entry]
     if sampler == "fan_out":
-        return fan_out(draw, of_row, row, own)
-    return by_chance(draw, of_row, row, own, ratio=sampler == "chance")
+        return fan_out(draw, of_row, row, own, counts)
+    return by_chance(draw, of_row, row, own, counts, ratio=sampler == "chance")
 
 
 def _draw_columns(silo: Silo, importance: Importance, draws: Tensor, key: int) -> Tensor:
@@ -347,7 +345,7 @@ def settle(
     place[n:] = wanted.cumsum(0) + (len(rows) - 1)
     indptr = torch.cat([chosen.counts.new_zeros(1), chosen.counts.cumsum(0)]).int()
     shape = (len(out), len(rows) + int(wanted.sum()))
-    pattern = Pattern(indptr, place[chosen.column].int(), shape)
+    pattern = Pattern(indptr, place[chosen.column].int(), shape, once=True)
     answered = None if asked is None else place[asked]
     return Layer(rows, out, SparseMatrix(pattern, chosen.value), answered)
 

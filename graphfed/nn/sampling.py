@@ -22,43 +22,42 @@ class Kept:
     factor: Tensor
 
 
-def by_chance(draw: Tensor, p: Tensor, row: Tensor, own: Tensor, ratio: bool) -> Kept:
-    """Every entry with its chance p [E] in (0, 1], own ones always (FedGraph, Alg. 2).
+def by_chance(draw: Tensor, p: Tensor, row: Tensor, own: Tensor, counts: Tensor, ratio: bool) -> Kept:
+    """Every entry of row i with the chance p [n] of its row, in (0, 1], own ones always (FedGraph, Alg. 2).
 
-    draw [E] uniform in [0, 1); row [E] in 0..n-1, ascending; own [E] bool. The factor of the others is the
-    ratio of their number in the row to the number that is kept (Eq. 7), whose mean, where any is kept, is
-    the full sum; or 1 / p (Horvitz and Thompson 1952), whose mean is the full sum."""
-    kept = own | (draw < p)
-    which = kept.nonzero()[:, 0]
-    others, rows = ~own, row[which]
-    factor = torch.ones(len(which), dtype=torch.float64, device=draw.device)
-    chosen = others[which]
-    if not ratio:
-        factor[chosen] = 1 / p.double()[which][chosen]
-        return Kept(which, factor)
-    size = int(row[-1]) + 1 if len(row) else 0
-    there, left = (torch.bincount(x, minlength=size).double() for x in (row[others], rows[chosen]))
-    factor[chosen] = (there / left)[rows[chosen]]
-    return Kept(which, factor)
+    draw [E] uniform in [0, 1); row [E] in 0..n-1, ascending; own [E] bool, one in each row; counts [n]:
+    entries of each row. The factor of the others is the ratio of their number in the row to the number that
+    is kept (Eq. 7), whose mean, where any is kept, is the full sum; or 1 / p (Horvitz and Thompson 1952),
+    whose mean is the full sum."""
+    size = len(draw)
+    which = (own | (draw < torch.repeat_interleave(p, counts, output_size=size))).nonzero()[:, 0]
+    rows = row[which]
+    if ratio:
+        left = torch.bincount(rows, minlength=len(counts)) - 1
+        of_row = (counts - 1).double() / left.clamp(min=1)
+    else:
+        of_row = 1 / p.double()
+    return Kept(which, of_row[rows].masked_fill_(own[which], 1.0))
 
 
-def fan_out(draw: Tensor, most: Tensor, row: Tensor, own: Tensor) -> Kept:
-    """In every row its own entry and at most `most` [E] others (alike in a row), those of the smallest draws,
-    with the ratio of the others' number to that of those kept as their factor (GraphSAGE's sampler, here
-    without replacement: with most at the row's degree it is the full sum)."""
-    others = ~own
-    size = torch.bincount(row[others], minlength=int(row[-1]) + 1 if len(row) else 0)[row]
-    kept, large = torch.ones_like(own), (others & (size > most)).nonzero()[:, 0]
+def fan_out(draw: Tensor, most: Tensor, row: Tensor, own: Tensor, counts: Tensor) -> Kept:
+    """In row i its own entry and at most `most` [n] others, those of the smallest draws, with the ratio of
+    the others' number to that of those kept as their factor (GraphSAGE's sampler, here without replacement:
+    with most at the row's degree it is the full sum). The rest: see `by_chance`."""
+    others = counts - 1
+    kept = torch.ones_like(own)
+    crowded = torch.repeat_interleave(others > most, counts, output_size=len(draw))
+    large = (crowded & ~own).nonzero()[:, 0]
     if len(large):
-        order = torch.argsort(row[large] + draw[large])
         rows = row[large]
+        order = torch.argsort(rows + draw[large])
         first = torch.searchsorted(rows, rows)  # of the row, among these entries
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order), device=order.device)
-        kept[large] = rank - first < most[large]
+        kept[large] = rank - first < most[rows]
     which = kept.nonzero()[:, 0]
-    there = size[which].double()
-    return Kept(which, torch.where(own[which], 1.0, there / there.minimum(most[which].double())))
+    of_row = others.double() / others.minimum(most).clamp(min=1)
+    return Kept(which, of_row[row[which]].masked_fill_(own[which], 1.0))
 
 
 def in_proportion(times: Tensor, chance: Tensor, draws: Tensor) -> Kept:

@@ -43,11 +43,13 @@ class Pattern:
     """Where a CSR matrix [N, M] has entries: indptr [N+1] int32, indices [E] int32, ascending in each row.
 
     What products with the transpose need is worked out when first asked for, and shared by every matrix on
-    this pattern."""
+    this pattern. once: it will be multiplied once and is then gone, so that on the CPU the gradient of that
+    product is made without working it out."""
 
     indptr: Tensor
     indices: Tensor
     shape: tuple[int, int]
+    once: bool = False
 
     @cached_property
     def row(self) -> Tensor:
@@ -237,6 +239,15 @@ def _product(indptr: Tensor, indices: Tensor, values: Tensor, dense: Tensor) -> 
     return (torch.addmv if dense.dim() == 1 else torch.addmm)(out, csr, dense, beta=0, out=out)
 
 
+def _transposed_product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
+    """The transpose of a CSR matrix [N, M] times dense [N, H], by scipy: it adds up row after row, which
+    needs no order of the columns."""
+    import scipy.sparse
+
+    parts = (matrix.values.detach().numpy(), matrix.indices.numpy(), matrix.indptr.numpy())
+    return torch.from_numpy(scipy.sparse.csc_matrix(parts, shape=matrix.shape[::-1]) @ dense.numpy())
+
+
 def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
     """The sum of each row's entries, [E] -> [N]."""
     return _product(matrix.indptr, matrix.indices, values, values.new_ones(matrix.shape[1]))
@@ -276,8 +287,10 @@ class _SpMM(torch.autograd.Function):
             pattern = torch.sparse_csr_tensor(matrix.indptr, matrix.indices, values, matrix.shape)
             grad_values = torch.sparse.sampled_addmm(pattern, grad, dense.t(), beta=0.0).values()
         if ctx.needs_input_grad[2]:
-            indptr, indices = matrix.pattern.transpose
             pattern = matrix.pattern
+            if pattern.once and values is None and grad.device.type == "cpu":
+                return None, grad_values, _transposed_product(matrix, grad)
+            indptr, indices = pattern.transpose
             t_values = matrix.t_values if values is None else values.index_select(0, pattern.t_order)
             grad_dense = _product(indptr, indices, t_values, grad)
         return None, grad_values, grad_dense

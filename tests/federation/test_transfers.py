@@ -24,8 +24,9 @@ from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, SERVER, Federation, Ideal, Located
-from graphfed.federation.link import SERVER_END
+from graphfed.federation.link import SERVER_END, Message
 from graphfed.federation.route import PeerIds, RouteTable, RowIds
+from graphfed.federation.wire import WireError
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 
@@ -53,6 +54,19 @@ def rows_of_ids(table: RouteTable) -> Tensor:
     return (10 * torch.repeat_interleave(table.ids, counts) + torch.arange(len(first)) - first)[:, None]
 
 
+def wanted_now(wants: PeerIds) -> Tensor:
+    """Of the wants those whose id is even."""
+    return wants.ids % 2 == 0
+
+
+def none_wanted(wants: PeerIds) -> Tensor:
+    return torch.zeros_like(wants.ids, dtype=torch.bool)
+
+
+def rows_at(x: Tensor, rows: Tensor) -> Tensor:
+    return x[rows]
+
+
 def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
     """One of each, by name."""
     x = at_clients(fed, "x", world.x)
@@ -78,6 +92,10 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
         out["widened"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="widened", grad=False)
         peer = fed.peer_route(peer_ids(fed, world), name="wants")
         out["exchange"] = fed.exchange(x, peer, name="exchange")
+        some, asked = fed.narrowed(peer, fed.clients.run(wanted_now, peer_ids(fed, world)), name="wanted now")
+        out["narrowed"] = fed.exchange(fed.clients.run(rows_at, x, asked), some, name="narrowed")
+        part, asked = fed.narrowed(peer, fed.clients.run(none_wanted, peer_ids(fed, world)), name="nothing")
+        out["nothing"] = fed.exchange(fed.clients.run(rows_at, x, asked), part, name="nothing")
         out["control"] = fed.control(decide, out["sum of rows"])
     return out
 
@@ -92,6 +110,7 @@ def plain(world: World) -> dict[str, Tensor]:
     empty = x.new_zeros(0, x.shape[1])
     sums = torch.stack([x[ids == u].sum(0) for u in unique]) if unique else empty
     wanted = [world.x[o][world.ids[o] == i] for w in world.wants for o, i in w.tolist()]
+    even = [world.x[o][world.ids[o] == i] for w in world.wants for o, i in w.tolist() if i % 2 == 0]
     return {
         "upload": x,
         "gather": own,
@@ -104,6 +123,8 @@ def plain(world: World) -> dict[str, Tensor]:
         "sum": x.sum(0),
         "average": mean,
         "exchange": torch.cat([empty, *wanted]),
+        "narrowed": torch.cat([empty, *even]),
+        "nothing": empty,
     }
 
 
@@ -113,7 +134,17 @@ def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
     world, hosts = placed
     fed = Federation(hosts)
     out, expected = every_transfer(fed, world), plain(world)
-    for name in ("upload", "gather", "sum of rows", "max", "download", "widened", "exchange"):
+    for name in (
+        "upload",
+        "gather",
+        "sum of rows",
+        "max",
+        "download",
+        "widened",
+        "exchange",
+        "narrowed",
+        "nothing",
+    ):
         torch.testing.assert_close(whole(out[name]), expected[name], rtol=0, atol=1e-12)
     torch.testing.assert_close(out["sum"].parts[0]["sum"], expected["sum"], rtol=0, atol=1e-12)
     assert int(out["sum"].parts[0]["rows"]) == len(expected["upload"])
@@ -184,6 +215,9 @@ def test_the_ledger_counts_what_the_formulas_say():
     wants = PeerIds(torch.tensor([2, 2, 0]), torch.tensor([7, 1, 5]), torch.tensor([0, 1, 1]), ids, client)
     peer = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     fed.exchange(x, peer, name="peers")
+    now = fed.locate(CLIENTS, "now", [torch.tensor([True, False, True])])
+    some, asked = fed.narrowed(peer, now, name="wanted now")
+    fed.exchange(fed.clients.run(rows_at, x, asked), some, name="some")
     told = {e.name: e for e in fed.ledger.entries}
     sent = {name: e.sent.tolist() for name, e in told.items()}
     received = {name: e.received.tolist() for name, e in told.items()}
@@ -196,6 +230,10 @@ def test_the_ledger_counts_what_the_formulas_say():
     # Client 0 asks client 2 for one row, client 1 asks client 2 and client 0 for one each.
     assert (sent["wants"], received["wants"]) == ([8, 16, 0], [8, 0, 16])
     assert (sent["peers"], received["peers"]) == ([16, 0, 32], [16, 32, 0])
+    # Now client 0 asks client 2 again, and client 1 asks client 0.
+    assert (sent["wanted now"], received["wanted now"]) == ([8, 8, 0], [8, 0, 8])
+    assert (sent["some"], received["some"]) == ([16, 0, 16], [16, 16, 0])
+    assert told["some"].messages == told["wanted now"].messages == 2
     assert told["peers"].messages == told["wants"].messages == 3
     assert {name: told[name].messages for name in ("ids", "up", "model")} == {"ids": 3, "up": 3, "model": 3}
     assert told["model"].shape == {"a": [4, 3], "b": [3]}
@@ -381,6 +419,24 @@ def ask(fed: Federation, site: list[int], ids: list[int]) -> None:
         fed.locate(CLIENTS, "w", [PeerIds(torch.tensor(site), torch.tensor(ids), asker, held, holder)]),
         name="wants",
     )
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[2], [-1], [0, 0], [1, 0], [0.0], [[0]], "text"],
+    ids=["2", "-1", "twice", "down", "float", "flat", "text"],
+)
+def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
+    numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rows may be asked for, by their numbers, each once."""
+    fed = Federation([(0, 1)])
+    wants = PeerIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
+    route = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    payload = numbers if isinstance(numbers, str) else torch.tensor(numbers)
+    monkeypatch.setattr(fed, "_deliver", lambda *_: {(0, 0): Message(payload)})
+    with pytest.raises(WireError, match="what another client asks for is no part of what it may ask for"):
+        fed.narrowed(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
 
 
 @pytest.mark.parametrize("vertex", [5, -1, 9, 0])

@@ -38,7 +38,9 @@ def test_the_ratio_is_unbiased_but_for_the_chance_that_nothing_is_kept_and_one_o
         draw = torch.tensor([1.0, *outcome], dtype=torch.float64)
         chance = p ** outcome.count(0.0) * (1 - p) ** outcome.count(1.0)
         for ratio in means:
-            kept = by_chance(draw, torch.full_like(draw, p), row, own, ratio)
+            kept = by_chance(
+                draw, torch.tensor([p], dtype=torch.float64), row, own, torch.tensor([size + 1]), ratio
+            )
             means[ratio] += chance * (total(kept, values) - float(values[0]))
     assert means[True] == pytest.approx((1 - (1 - p) ** size) * others, rel=1e-12)
     assert means[False] == pytest.approx(others, rel=1e-12)
@@ -51,7 +53,7 @@ def test_the_mean_over_all_orders_of_draws_of_a_fan_out_is_the_full_sum(size: in
     found = []
     for order in itertools.permutations(range(size)):
         draw = torch.tensor([0.0, *((k + 1) / (size + 2) for k in order)], dtype=torch.float64)
-        kept = fan_out(draw, torch.full_like(row, most), row, own)
+        kept = fan_out(draw, torch.tensor([most]), row, own, torch.tensor([size + 1]))
         assert len(kept.which) == 1 + min(size, most)
         found.append(total(kept, values))
     assert sum(found) / len(found) == pytest.approx(float(values.sum()), rel=1e-12)
@@ -84,17 +86,19 @@ def test_what_is_kept_is_part_of_what_there_is_with_every_own_entry_at_its_own_w
 ) -> None:
     row, own = rows_of(sizes)
     draw = torch.rand(len(row), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    counts = torch.tensor(sizes) + 1
+    chances, limits = torch.full((len(sizes),), p, dtype=torch.float64), torch.full((len(sizes),), most)
     for kept in (
-        by_chance(draw, torch.full_like(draw, p), row, own, True),
-        by_chance(draw, torch.full_like(draw, p), row, own, False),
-        fan_out(draw, torch.full_like(row, most), row, own),
+        by_chance(draw, chances, row, own, counts, True),
+        by_chance(draw, chances, row, own, counts, False),
+        fan_out(draw, limits, row, own, counts),
     ):
         assert (kept.which.diff() > 0).all()
         assert own.nonzero()[:, 0].tolist() == [i for i in kept.which.tolist() if own[i]]
         assert (kept.factor[own[kept.which]] == 1).all()
         assert kept.factor.isfinite().all()
         assert (kept.factor >= 1).all()
-    small = fan_out(draw, torch.full_like(row, most), row, own)
+    small = fan_out(draw, limits, row, own, counts)
     left = torch.bincount(row[small.which], minlength=len(sizes)) - 1
     assert left.tolist() == [min(size, most) for size in sizes]
 
@@ -103,6 +107,6 @@ def test_rows_are_sampled_each_for_itself() -> None:
     """A row's outcome does not depend on what else is sampled with it."""
     row, own = rows_of([4, 3])
     draw = torch.rand(len(row), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    together = fan_out(draw, torch.full_like(row, 2), row, own)
-    alone = fan_out(draw[5:], torch.full_like(row[5:], 2), row[5:] - 1, own[5:])
+    together = fan_out(draw, torch.tensor([2, 2]), row, own, torch.tensor([5, 4]))
+    alone = fan_out(draw[5:], torch.tensor([2]), row[5:] - 1, own[5:], torch.tensor([4]))
     assert (together.which[together.which >= 5] - 5).tolist() == alone.which.tolist()

@@ -1,5 +1,7 @@
 """Sparse matrices and the operations on their entries agree with dense matrices, in values and gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -74,11 +76,12 @@ def test_entries_given_in_any_order_and_twice_are_added() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(dense=matrices, width=st.integers(1, 4), other_values=st.booleans())
+@given(dense=matrices, width=st.integers(1, 4), other_values=st.booleans(), once=st.booleans())
 def test_products_and_their_gradients_are_the_dense_ones(
-    dense: Tensor, width: int, other_values: bool
+    dense: Tensor, width: int, other_values: bool, once: bool
 ) -> None:
     matrix = SparseMatrix.from_dense(dense)
+    matrix = replace(matrix, pattern=replace(matrix.pattern, once=once))
     g = torch.Generator().manual_seed(width)
     right = torch.randn(dense.shape[1], width, generator=g, dtype=torch.float64, requires_grad=True)
     values = torch.randn(len(matrix.values), generator=g, dtype=torch.float64, requires_grad=True)
