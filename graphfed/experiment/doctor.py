@@ -51,6 +51,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
         ("cryptography", "Crypto", "tenseal", "dp_accounting"),
         "secure aggregation, secure pooling, encrypted sums, privacy accounting",
     ),
+    "rl": (("gymnasium", "stable_baselines3"), "learning FedGraph's sampling policy (graphfed policy)"),
     "docs": (("sphinx", "myst_parser", "furo", "sphinx_gallery"), "building the pages of docs/"),
     "dev": (("pytest", "hypothesis", "ruff", "mypy"), "working on graphfed itself"),
 }

@@ -8,7 +8,7 @@ The words come from the config dataclass of the method, so that help, tables and
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -23,7 +23,9 @@ __all__ = [
     "SYNONYMS",
     "Setting",
     "explain",
+    "explain_in",
     "home_of",
+    "settings_in",
     "settings_of",
     "told",
     "unknown_setting",
@@ -54,13 +56,20 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
     defaults to tell (None: the method's first)."""
     shared = {field.name for field in dataclasses.fields(method.shared_config)}
-    default = method.config(**method.settings(task))
-    fields: Mapping[str, Any] = method.config.__pydantic_fields__  # type: ignore[attr-defined]
+    found = settings_in(method.config, **method.settings(task))
     return [
-        _setting(name, field, getattr(default, name), name not in shared)
-        for name, field in fields.items()
-        if name != "seed"
+        dataclasses.replace(setting, own=setting.name not in shared)
+        for setting in found
+        if setting.name != "seed"
     ]
+
+
+def settings_in(config: Any, **chosen: Any) -> list[Setting]:
+    """Every setting of a config's class (a dataclass of pydantic), with the defaults where `chosen` has
+    others."""
+    default = config(**chosen)
+    fields: Mapping[str, Any] = config.__pydantic_fields__
+    return [_setting(name, field, getattr(default, name), True) for name, field in fields.items()]
 
 
 def _setting(name: str, field: Any, default: Any, own: bool) -> Setting:
@@ -113,18 +122,29 @@ MISSED = {
 
 def explain(complaint: Mapping[str, Any], method: Method, task: str | None = None) -> str:
     """A complaint of pydantic (`ValidationError.errors()`) as one line: key, value, expectation, default."""
+    return explain_in(complaint, settings_of(method, task), method.name, _methods_with)
+
+
+def explain_in(
+    complaint: Mapping[str, Any],
+    settings: Iterable[Setting],
+    owner: str,
+    able_with: Callable[[str, str], list[str]] = lambda key, value: [],
+) -> str:
+    """`explain` for any settings; owner: whose they are, able_with(key, value): other owners whose setting
+    can be that."""
     key = str(complaint["loc"][0]) if complaint["loc"] else ""
     value = complaint["input"]
-    setting = next((s for s in settings_of(method, task) if s.name == key), None)
+    setting = next((s for s in settings if s.name == key), None)
     if setting is None or complaint["type"] not in MISSED:
         reason = complaint["msg"][:1].lower() + complaint["msg"][1:]
-        return f"{key or method.name}={shown(value)} cannot be used: {reason}"
+        return f"{key or owner}={shown(value)} cannot be used: {reason}"
     names = [choice for choice in setting.choices if isinstance(choice, str)]
     if names and isinstance(value, str):
         hint = did_you_mean(value.lower()[:60], names)
-        able = _methods_with(key, value)
+        able = able_with(key, value)
         if able:
-            hint = f"{method.name} has no step for it ({', '.join(able)} have); {hint}"
+            hint = f"{owner} has no step for it ({', '.join(able)} have); {hint}"
     else:
         hint = f"expected {setting.expected}"
     return f"{key}={shown(value)} cannot be used: {hint} (default {told(setting.default)})"

@@ -88,6 +88,7 @@ __all__ = [
     "FedGraphConfig",
     "begin",
     "decide",
+    "first_state",
     "predict",
     "round",
     "round_with",
@@ -322,7 +323,13 @@ def learned_policy(config: FedGraphConfig, clients: int, weights: Weights) -> di
     tensors, told = read_policy(config.policy_file)
     size = sum(w.numel() for w in weights.values() if isinstance(w, Tensor))
     check_fits(told, config.policy_file, config.policy, clients, config.layers, size)
+    tensors["saw_test"] = torch.tensor(int(told.saw_test))
     return {name: tensor.to(_device(weights)) for name, tensor in tensors.items()}
+
+
+def saw_test(policy: dict[str, Tensor]) -> dict[str, Any]:
+    """Whether the reward of a learned policy was on the test part."""
+    return {"policy_saw_test": bool(policy["saw_test"])}
 
 
 def no_policy() -> dict[str, Tensor]:
@@ -382,13 +389,14 @@ def seen_weights(mean: Weights, every: Tensor) -> Tensor:
     return torch.cat([one_row(mean)[None], every])
 
 
-def first_facts(device: str) -> dict[str, Tensor]:
-    return {"modelled_seconds": torch.zeros((), dtype=torch.float64, device=device)}
+def first_facts(policy: dict[str, Tensor], device: str) -> dict[str, Tensor]:
+    facts = {"modelled_seconds": torch.zeros((), dtype=torch.float64, device=device)}
+    return facts | ({"policy_saw_test": policy["saw_test"]} if "saw_test" in policy else {})
 
 
 def later_facts(facts: dict[str, Tensor], seconds: Tensor) -> dict[str, Tensor]:
     """A round takes as long as the slowest client."""
-    return {"modelled_seconds": facts["modelled_seconds"] + seconds.max()}
+    return {**facts, "modelled_seconds": facts["modelled_seconds"] + seconds.max()}
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -425,6 +433,11 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
     averaging.check_aggregation(config.aggregation, fed.num_clients)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     policy = fed.server.run(learned_policy, config, fed.num_clients, weights)
+    if config.policy in LEARNED and fed.control(saw_test, policy)["policy_saw_test"]:
+        fed.tell(
+            f"the policy in {config.policy_file} was learned by a reward on the test part: the test figures "
+            "of this run are not of data that nobody had seen"
+        )
     return begin(fed, data, task, config, weights, policy)
 
 
@@ -442,10 +455,18 @@ def begin(
     widths = (task.num_features, *[config.hidden] * (config.layers - 1), task.num_classes)
     with fed.phase("eval"):
         val = draw(fed, silo, wants, fed.clients.run(rows_of, data, "val"), None, config, 0)
+    clients = Clients(silo, wants, counts, val, data, widths)
+    return first_state(fed, clients, config, weights, policy)
+
+
+def first_state(
+    fed: Federation, clients: Clients, config: FedGraphConfig, weights: Located, policy: Located
+) -> State:
+    """Before the first round of clients that have agreed; nothing crosses."""
     values = {
         "weights": weights,
-        "optimizer": fed.clients.run(no_state, silo),
-        "facts": fed.server.run(first_facts, str(fed.device)),
+        "optimizer": fed.clients.run(no_state, clients.silo),
+        "facts": fed.server.run(first_facts, policy, str(fed.device)),
     }
     if config.policy in LEARNED:
         values["policy"] = policy
@@ -453,7 +474,7 @@ def begin(
         values["observed"] = fed.server.run(
             observation, policy, fed.server.run(first_sight, weights, fed.num_clients)
         )
-    return State(values, Clients(silo, wants, counts, val, data, widths))
+    return State(values, clients)
 
 
 def draw(

@@ -101,13 +101,19 @@ def act(policy: dict[str, Tensor], observed: Tensor, clients: int) -> Tensor:
 @dataclass(frozen=True)
 class PolicyFile:
     """What a policy was learned for: kind "ddpg" or "bandit", clients K, layers L, weights n_W of the model;
-    learned: how, for a reader (data, partition, episodes, reward)."""
+    learned: how, for a reader (data, partition, episodes, reward); saw_test in it: whether the reward was on
+    the test part."""
 
     kind: str
     clients: int
     layers: int
     weights: int
     learned: dict[str, Any]
+
+    @property
+    def saw_test(self) -> bool:
+        """Whether the reward was on the test part."""
+        return bool(self.learned.get("saw_test", False))
 
 
 def write_policy(path: Path, policy: dict[str, Tensor], told: PolicyFile) -> None:
@@ -124,6 +130,9 @@ def read_policy(path: str | Path) -> tuple[dict[str, Tensor], PolicyFile]:
         if told.get("format") != FORMAT:
             raise ValueError("it does not say so")
         policy = PolicyFile(**json.loads(told["policy"]))
+        sizes = (policy.clients, policy.layers, policy.weights)
+        if not all(type(n) is int and n > 0 for n in sizes) or not isinstance(policy.learned, dict):
+            raise ValueError("it does not say what it is for")
     except FileNotFoundError:
         raise InputError(
             f"there is no policy file {path}; learn one with `graphfed policy`, which names the file it "

@@ -1,0 +1,163 @@
+"""Episodes of learning a sampling policy: how one is run, what is written down of it, and what is said
+meanwhile."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.experiment import folder as files
+from graphfed.experiment.policy_environment import FederationEnvironment, PreparedFederation, Reward
+from graphfed.experiment.policy_settings import LearningConfig
+from graphfed.experiment.progress import OnEvent, human_seconds
+from graphfed.experiment.train import Event
+from graphfed.files import write_bytes
+from graphfed.runtime.interrupts import Interrupted, Wish
+
+__all__ = ["LINES", "Episode", "Learning", "lines_in", "run_episode"]
+
+#: The file with a line for each episode.
+LINES = "episodes.jsonl"
+#: What a round was: (observation before, action, reward, observation after, whether the episode is over).
+OnRound = Callable[[np.ndarray, np.ndarray, float, np.ndarray, bool], None]
+
+
+@dataclass
+class Episode:
+    """The rounds of an episode, in order: rewards, accuracies (of the part that the reward is of), seconds
+    (delta), decisions [K, 1 + L]; spent: seconds of this process in rounds, evaluation and learning."""
+
+    rewards: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    decisions: list[Tensor] = field(default_factory=list)
+    spent: dict[str, float] = field(
+        default_factory=lambda: {"rounds": 0.0, "evaluation": 0.0, "learning": 0.0}
+    )
+
+    def discounted(self, gamma: float) -> float:
+        """sum_t gamma^(t - 1) r[t].  Eq. (10)"""
+        total = 0.0
+        for reward in reversed(self.rewards):
+            total = reward + gamma * total
+        return total
+
+    def to_json(self, gamma: float, counts: Tensor) -> dict[str, Any]:
+        """What a line of episodes.jsonl has of it; counts [K]: training vertices of each client."""
+        rounds = len(self.rewards)
+        share = sum(float((each[:, 0] / counts.clamp(min=1)).mean()) for each in self.decisions) / rounds
+        chance = np.mean([each[:, 1:].mean(0).tolist() for each in self.decisions], axis=0)
+        return {
+            "return": self.discounted(gamma),
+            "sum": sum(self.rewards),
+            "mean_reward": sum(self.rewards) / rounds,
+            "accuracy": {"final": self.accuracies[-1], "best": max(self.accuracies)},
+            "seconds": sum(self.seconds),
+            "kappa_share": share,
+            "chance": chance.tolist(),
+            "spent": self.spent,
+        }
+
+
+def run_episode(
+    environment: FederationEnvironment,
+    number: int,
+    choose: Callable[[np.ndarray], np.ndarray],
+    on_round: OnRound = lambda *_: None,
+    after_round: Callable[[], None] = lambda: None,
+) -> Episode:
+    """Run episode `number` with the actions of choose(observation). on_round learns from each round;
+    after_round is called after that, and may raise to end the episode."""
+    episode = Episode()
+    seen, _ = environment.reset(options={"episode": number})
+    over = False
+    while not over:
+        action = choose(seen)
+        after, reward, _, over, info = environment.step(action)
+        began = time.perf_counter()
+        on_round(seen, action, reward, after, over)
+        episode.spent["learning"] += time.perf_counter() - began
+        episode.spent["rounds"] += info["round_seconds"]
+        episode.spent["evaluation"] += info["evaluation_seconds"]
+        episode.rewards.append(reward)
+        episode.accuracies.append(info["accuracy"])
+        episode.seconds.append(info["seconds"])
+        episode.decisions.append(info["decision"])
+        seen = after
+        after_round()
+    return episode
+
+
+@dataclass
+class Learning:
+    """What every kind of learning works with. episodes: how many there will be; lines: of those that are
+    done, as in episodes.jsonl; wish: somebody's wish to stop."""
+
+    federation: PreparedFederation
+    reward: Reward
+    settings: LearningConfig
+    seed: int
+    rounds: int
+    episodes: int
+    device: str
+    folder: Path
+    on_event: OnEvent | None = None
+    wish: Wish = field(default_factory=Wish)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    _done: int = 0
+    _since: tuple[int, float] = (0, 0.0)
+
+    def environment(self, projection: Mapping[str, Tensor] | None = None) -> FederationEnvironment:
+        return FederationEnvironment(self.federation, self.reward, rounds=self.rounds, projection=projection)
+
+    def begin(self) -> None:
+        """What is done from now on tells how long the rest will take."""
+        self._done = len(self.lines) * self.rounds
+        self._since = self._done, time.perf_counter()
+
+    def after_round(self) -> None:
+        """Say how far it is; Interrupted where somebody asked to stop."""
+        self._done += 1
+        self._tell("train")
+        if self.wish.asked:
+            raise Interrupted(f"stopped in episode {len(self.lines) + 1}")
+
+    def add(self, episode: Episode, **about: Any) -> None:
+        """Write down an episode that is over, and say so. OSError when the disk refuses."""
+        told = episode.to_json(self.settings.gamma, self.federation.counts)
+        line = files.plain({"episode": len(self.lines) + 1, **about, **told})
+        self.lines.append(line)
+        text = "".join(json.dumps(each, allow_nan=False) + "\n" for each in self.lines)
+        write_bytes(self.folder / LINES, text.encode())
+        before, began = self._since
+        pace = max(self._done - before, 1) / max(time.perf_counter() - began, 1e-9)
+        left = (self.episodes - line["episode"]) * self.rounds / pace
+        said = f"episode {line['episode']}/{self.episodes}: return {line['return']:.2f}, {pace:.1f} rounds/s"
+        self._tell("note", said + (f", {human_seconds(left)} left" if left else ""))
+
+    def _tell(self, phase: str, note: str = "") -> None:
+        if self.on_event is not None:
+            total, (before, began) = self.episodes * self.rounds, self._since
+            # As if what was done earlier had taken as long.
+            spent = (time.perf_counter() - began) * self._done / max(self._done - before, 1)
+            sent = self.federation.fed.ledger.counted_bytes
+            self.on_event(Event(phase, self._done, total, None, sent, spent, note))
+
+
+def lines_in(folder: Path) -> list[dict[str, Any]]:
+    """The lines of episodes.jsonl, none where it is not there; InputError when it is damaged."""
+    path = folder / LINES
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            if line["episode"] != number or not isinstance(line["return"], float):
+                raise ValueError(f"line {number} is of no episode {number}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); learn anew, in another folder") from None
+    return lines
