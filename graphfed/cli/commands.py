@@ -13,6 +13,7 @@ from graphfed.cli import (
     data,
     doctor,
     listing,
+    policy,
     prediction,
     reporting,
     reproduce,
@@ -66,6 +67,7 @@ app.command()(prediction.predict)
 app.command()(sweep.sweep)
 app.command()(audit.audit)
 app.command()(reproduce.reproduce)
+app.command()(policy.policy)
 app.command()(track.track)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")

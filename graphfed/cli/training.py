@@ -32,6 +32,7 @@ from graphfed.cli.options import (
     Threads,
 )
 from graphfed.cli.output import command_line, interruption_told, say, show, summary
+from graphfed.cli.policy import print_policy
 from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
 from graphfed.cli.values import method_names, run_folders
@@ -294,7 +295,7 @@ def resume(
         typer.Argument(
             metavar="FOLDER",
             autocompletion=run_folders,
-            help="Folder of a run, comparison or sweep that has not ended.",
+            help="Folder of a run, comparison, sweep or policy that has not ended.",
         ),
     ],
     *,
@@ -303,7 +304,8 @@ def resume(
     report: Report = True,
     progress: Progress = True,
 ) -> None:
-    """Go on with a run, comparison or sweep that was interrupted, from its newest checkpoint.
+    """Go on with a run, comparison, sweep or learning of a policy that was interrupted, from its newest
+    checkpoint.
 
     The result is that of a run that was never interrupted: the same weights, the same metrics. A folder that
     has ended is only shown.
@@ -316,6 +318,7 @@ def resume(
     See also:
         graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
+    from graphfed.experiment.policy_learning import LearnedPolicy
     from graphfed.experiment.reproduce import Reproduction
     from graphfed.experiment.resume import resume as go_on
     from graphfed.experiment.run import Result
@@ -329,6 +332,8 @@ def resume(
         print_sweep(ended, as_json)
     elif isinstance(ended, Reproduction):
         print_reproduction(ended, as_json)
+    elif isinstance(ended, LearnedPolicy):
+        print_policy(ended, as_json)
     else:
         _print_comparison(ended, as_json, report)
 

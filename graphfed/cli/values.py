@@ -12,6 +12,8 @@ __all__ = [
     "DEVICES",
     "PARTITIONS",
     "PLACEMENTS",
+    "POLICIES",
+    "POLICY_SETTINGS",
     "RUNTIMES",
     "SETTINGS",
     "SPLITS",
@@ -19,6 +21,7 @@ __all__ = [
     "choices",
     "data_setting_keys",
     "method_names",
+    "policy_setting_keys",
     "run_folders",
     "setting_keys",
 ]
@@ -56,6 +59,13 @@ SETTINGS = (
     "partition.variance", "partition.classes", "partition.copies", "partition_seed", "split_seed",
     "data.num_nodes", "data.communities", "data.features", "data.average_degree", "data.homophily",
     "data.dense", "data.sensors", "data.weeks", "data.seed",
+)  # fmt: skip
+#: What `graphfed policy` learns, and the keys of its --set beside these.
+POLICIES = ("ddpg", "bandit")
+POLICY_SETTINGS = (
+    "reward.target", "reward.omega", "reward.alpha", "reward.beta", "reward.on", "reward.clock",
+    "ddpg.gamma", "ddpg.widths", "ddpg.components", "ddpg.lr", "ddpg.phi", "ddpg.batch", "ddpg.buffer",
+    "ddpg.noise", "ddpg.updates", "bandit.gamma", "bandit.shares", "bandit.chances",
 )  # fmt: skip
 
 
@@ -111,3 +121,9 @@ def data_setting_keys(incomplete: str) -> list[str]:
 def setting_keys(incomplete: str) -> list[str]:
     """Completes the key of ``--set key=value``; the value is for the user to write."""
     return [f"{key}=" for key in SETTINGS if f"{key}=".startswith(incomplete)]
+
+
+def policy_setting_keys(incomplete: str) -> list[str]:
+    """Completes the key of ``--set`` of `graphfed policy`."""
+    of_learning = [f"{key}=" for key in POLICY_SETTINGS]
+    return [*setting_keys(incomplete), *(key for key in of_learning if key.startswith(incomplete))]

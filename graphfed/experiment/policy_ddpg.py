@@ -333,6 +333,7 @@ def _first_episode(work: Learning, config: DDPGConfig) -> tuple[Transitions, dic
 
     explorer = Explorer(None, config, environment.action_space.shape[0], work.seed, 1)
     done = run_episode(environment, 1, explorer.choose, on_round, work.after_round)
+    work.say(f"finding the principal components of {work.rounds * (1 + clients)} times {size} weights")
     projection = fit_projection(rows.reshape(-1, size), config.components)
     weights = [first[0].reshape(1 + clients, size), *rows]
     seen = [observation_of(projection, project(projection, torch.from_numpy(each))) for each in weights]

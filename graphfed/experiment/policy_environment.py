@@ -152,8 +152,8 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
     ..., W_K, c each, over the scale, [(1 + K) c] float32, as the actor of a run sees them; without one the
     weights themselves, [(1 + K) n_W]; with policy=bandit, which sees nothing, a zero.
     Action: [K (1 + L)] in [-1, 1], see `sampling_policies.squash`.
-    info: accuracy, seconds (delta), decision [K, 1 + L], and the seconds that the round and its evaluation
-    took this process, round_seconds and evaluation_seconds.
+    info: accuracy, decision [K, 1 + L] and modelled_seconds of the round. spent: seconds that this process
+    has spent in the episode's rounds and in their evaluation.
 
     Episode n has the weights, samples and dropout of a seed of its own, which follows from the seed and n; in
     episode 0 it is the seed itself, so that this is what a run with that seed does."""
@@ -170,6 +170,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
     ) -> None:
         self.federation, self.reward, self.rounds = federation, reward, rounds
         self.seed, self.episode, self.round = federation.config.seed, 0, 0
+        self.spent: dict[str, float] = {}
         device = federation.fed.device
         self.projection = {name: t.to(device) for name, t in (projection or {}).items()}
         config, clients = federation.config, federation.fed.num_clients
@@ -191,7 +192,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         if seed is not None:
             self.seed, self.episode = seed, 0
         self.episode = (options or {}).get("episode", self.episode + 1)
-        self.round = 0
+        self.round, self.spent = 0, {"rounds": 0.0, "evaluation": 0.0}
         of_episode = fold(self.seed, "policy", "episode", self.episode) >> 1 if self.episode else self.seed
         self._config = replace(self.federation.config, seed=of_episode)
         self._state = self.federation.first_state(self._config, self.projection)
@@ -217,13 +218,14 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         trained = time.perf_counter()
         accuracy = self.federation.accuracy(self._state, self._config, self.reward.on)
         done = time.perf_counter()
-        seconds = self._modelled_seconds() - before if self.reward.clock == "modelled" else trained - began
+        modelled = self._modelled_seconds() - before
+        self.spent["rounds"] += trained - began
+        self.spent["evaluation"] += done - trained
+        seconds = modelled if self.reward.clock == "modelled" else trained - began
         info = {
             "accuracy": accuracy,
-            "seconds": seconds,
-            "decision": decision.parts[0],
-            "round_seconds": trained - began,
-            "evaluation_seconds": done - trained,
+            "decision": decision.parts[0].cpu().numpy(),
+            "modelled_seconds": modelled,
         }
         over = self.round == self.rounds
         return self._observation(), self.reward.of(accuracy, seconds), False, over, info
@@ -265,10 +267,11 @@ def observation_of(projection: Mapping[str, Tensor], sight: Tensor) -> np.ndarra
 def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float:
     """delta of a round with all training vertices and all neighbours; measured, of the second such round:
     in a first one memory is taken."""
-    free = Reward(target=1.0, omega=128.0, alpha=0.0, beta=0.0, clock=clock)
+    free = Reward(target=1.0, omega=128.0, alpha=0.0, beta=0.0)
     environment = FederationEnvironment(federation, free, rounds=2)
     everything = np.ones(environment.action_space.shape)
     environment.reset(options={"episode": 0})
     environment.step(everything)
-    seconds: float = environment.step(everything)[4]["seconds"]
-    return seconds
+    first = environment.spent["rounds"]
+    modelled: float = environment.step(everything)[4]["modelled_seconds"]
+    return modelled if clock == "modelled" else environment.spent["rounds"] - first

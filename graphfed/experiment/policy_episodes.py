@@ -30,16 +30,14 @@ OnRound = Callable[[np.ndarray, np.ndarray, float, np.ndarray, bool], None]
 
 @dataclass
 class Episode:
-    """The rounds of an episode, in order: rewards, accuracies (of the part that the reward is of), seconds
-    (delta), decisions [K, 1 + L]; spent: seconds of this process in rounds, evaluation and learning."""
+    """The rounds of an episode, in order: rewards, accuracies (of the part that the reward is of), modelled
+    seconds, decisions [K, 1 + L]; spent: seconds of this process in rounds, evaluation and learning."""
 
     rewards: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    decisions: list[Tensor] = field(default_factory=list)
-    spent: dict[str, float] = field(
-        default_factory=lambda: {"rounds": 0.0, "evaluation": 0.0, "learning": 0.0}
-    )
+    modelled: list[float] = field(default_factory=list)
+    decisions: list[np.ndarray] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
 
     def discounted(self, gamma: float) -> float:
         """sum_t gamma^(t - 1) r[t].  Eq. (10)"""
@@ -51,16 +49,17 @@ class Episode:
     def to_json(self, gamma: float, counts: Tensor) -> dict[str, Any]:
         """What a line of episodes.jsonl has of it; counts [K]: training vertices of each client."""
         rounds = len(self.rewards)
-        share = sum(float((each[:, 0] / counts.clamp(min=1)).mean()) for each in self.decisions) / rounds
-        chance = np.mean([each[:, 1:].mean(0).tolist() for each in self.decisions], axis=0)
+        decisions = np.stack(self.decisions)
+        share = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
         return {
             "return": self.discounted(gamma),
             "sum": sum(self.rewards),
             "mean_reward": sum(self.rewards) / rounds,
             "accuracy": {"final": self.accuracies[-1], "best": max(self.accuracies)},
-            "seconds": sum(self.seconds),
-            "kappa_share": share,
-            "chance": chance.tolist(),
+            "modelled_seconds": sum(self.modelled),
+            "wall_seconds": sum(self.spent.values()),
+            "kappa_share": float(share.mean()),
+            "chance": decisions[:, :, 1:].mean((0, 1)).tolist(),
             "spent": self.spent,
         }
 
@@ -76,21 +75,20 @@ def run_episode(
     after_round is called after that, and may raise to end the episode."""
     episode = Episode()
     seen, _ = environment.reset(options={"episode": number})
-    over = False
+    over, learning = False, 0.0
     while not over:
         action = choose(seen)
         after, reward, _, over, info = environment.step(action)
         began = time.perf_counter()
         on_round(seen, action, reward, after, over)
-        episode.spent["learning"] += time.perf_counter() - began
-        episode.spent["rounds"] += info["round_seconds"]
-        episode.spent["evaluation"] += info["evaluation_seconds"]
+        learning += time.perf_counter() - began
         episode.rewards.append(reward)
         episode.accuracies.append(info["accuracy"])
-        episode.seconds.append(info["seconds"])
+        episode.modelled.append(info["modelled_seconds"])
         episode.decisions.append(info["decision"])
         seen = after
         after_round()
+    episode.spent = {**environment.spent, "learning": learning}
     return episode
 
 
@@ -121,12 +119,19 @@ class Learning:
         self._done = len(self.lines) * self.rounds
         self._since = self._done, time.perf_counter()
 
+    def hear(self) -> None:
+        """Interrupted where somebody asked to stop."""
+        if self.wish.asked:
+            raise Interrupted(f"stopped after episode {len(self.lines)}")
+
     def after_round(self) -> None:
-        """Say how far it is; Interrupted where somebody asked to stop."""
+        """Say how far it is, and `hear`."""
         self._done += 1
         self._tell("train")
-        if self.wish.asked:
-            raise Interrupted(f"stopped in episode {len(self.lines) + 1}")
+        self.hear()
+
+    def say(self, news: str) -> None:
+        self._tell("note", news)
 
     def add(self, episode: Episode, **about: Any) -> None:
         """Write down an episode that is over, and say so. OSError when the disk refuses."""

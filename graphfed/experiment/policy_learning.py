@@ -62,6 +62,8 @@ __all__ = ["POLICY", "LearnedPolicy", "learn_policy", "learned_in", "resume_poli
 POLICY = "policy.safetensors"
 #: Episodes of DDPG, as in the paper.
 EPISODES = 300
+#: What is said of a reward with on=test.
+SAW_TEST = "the reward is on the test part: what the policy reaches there is no test of it"
 #: Settings of a run that learning has no use for.
 _UNUSED = ("patience", "eval_every", "fraction")
 
@@ -95,6 +97,31 @@ class LearnedPolicy:
     def file(self) -> Path:
         """The policy's."""
         return self.folder / POLICY
+
+    def summary(self) -> str:
+        """What came out, for a screen."""
+        part = "test" if self.policy_saw_test else "validation"
+        final, accuracy = self.final, self.final["accuracy"]
+        lines = [
+            f"policy {self.kind} on {self.dataset}: {self.clients} clients, {self.partition}, seed "
+            f"{self.seed}; {len(self.episodes)} episodes of {self.rounds} rounds"
+        ]
+        if self.kind == "bandit":
+            best = self.details["best"]
+            lines.append(f"best: {best['share']:g} of the training vertices, chance {best['chance']:g}")
+        else:
+            size = max(1, min(WINDOW, len(self.episodes) // 2))
+            ends = (self.episodes[:size], self.episodes[-size:])
+            first, last = (np.mean([line["return"] for line in end]) for end in ends)
+            lines.append(f"return: {first:.2f} in the first {size} episodes, {last:.2f} in the last {size}")
+        lines.append(
+            f"without noise: return {final['return']:.2f}; {part} accuracy {accuracy['best']:.4g}, in the "
+            f"last round {accuracy['final']:.4g}; {final['modelled_seconds']:.3g} s by the time model"
+        )
+        if self.policy_saw_test:
+            lines.append(SAW_TEST)
+        use = f"graphfed run fedgraph --set policy={self.kind} --set policy_file={self.file}"
+        return "\n".join([*lines, f"use it: {use}", f"files: {self.folder}"])
 
     def to_json(self) -> dict[str, Any]:
         """The object in result.json; of the episodes their number and their returns."""
@@ -431,7 +458,7 @@ def _reward(
         content["alpha_from"] = f"1 over the {asked.clock} seconds of a round with full batches"
         say(f"alpha {content['alpha']:.4g}: {content['alpha_from']}, {seconds:.4g} s")
     if asked.on == "test":
-        say("the reward is on the test part: what the policy reaches there later is no test of it")
+        say(SAW_TEST)
     return content
 
 
@@ -463,9 +490,13 @@ def _final(work: "Learning", policy: "dict[str, Tensor]") -> dict[str, Any]:
         seen = environment.sight if work.federation.config.policy == "ddpg" else work.federation.counts
         return act(here, seen, clients).cpu().numpy()
 
-    episode = run_episode(environment, 0, choose)
+    episode = run_episode(environment, 0, choose, after_round=work.hear)
     told = episode.to_json(work.settings.gamma, work.federation.counts)
-    rounds = {"accuracy": episode.accuracies, "seconds": episode.seconds, "reward": episode.rewards}
+    rounds = {
+        "accuracy": episode.accuracies,
+        "modelled_seconds": episode.modelled,
+        "reward": episode.rewards,
+    }
     return {**told, "rounds": rounds}
 
 

@@ -67,7 +67,7 @@ def predict(
             f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
             f"{folder}"
         )
-    if len(absent) and manifest["config"].get("task") != FORECASTING:
+    if len(absent) and manifest.get("config", {}).get("task") != FORECASTING:
         raise InputError(
             f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
         )

@@ -26,18 +26,18 @@ _OPTIONS = (
     "threads", "checkpoint_every",
 )  # fmt: skip
 
-#: What the manifests of sweeps and reproductions have in place of a config.
-SETS_OF_RUNS = ("sweep", "reproduce")
+#: What the manifests of sweeps, reproductions and policies have in place of a config.
+NO_RUNS = ("sweep", "reproduce", "policy")
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest in the folder of a run, a comparison, a sweep or a reproduction; InputError when there is
-    none, or it is damaged."""
+    """The manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy; InputError when
+    there is none, or it is damaged."""
     path = Path(folder) / "manifest.json"
     manifest: dict[str, Any] = files.read_json(path)
     if isinstance(manifest, dict) and isinstance(manifest.get("rows"), list):
         return manifest
-    if isinstance(manifest, dict) and any(isinstance(manifest.get(key), dict) for key in SETS_OF_RUNS):
+    if isinstance(manifest, dict) and any(isinstance(manifest.get(key), dict) for key in NO_RUNS):
         return manifest
     for key in ("config", "hashes", "seeds"):
         if not isinstance(manifest, dict) or not isinstance(manifest.get(key), dict):
@@ -63,6 +63,11 @@ def reopen(
         raise InputError(
             f"the run in {folder} was deployed, and its data is at the sites: each has its predictions, and "
             f"what it sent, in runs/{manifest['deployment'].get('run')} of its kit"
+        )
+    if "policy" in manifest:
+        raise InputError(
+            f"{folder} has a sampling policy, and is no run; use it in one: policy_file="
+            f"{Path(folder) / 'policy.safetensors'}"
         )
     if "config" not in manifest:
         raise InputError(f"{folder} is a folder of several runs; name one of those in it")

@@ -1,0 +1,146 @@
+"""`graphfed policy`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graphfed.cli.options import (
+    OUTPUT_PANEL,
+    TRAINING_PANEL,
+    Clients,
+    Data,
+    DataDir,
+    Device,
+    Json,
+    Partition,
+    Progress,
+    Seed,
+    Split,
+    Threads,
+    whole_number,
+)
+from graphfed.cli.output import command_line, interruption_told, say
+from graphfed.cli.values import POLICIES, choices, policy_setting_keys
+
+if TYPE_CHECKING:
+    from graphfed.experiment.policy_learning import LearnedPolicy
+
+__all__ = ["policy", "print_policy"]
+
+
+def policy(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            autocompletion=choices(POLICIES),
+            help="What learns: ddpg, as in the paper, or bandit, the best constant policy of a grid.",
+        ),
+    ],
+    *,
+    data: Data = None,
+    clients: Clients = None,
+    partition: Partition = None,
+    split: Split = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole_number,
+            metavar="N",
+            rich_help_panel=TRAINING_PANEL,
+            help="Trainings to learn from, each from fresh weights (default: 300; of bandit as many as its "
+            "search takes).",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            parser=whole_number,
+            metavar="R",
+            rich_help_panel=TRAINING_PANEL,
+            help="Communication rounds of an episode (default: 300).",
+        ),
+    ] = None,
+    seed: Seed = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            autocompletion=policy_setting_keys,
+            rich_help_panel=TRAINING_PANEL,
+            help="A setting, as often as needed: of fedgraph, of partition and data as for 'graphfed run', "
+            "of the reward (reward.target, ...) and of what learns (ddpg.lr, bandit.chances, ...); all of "
+            "them: docs/policies.md.",
+        ),
+    ] = None,
+    device: Device = None,
+    threads: Threads = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            rich_help_panel=OUTPUT_PANEL,
+            help="Folder to write (default: runs/policy-KIND-DATA-TIME); where it holds this very question, "
+            "learning goes on.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    progress: Progress = True,
+) -> None:
+    """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
+
+    A policy is rewarded for accuracy on the validation vertices, and pays for the time of a round. ddpg sees
+    every site's weights after each round; bandit sees nothing. Needs the extra 'rl'.
+
+    Examples:
+        graphfed policy ddpg --data cora --clients 20 --partition overlapping --out learned
+        graphfed policy bandit --clients 3 --rounds 30 --set bandit.chances=0.25,0.5,1
+        graphfed policy ddpg --clients 3 --episodes 3 --rounds 5 --set ddpg.batch=4
+        graphfed run fedgraph --set policy=ddpg --set policy_file=learned/policy.safetensors
+    Files:
+        policy.safetensors   the policy
+        manifest.json        what was asked, the reward, seeds, hashes, versions
+        episodes.jsonl       a line an episode: return, accuracy, seconds, how much was sampled
+        returns.svg          the return of every episode, drawn
+        result.json          what came out, with an episode without noise
+    See also:
+        graphfed run, graphfed resume, graphfed methods fedgraph; docs/policies.md
+    """
+    from graphfed.experiment.config import parse_settings
+    from graphfed.experiment.policy_learning import learn_policy
+
+    given = {
+        "data": data,
+        "clients": clients,
+        "partition": partition,
+        "split": split,
+        "episodes": episodes,
+        "rounds": rounds,
+        "seed": seed,
+        "device": device,
+        "threads": threads,
+        "data_dir": data_dir,
+        "out": out,
+    }
+    with interruption_told():
+        learned = learn_policy(
+            kind,
+            **{key: value for key, value in given.items() if value is not None},  # type: ignore[arg-type]
+            settings=parse_settings(settings or ()),
+            progress=progress,
+            command=command_line(),
+        )
+    print_policy(learned, as_json)
+
+
+def print_policy(learned: "LearnedPolicy", as_json: bool) -> None:
+    """What came out, in words or as the object of result.json."""
+    if as_json:
+        say(f"files: {learned.folder}")
+        print(json.dumps(learned.to_json(), allow_nan=False))
+    else:
+        print(learned.summary())
