@@ -64,6 +64,9 @@ class Plain:
             layer = PlainLayer({}, {k: set() for k in self.clients}, {k: set() for k in self.clients})
             for k in self.clients:
                 layer.coefficient[k] = {}
+                if self.config.policy == "fastgcn" and decision is not None:
+                    self.importance_layer(layer, k, out[k], shares, int(decision[k][1 + number]), key, number)
+                    continue
                 for v in out[k]:
                     kept = self.kept(
                         v, shares, None if decision is None else decision[k][1 + number], key, number
@@ -79,6 +82,37 @@ class Plain:
             layers.insert(0, layer)
             out = layer.enter
         return layers
+
+    def importance_layer(
+        self, layer: PlainLayer, k: int, out: set[int], shares: bool, draws: int, key: int, number: int
+    ) -> None:
+        """FastGCN: vertices of the layer are drawn, with replacement, in proportion to the sum of Q(v, u)^2
+        over the client's own v; an edge to u weighs Q times how often u was drawn over its expectation."""
+        wants = {u for v in self.held[k] for u in self.outer[v]} if shares else set()
+        mass = {}
+        for u in [*sorted(self.held[k]), *sorted(wants, key=lambda u: (self.owner[u], u))]:
+            near = [
+                v for v in self.held[k] if u == v or u in self.inner[v] or (u in wants and u in self.outer[v])
+            ]
+            if u in wants:  # nobody knows its degree here: its edges to own rows stand for it
+                q = [self.outer[v][u] / (self.degree(v) * (len(near) + 1)) ** 0.5 for v in near]
+            else:
+                q = [self.q(v, u, number) for v in near]
+            mass[u] = sum(x**2 for x in q)
+        total, so_far, ends = sum(mass.values()), 0.0, []
+        for u, weight in mass.items():
+            so_far += weight / total
+            ends.append((so_far, u))
+        drawn: list[int] = []
+        for at in uniform(fold(key, number), torch.tensor([k]), draws)[0].tolist():
+            drawn.append(next(u for end, u in ends if at < end))
+        for v in out:
+            layer.coefficient[k][v] = {}
+            for u in {v, *self.inner[v], *(self.outer[v] if shares else ())}:
+                if u in drawn:
+                    expected = draws * mass[u] / total
+                    layer.coefficient[k][v][u] = self.q(v, u, number) * drawn.count(u) / expected
+                    (layer.enter if u in self.held[k] else layer.wanted)[k].add(u)
 
     def kept(self, v: int, shares: bool, amount: float | None, key: int, number: int) -> dict[int, float]:
         """The neighbours that are kept, with their factors."""
@@ -165,7 +199,9 @@ def train(
                 y = torch.tensor([plain.y[v] for v in vertices])
                 loss = cross_entropy(torch.stack([rows[v] for v in vertices]), y)
                 own = weights[k]
-                gradients = torch.autograd.grad(loss, list(own.values()))
+                gradients = torch.autograd.grad(
+                    loss, list(own.values()), allow_unused=True, materialize_grads=True
+                )
                 weights[k] = {
                     name: (w - config.lr * (g + config.weight_decay * w)).detach()
                     for (name, w), g in zip(own.items(), gradients, strict=True)

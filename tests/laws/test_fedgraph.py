@@ -30,7 +30,13 @@ from graphfed.experiment.train import train
 from graphfed.federation import Federation
 from graphfed.methods.fedgraph import FedGraphConfig
 from graphfed.methods.registry import get_method
-from graphfed.methods.sampling_policies import LEAST_CHANCE, fixed_decision, squash
+from graphfed.methods.sampling_policies import (
+    LEAST_CHANCE,
+    PolicyFile,
+    fixed_decision,
+    squash,
+    write_policy,
+)
 from graphfed.methods.training import initial_weights
 
 METHOD = get_method("fedgraph")
@@ -68,6 +74,8 @@ SETTINGS = {
     "constant": {"probability": 0.4, "batch": 5},
     "horvitz_thompson": {"probability": 0.4, "batch": 5, "estimator": "horvitz_thompson"},
     "graphsage": {"policy": "graphsage", "fan_out": 3, "inner_fan_out": 2, "batch": 6},
+    "fastgcn": {"policy": "fastgcn", "layer_size": 12, "batch": 6},
+    "fastgcn of three layers": {"policy": "fastgcn", "layer_size": 7, "layers": 3},
     "full": {"policy": "full"},
     "every neighbour of a batch": {"probability": 1.0, "batch": 4},
     "three layers": {"layers": 3, "probability": 0.5, "batch": 5},
@@ -101,6 +109,41 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_vertices(
     assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * crossed["ids"]
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
     assert fed.ledger.bytes_of("fedgraph/transformed_features", "train") == 8 * crossed["first"]
+
+
+@pytest.mark.parametrize("kind", ["ddpg", "bandit"])
+def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(kind, tmp_path):
+    """An actor whose last layer has no weights says its bias whatever it sees. Its clients' weights cross one
+    by one, and weigh what they weigh in an average."""
+    world = make_world(3)
+    config = config_of(METHOD, **PLAIN)
+    counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
+    size = sum(w.numel() for w in initial_weights(world.task, config, "cpu").values())
+    action = torch.tensor([-0.2, 0.1, -0.5], dtype=torch.float64)
+    tensors = {"action": action}
+    if kind == "ddpg":
+        draws = torch.Generator().manual_seed(0)
+        tensors = {
+            "actor.0.weight": torch.randn(4, 8, generator=draws),
+            "actor.0.bias": torch.randn(4, generator=draws),
+            "actor.1.weight": torch.zeros(9, 4),
+            "actor.1.bias": action.repeat(3).atanh(),
+            "pca.mean": torch.randn(size, generator=draws),
+            "pca.components": torch.randn(2, size, generator=draws),
+            "pca.scale": torch.tensor(1.5, dtype=torch.float64),
+        }
+    write_policy(tmp_path / "p", tensors, PolicyFile(kind, 3, 2, size, {}))
+    weights, fed = trained(world, policy=kind, policy_file=str(tmp_path / "p"))
+    decision = dict(enumerate(squash(action.repeat(3), counts).tolist()))
+    assert decision[0][0] < counts[0]
+    first = initial_weights(world.task, config, "cpu")
+    expected, crossed = plain_fedgraph.train(world, config, decision, first, ROUNDS)
+    for name, w in expected.items():
+        assert torch.allclose(weights[name], w, rtol=0, atol=1e-10), name
+    assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * crossed["ids"]
+    assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
+    assert fed.ledger.bytes_of("update") == ROUNDS * 3 * size * 8
+    assert fed.ledger.bytes_of("fedgraph/policy") == ROUNDS * 3 * 3 * 8
 
 
 def test_embeddings_of_the_first_step_serve_all_local_steps_of_a_round_where_they_are_not_refreshed():
