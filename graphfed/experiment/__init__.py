@@ -16,6 +16,9 @@ sweep.py      settings chosen on validation
 recipe.py     a paper's runs and printed figures, as a data file
 reproduce.py  a paper's tables and figures from its recipe
 recipe_plots.py  these as a table for the screen and as a drawing
+policy_learning.py  FedGraph's sampling policy, learned and written into a file
+policy_environment.py  a federation that trains, as a Gymnasium environment
+policy_ddpg.py, policy_bandit.py  what learns
 jobs.py       runs several at a time, each in a process of its own
 track.py      finished runs handed on to TensorBoard or MLflow
 doctor.py     what this machine can run

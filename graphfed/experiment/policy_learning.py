@@ -147,7 +147,7 @@ def learn_policy(
     out: str | Path | None = None,
     progress: bool = False,
     settings: Mapping[str, Any] | None = None,
-    command: str = "graphfed.learn_policy",
+    command: str = "graphfed.experiment.policy_learning.learn_policy",
 ) -> LearnedPolicy:
     """Learn a sampling policy of FedGraph: kind "ddpg", or "bandit", the best constant one.
 

@@ -70,7 +70,7 @@ def test_the_folder_has_every_file_and_nothing_is_pickled(ddpg: LearnedPolicy) -
         "checkpoint/learner.safetensors", *episodes,
     }  # fmt: skip
     manifest = json.loads((ddpg.folder / "manifest.json").read_text())
-    assert manifest["command"] == "graphfed.learn_policy"
+    assert manifest["command"] == "graphfed.experiment.policy_learning.learn_policy"
     assert manifest["seeds"] == {"run": 1, "partition": 1, "split": 1}
     assert {*manifest["hashes"]} == {"data", "split", "partition"}
     assert {"gymnasium", "stable_baselines3", "torch"} <= {*manifest["versions"]}
