@@ -13,7 +13,7 @@ buffer; see `DDPGConfig`. The first episode acts at random, uniformly: it is wha
 are fitted on, and its rounds are in the replay buffer too.
 
 Stable-Baselines3 saves by pickle, so nothing of it is saved or loaded by its own functions: weights, moments
-and transitions are arrays of safetensors files, here and in `Checkpoint`."""
+and transitions are arrays of safetensors files (`Checkpoint`)."""
 
 import contextlib
 import itertools
@@ -32,8 +32,8 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.experiment.folder import CHECKPOINTS
-from graphfed.experiment.policy_environment import observation_of
-from graphfed.experiment.policy_episodes import LINES, Learning, lines_in, run_episode
+from graphfed.experiment.policy_environment import FederationEnvironment, observation_of
+from graphfed.experiment.policy_episodes import LINES, Episode, Learning, lines_in, run_episode
 from graphfed.experiment.policy_settings import DDPGConfig, numbers_in
 from graphfed.experiment.principal_components import check_memory, fit_projection
 from graphfed.files import read_tensors, write_tensors
@@ -301,18 +301,31 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
     checkpoint.restore(learner, number, tensors)
     work.begin()
     for episode in range(number + 1, work.episodes + 1):
-        transitions = Transitions()
-
-        def on_round(seen: Any, action: Any, reward: float, after: Any, over: bool) -> None:
-            transitions.add(seen, action, reward, after)  # noqa: B023 - called in this turn of the loop only
-            observe(learner, config, seen, action, reward, after, over)
-
         explorer = Explorer(learner, config, environment.action_space.shape[0], work.seed, episode)
-        with seeded(fold(work.seed, "policy", "updates", episode)):
-            done = run_episode(environment, episode, explorer.choose, on_round, work.after_round)
+        done, transitions = _later_episode(work, config, environment, explorer, learner, episode)
         work.add(done, actions="noisy")
         checkpoint.save(episode, transitions, projection, learner)
     return {**actor_tensors(learner), **projection}, {"components": len(projection["pca.components"])}
+
+
+def _later_episode(
+    work: Learning,
+    config: DDPGConfig,
+    environment: FederationEnvironment,
+    explorer: Explorer,
+    learner: Any,
+    number: int,
+) -> tuple[Episode, Transitions]:
+    """An episode in which the actor decides, with noise, and learns after every round."""
+    transitions = Transitions()
+
+    def on_round(seen: Any, action: Any, reward: float, after: Any, over: bool) -> None:
+        transitions.add(seen, action, reward, after)
+        observe(learner, config, seen, action, reward, after, over)
+
+    with seeded(fold(work.seed, "policy", "updates", number)):
+        done = run_episode(environment, number, explorer.choose, on_round, work.after_round)
+    return done, transitions
 
 
 def _first_episode(work: Learning, config: DDPGConfig) -> tuple[Transitions, dict[str, Tensor]]:

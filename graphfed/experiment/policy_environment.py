@@ -36,6 +36,7 @@ from graphfed.experiment.policy_settings import Clock, Part
 from graphfed.experiment.train import EVALUATIONS
 from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.methods import fedgraph
+from graphfed.methods.averaging import check_aggregation
 from graphfed.methods.base import State, Task
 from graphfed.methods.fedgraph import Clients, FedGraphConfig
 from graphfed.methods.sampling_policies import squash
@@ -120,13 +121,13 @@ class PreparedFederation:
 
 
 def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
-    """The federation that a policy is learned on: all clients stacked in this process, set up once."""
+    """The federation that a policy is learned on: all clients stacked in this process, set up once.
+
+    InputError as a run with this config."""
     training = config.training
     assert isinstance(training, FedGraphConfig)
-    if training.policy == "ddpg":
-        # What the server would see is every client's weights: nothing may hide them.
-        assert training.aggregation == "clear", "FedGraphConfig refuses it"
     fed = stacked(inputs.clients_of(config.method), config.device)
+    check_aggregation(training.aggregation, fed.num_clients)
     task = inputs.task(config.task)
     parts = inputs.parts(config, fed.hosts)
     data = host_data(task.name).located(fed, parts, [inputs.part_of_server(config)])

@@ -231,10 +231,9 @@ def _resume(
 
 def learned_in(folder: Path) -> LearnedPolicy:
     """What was learned in `folder`, from its files; InputError when they are damaged."""
-    content = files.read_json(folder / "result.json")
     from graphfed.experiment.policy_episodes import lines_in
 
-    lines = lines_in(folder)
+    content, lines = files.read_json(folder / "result.json"), lines_in(folder)
     try:
         names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
         return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
