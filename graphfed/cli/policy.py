@@ -94,21 +94,21 @@ def policy(
     """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
 
     A policy is rewarded for accuracy on the validation vertices, and pays for the time of a round. ddpg sees
-    every site's weights after each round; bandit sees nothing. Needs the extra 'rl'.
+    every site's weights after each round; bandit sees nothing. It ends with the command that uses the policy
+    in a run. Needs the extra 'rl'.
 
     Examples:
-        graphfed policy ddpg --data cora --clients 20 --partition overlapping --out learned
-        graphfed policy bandit --clients 3 --rounds 30 --set bandit.chances=0.25,0.5,1
-        graphfed policy ddpg --clients 3 --episodes 3 --rounds 5 --set ddpg.batch=4
-        graphfed run fedgraph --set policy=ddpg --set policy_file=learned/policy.safetensors
+        graphfed policy ddpg --data cora --clients 20 --partition overlapping
+        graphfed policy bandit --rounds 30 --set bandit.chances=0.25,0.5,1
+        graphfed policy ddpg --episodes 3 --rounds 5 --set ddpg.batch=4
     Files:
-        policy.safetensors   the policy
+        policy.safetensors   the policy, for policy_file of fedgraph
         manifest.json        what was asked, the reward, seeds, hashes, versions
-        episodes.jsonl       a line an episode: return, accuracy, seconds, how much was sampled
+        episodes.jsonl       a line an episode: return, accuracy, seconds, ...
         returns.svg          the return of every episode, drawn
         result.json          what came out, with an episode without noise
     See also:
-        graphfed run, graphfed resume, graphfed methods fedgraph; docs/policies.md
+        graphfed run, resume, methods; docs/policies.md
     """
     from graphfed.experiment.config import parse_settings
     from graphfed.experiment.policy_learning import learn_policy
