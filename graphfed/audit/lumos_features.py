@@ -8,10 +8,8 @@ of features that v sent; it does not cover these.
 
 The attacker here is u, alone: it solves for x_v. Where it has guessed right which ReLUs are open, the
 function is linear in x_v. So it solves a linear least-squares problem within the public bounds, with few
-deviations from the public `feature_mean` preferred (ADMM: Boyd, Parikh, Chu, Peleato and Eckstein,
-Foundations and Trends in Machine Learning 2011, section 6.4), guesses the ReLUs again, and goes on. What
-decides is how many of the numbers are independent, against how many features there are and how many
-are not the mean.
+deviations from the public `feature_mean` preferred, guesses the ReLUs again, and goes on. What decides is how
+many of the numbers are independent, against how many features there are and how many are not the mean.
 
 Training is run again in this process, up to the last round that is used: nothing is sent to anyone. Without
 a noise_seed the noise on the features cannot be drawn again; it is drawn anew, by the same law. Secure
@@ -27,6 +25,7 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.least_squares import bounded
 from graphfed.audit.transcript import dense_rows
 from graphfed.experiment.graph_inputs import GraphInputs
 from graphfed.federation import CLIENTS, Federation, Located
@@ -191,7 +190,17 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
             # Trust in the guessed ReLUs grows, and the wish for few deviations falls.
             stay, few = max(1e-8, 10 ** (-1 - 7 * step / STEPS)), 10 ** (-3 - step / STEPS)
             target = short[i].flatten() + matrix @ x[i]
-            x[i] = _bounded(matrix, target, x[i], stay, 0.0 if determined else few, config)
+            x[i] = bounded(
+                matrix,
+                target,
+                x[i],
+                stay=stay,
+                few=0.0 if determined else few,
+                mean=config.feature_mean,
+                low=config.feature_low,
+                high=config.feature_high,
+                iterations=ITERATIONS,
+            )
     return best, ranks
 
 
@@ -199,41 +208,6 @@ def _size(weights: Weights) -> float:
     """How large a round's numbers can get, up to a factor: by the weights of its layers."""
     matrices = [w for name, w in weights.items() if name.startswith("layers.") and name.endswith(".weight")]
     return float(torch.stack([w.norm() for w in matrices]).prod())
-
-
-def _bounded(a: Tensor, b: Tensor, start: Tensor, stay: float, few: float, config: LumosConfig) -> Tensor:
-    """min |a x - b|^2 / 2 + stay |x - start|^2 / 2 + few |x - feature_mean|_1 within the bounds, by ADMM;
-    a [m, F] scaled to mean squared column norm 1."""
-    size = a.norm() / a.shape[1] ** 0.5
-    if not size > 0:
-        return start
-    a, b = a / size, b / size
-    rho = 0.1
-    inverse = _Inverse(a, rho + stay)
-    constant = a.T @ b + stay * start
-    z, u = start, torch.zeros_like(start)
-    for _ in range(ITERATIONS):
-        x = inverse(constant + rho * (z - u))
-        z = x + u - config.feature_mean
-        z = z.sign() * (z.abs() - few / rho).clamp(min=0) + config.feature_mean
-        z = z.clamp(config.feature_low, config.feature_high)
-        u = u + x - z
-    return z
-
-
-class _Inverse:
-    """y -> (a^T a + c)^-1 y, by the smaller of a^T a and a a^T."""
-
-    def __init__(self, a: Tensor, c: float) -> None:
-        self.wide, self.a, self.c = a.shape[0] < a.shape[1], a, c
-        gram = a @ a.T if self.wide else a.T @ a
-        gram.diagonal().add_(c)
-        self.inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
-
-    def __call__(self, y: Tensor) -> Tensor:
-        if not self.wide:
-            return self.inverse @ y
-        return (y - self.a.T @ (self.inverse @ (self.a @ y))) / self.c
 
 
 def _rank(matrix: Tensor) -> int:

@@ -122,26 +122,6 @@ def test_the_rounds_are_spread_over_the_run_and_give_no_more_numbers_than_are_us
     assert rounds_used(300, 5000) == [1]
 
 
-@pytest.mark.parametrize("rows", [5, 40])
-def test_the_bounded_least_squares_are_those_of_an_independent_solver(rows: int) -> None:
-    """Fewer and more equations than unknowns; the latter have one solution."""
-    from scipy.optimize import lsq_linear
-
-    random = np.random.default_rng(rows)
-    a, y = random.normal(size=(rows, 12)), random.normal(size=12)
-    b = a @ (y + 0.5)  # some of it beyond the bounds
-    config = LumosConfig(feature_low=0.0, feature_high=1.0, feature_mean=0.0)
-    there = lsq_linear(a, b, (0, 1))
-    found = lumos_features._bounded(
-        torch.from_numpy(a), torch.from_numpy(b), torch.zeros(12, dtype=torch.float64), 1e-9, 0.0, config
-    ).numpy()
-    assert found.min() >= 0
-    assert found.max() <= 1
-    assert 0.5 * ((a @ found - b) ** 2).sum() == pytest.approx(there.cost, rel=1e-3, abs=1e-3)
-    if rows > 12:
-        np.testing.assert_allclose(found, there.x, atol=1e-2)
-
-
 @pytest.mark.parametrize("task", ["classification", "link_prediction"])
 def test_the_check_is_made_of_runs_of_lumos_of_both_tasks(task: str, tmp_path: Path) -> None:
     split = "edges:0.8,0.05,0.15" if task == "link_prediction" else "random:0.5,0.25,0.25"
