@@ -54,7 +54,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "constant": {"policy": "constant"},
     "graphsage": {"policy": "graphsage"},
     "fastgcn": {"policy": "fastgcn"},
-    "constant, nothing shared": {"policy": "constant", "share": "nothing"},
+    "constant, nothing shared": {"policy": "constant", "share": "none"},
 }
 CLIENTS, EPISODE, GIB = 20, 300, 2**30
 

@@ -21,7 +21,14 @@ from graphfed.data.partition import PARTITIONS, Partition
 from graphfed.data.sensor_description import SensorDescription
 from graphfed.data.sensors import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS, explain, home_of, unknown_setting
+from graphfed.experiment.settings import (
+    OPTION_WORDS,
+    SYNONYMS,
+    explain,
+    home_of,
+    settings_of,
+    unknown_setting,
+)
 from graphfed.experiment.source import DataSource, data_source, default_data, described
 from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
@@ -399,6 +406,7 @@ def _training(
                 f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one"
             )
         mine["rounds"] = rounds
+    mine = _with_none_named(method, task, mine)
     for key, value in mine.items():
         # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
         if isinstance(value, bool) and not isinstance(_default(method, key), bool):
@@ -419,6 +427,12 @@ def _training(
         return method.config(**{**method.settings(task), **mine, "seed": seed}), rest
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
+
+
+def _with_none_named(method: Method, task: str, given: dict[str, Any]) -> dict[str, Any]:
+    """On the command line `none` is no value; of a setting that has it among its choices it is that one."""
+    named = {setting.name for setting in settings_of(method, task) if "none" in setting.choices}
+    return {key: "none" if value is None and key in named else value for key, value in given.items()}
 
 
 def _default(method: Method, key: str) -> Any:

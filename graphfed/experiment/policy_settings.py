@@ -120,7 +120,7 @@ class BanditConfig(LearningConfig):
     """The settings of the search for a constant policy: every share with every chance is an arm."""
 
     shares: str = Field(
-        default="0.1,0.25,0.5,1",
+        default="0.02,0.05,0.1,0.25,0.5,1",
         description="kappa as a share of a client's training vertices, of each arm",
     )
     chances: str = Field(

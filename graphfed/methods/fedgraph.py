@@ -129,10 +129,10 @@ class FedGraphConfig(AveragingConfig):
         description="weight of a sampled neighbour: all neighbours over those sampled, as in the paper, or "
         "one over its chance",
     )
-    share: Literal["hidden", "all", "nothing"] = Field(
+    share: Literal["hidden", "all", "none"] = Field(
         default="hidden",
         description="which layers see neighbours at other clients: from the second on; all, which the paper "
-        "calls allShare; or nothing, nonShare",
+        "calls allShare; or none, nonShare",
     )
     refresh: Literal["step", "round"] = Field(
         default="step",
@@ -212,7 +212,7 @@ class FedGraphConfig(AveragingConfig):
 def silo_of(cohort: Any, config: FedGraphConfig) -> Silo:
     return make_silo(
         cohort,
-        shares=config.share != "nothing",
+        shares=config.share != "none",
         shares_first=config.shares(0),
         first_degrees=config.first_degrees,
         importance=config.policy == "fastgcn",

@@ -298,6 +298,16 @@ def test_settings_are_read_as_numbers_none_or_text() -> None:
     }
 
 
+@pytest.mark.parametrize(("method", "pair"), [("fedgraph", "share=none"), ("lumos", "balancer=none")])
+def test_none_on_the_command_line_is_the_choice_of_that_name_where_there_is_one(
+    method: str, pair: str
+) -> None:
+    config = make_config(method, settings=parse_settings([pair]))
+    assert getattr(config.training, pair.partition("=")[0]) == "none"
+    with pytest.raises(InputError, match="cannot be used"):
+        make_config(method, settings=parse_settings(["optimizer=none"]))
+
+
 @pytest.mark.parametrize(
     ("pairs", "told"), [(["lr"], "key=value"), (["=1"], "key=value"), (["a=1", "a=2"], "twice")]
 )

@@ -131,7 +131,7 @@ class Plain:
 
     def q(self, v: int, u: int, number: int) -> float:
         weight = 1.0 if u == v else {**self.inner[v], **self.outer[v]}[u]
-        inner_only = self.config.share == "nothing" or (
+        inner_only = self.config.share == "none" or (
             number == 0 and self.config.first_degrees == "internal" and self.config.share != "all"
         )
         return weight / (self.degree(v, not inner_only) * self.degree(u, not inner_only)) ** 0.5

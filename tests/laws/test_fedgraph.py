@@ -85,7 +85,7 @@ SETTINGS = {
     "once in a round": {"local_steps": 1, "refresh": "round", "probability": 0.5, "batch": 5},
     "internal degrees": {"first_degrees": "internal", "probability": 0.7},
     "share all": {"share": "all", "probability": 0.5, "layers": 3, "batch": 5},
-    "share nothing": {"share": "nothing", "probability": 0.5},
+    "share none": {"share": "none", "probability": 0.5},
 }
 WORLDS = {
     "dealt": lambda: make_world(3),
@@ -205,7 +205,7 @@ def test_without_sharing_a_full_batch_is_fedavg():
     """Dropout, Adam, kept states and several local steps included."""
     world = make_world(5)
     settings = {"optimizer": "adam", "client_state": "keep", "lr": 0.02, "dropout": 0.4, "local_steps": 3}
-    alone, _ = run_local("fedgraph", world, policy="full", share="nothing", **settings)
+    alone, _ = run_local("fedgraph", world, policy="full", share="none", **settings)
     averaged, _ = run_local("fedavg", world, **settings)
     assert torch.allclose(logits(alone), logits(averaged), rtol=0, atol=1e-9)
 
@@ -250,14 +250,14 @@ def test_fastgcn_agrees_in_all_placements_and_its_batches_are_drawn_anew():
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_no_message_holds_a_feature_of_a_vertex(settings):
     """Nothing that clients send has a row as long as the features, but the model's weights; and no client
-    sends anything to another with share=nothing."""
+    sends anything to another with share=none."""
     world, chosen = make_world(2), {**PLAIN, **SETTINGS[settings]}
     fed = Watched([[0], [1], [2]])
     config = config_of(METHOD, **chosen)
     data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
     train(fed, METHOD, data, world.task, config)
     between = [(name, payload) for name, (a, b), payload in fed.seen if a >= 0 and b >= 0]
-    assert bool(between) == (settings not in ("share nothing", "one layer"))
+    assert bool(between) == (settings not in ("share none", "one layer"))
     features = world.graph.num_features
     for name, payload in between:
         if name in ("fedgraph/embeddings", "fedgraph/transformed_features"):
