@@ -60,7 +60,7 @@ def test_every_arm_has_an_episode_and_half_of_them_have_the_next(count: int) -> 
 
 
 def test_of_equal_arms_the_one_that_samples_less_stays() -> None:
-    assert search(arms_of(BanditConfig()), lambda stage, arm: 1.0)[0] == Arm(0.1, 0.1)
+    assert search(arms_of(BanditConfig()), lambda stage, arm: 1.0)[0] == Arm(0.02, 0.1)
 
 
 def test_a_search_that_may_not_end_takes_the_best_so_far() -> None:
