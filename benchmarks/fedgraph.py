@@ -16,6 +16,7 @@ of its size is used."""
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -119,10 +120,19 @@ def world(copies: str, graph: Graph, split: Split) -> Inputs:
 
 
 def episode(inputs: Inputs, rounds: int) -> dict[str, float]:
-    """Seconds of an episode's rounds, with a score of the validation vertices after each."""
+    """Seconds of an episode's rounds, with a score of the validation vertices after each: with the threads of
+    the other cases, and with one for each core."""
     config = FEDGRAPH.config(**{**SETTINGS, "policy": "constant", "rounds": rounds})
-    outcome = run(FEDGRAPH, inputs, config)
-    return {"rounds": rounds, "seconds": round(outcome.seconds["train"], 2)}
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    found: dict[str, float] = {"rounds": rounds}
+    try:
+        for count in dict.fromkeys((threads, cores)):
+            torch.set_num_threads(count)
+            seconds = run(FEDGRAPH, inputs, config).seconds["train"]
+            found[f"seconds, {count} thread{'s' * (count > 1)}"] = round(seconds, 2)
+    finally:
+        torch.set_num_threads(threads)
+    return found
 
 
 def large(nodes: int, degree: float, rounds: int) -> dict[str, Any]:
