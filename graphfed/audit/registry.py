@@ -20,6 +20,7 @@ CHECKS: dict[str, str] = {
     "cnfgnn_inputs": "graphfed.audit.cnfgnn_inputs",
     "fedgat_features": "graphfed.audit.fedgat_features",
     "fedgat_ldp_features": "graphfed.audit.fedgat_ldp_features",
+    "fedgraph_embeddings": "graphfed.audit.fedgraph_embeddings",
 }
 
 

@@ -24,8 +24,9 @@ each silo samples.
 Predictions are made with the shared weights and all neighbours, and embeddings cross for them likewise.
 
 **No formal guarantee.** The paper argues that features are hard to infer from embeddings. A row that crosses
-is a sum over few vertices where the degree is low, the receiver knows the weights nearly, and with layers of
-equal width the embeddings themselves can be solved for: `graphfed audit` measures how far that goes.
+is a sum over few vertices where the degree is low, the receiver knows the weights (in evaluations exactly,
+and other ones each time), and with layers of equal width the embeddings themselves can be solved for:
+`graphfed audit` finds most of the features around other sites' vertices after a hundred rounds.
 
 Differs from the paper: Q has the degrees of all edges, also in the first layer, whose sum has not
 (first_degrees=internal); the owner of a neighbour scales by its degree, so nobody is told degrees. A vertex
@@ -611,11 +612,11 @@ MESSAGES: Mapping[str, str] = {
     "fedgraph/wanted": "Between sites, in every local step (refresh=round: once in a round) and evaluation: "
     "which of these neighbours are in a site's sample.",
     "fedgraph/embeddings": "Between sites, likewise: of each neighbour that is asked for, what leaves a "
-    "layer times the weights of the next, which the other site reads. No formal guarantee: from few of them "
-    "embeddings, and of vertices of low degree features, can be worked out in part (`graphfed audit`).",
+    "layer times the weights of the next, which the other site reads. No formal guarantee: from many rounds "
+    "much of the features around a vertex can be worked out (`graphfed audit`).",
     "fedgraph/transformed_features": "Between sites, only with share=all: of each neighbour that is asked "
-    "for its features times the first layer's weights, which the other site reads and knows nearly: as good "
-    "as the features, up to the width of the layer.",
+    "for its features times the first layer's weights, which the other site reads and knows: as good as "
+    "the features, up to the width of the layer, and after some rounds as good as all of them.",
     "update": "Only with aggregation=clear: each site's model weights after local training, which the server "
     "averages by the size of the batches. The server reads each site's weights; from weights, features and "
     "labels of training vertices can in part be inferred.",

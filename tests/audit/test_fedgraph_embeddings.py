@@ -1,0 +1,360 @@
+"""What sites find in FedGraph's rows: planted cases whose answer is known, and that the attack's model is of
+what crosses."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graphfed
+from graphfed.audit import fedgraph_embeddings
+from graphfed.audit.base import AuditedRun, Finding
+from graphfed.audit.fedgraph_embeddings import (
+    Known,
+    auc,
+    bootstrap,
+    compare,
+    cosines,
+    drawn,
+    embeddings,
+    embeddings_by_layer,
+    evaluated,
+    rounds_used,
+    solve,
+    solve_linear,
+    what_is_known,
+)
+from graphfed.audit.fedgraph_messages import (
+    Opened,
+    Pairs,
+    Seen,
+    edges_to,
+    guesses,
+    opened,
+    overhear,
+    true_sums,
+)
+from graphfed.audit.run import audit
+from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.experiment.config import make_config
+from graphfed.experiment.run import Result, load_inputs
+from graphfed.methods.fedgraph import FedGraphConfig
+from graphfed.methods.registry import get_method
+
+METHOD = get_method("fedgraph")
+FEATURES, ROUNDS = 60, 50
+
+
+# ---- planted cases -----------------------------------------------------------------------------------------
+
+
+def planted(width: int, sent: int, rounds: int = ROUNDS, vertices: int = 12) -> tuple[Seen, Known, Tensor]:
+    """Rows of vertices with few of 60 features each, by weights that are other ones in every round, and what
+    their receivers know: a guess of which most is wrong."""
+    random = torch.Generator().manual_seed(width + sent)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    sums = draw(vertices, FEATURES).abs() * (draw(vertices, FEATURES) > 1.4)
+    guess = (0.3 * sums + 0.1 * draw(vertices, FEATURES).abs()).roll(1, 0) + 0.05
+    tau = torch.tensor([2.0, 3.0, 4.0, 7.0] * (vertices // 4), dtype=torch.float64).rsqrt()
+    rows, weights = [], []
+    for _ in range(rounds):
+        first, bias, second = draw(FEATURES, width), 0.3 * draw(width), draw(width, sent)
+        hidden = (sums @ first + bias).relu() if sent else sums @ first
+        rows.append(tau[:, None] * (hidden @ second if sent else hidden))
+        weights.append({"layers.0.weight": first, "layers.0.bias": bias, "layers.1.weight": second})
+    known = Known(guess, torch.full_like(tau, 0.5), torch.full_like(tau, 0.5**0.5), 0.0)
+    return Seen(torch.stack(rows), tuple(weights), {}), known, sums
+
+
+@pytest.mark.parametrize(("width", "sent"), [(8, 8), (8, 4)], ids=["square", "narrowing"])
+def test_from_enough_rounds_the_sums_of_all_vertices_come_out(width: int, sent: int) -> None:
+    """To 1 % of their length, scale included; the guess is of no use."""
+    seen, known, sums = planted(width, sent)
+    assert cosines(known.guess, sums).max() < 0.7
+    found = solve(seen, known)
+    assert ((found - sums).norm(dim=1) / sums.norm(dim=1)).max() < 1e-2
+
+
+def test_without_relus_the_features_come_out_from_fewer_numbers_than_there_are_features() -> None:
+    """Six rounds of 8 numbers for 60 features, up to the scale; of one, which is too few, hardly any do."""
+    seen, known, sums = planted(8, 0, rounds=6)
+    assert cosines(solve_linear(seen, known), sums).min() > 0.999
+    few, known, sums = planted(8, 0, rounds=1)
+    assert cosines(solve_linear(few, known), sums).median() < 0.9
+
+
+def test_features_that_may_be_negative_come_out_too() -> None:
+    seen, known, sums = planted(8, 0, rounds=10)
+    signs = torch.where(torch.arange(FEATURES) % 2 == 0, 1.0, -1.0)
+    weights = tuple({**w, "layers.0.weight": signs[:, None] * w["layers.0.weight"]} for w in seen.weights)
+    known = dataclasses.replace(known, guess=known.guess * signs, low=-torch.inf)
+    found = solve_linear(dataclasses.replace(seen, weights=weights), known)
+    assert cosines(found, sums * signs).min() > 0.999
+
+
+@pytest.mark.parametrize("attack", [solve, solve_linear])
+def test_rows_of_other_vertices_say_nothing_of_a_vertex(attack: Any) -> None:
+    """The measure is of what crosses, not of the guess."""
+    seen, known, sums = planted(8, 0 if attack is solve_linear else 8)
+    other = attack(dataclasses.replace(seen, rows=seen.rows.roll(1, 1)), known)
+    assert cosines(attack(seen, known), sums).min() > 0.99
+    assert cosines(other, sums.roll(1, 0)).min() > 0.9
+    assert cosines(other, sums).max() < 0.8
+
+
+@pytest.mark.parametrize(("width", "sent", "exact"), [(8, 8, True), (5, 8, True), (8, 5, False)])
+def test_an_embedding_is_one_messages_where_the_next_layer_is_at_least_as_wide(
+    width: int, sent: int, exact: bool
+) -> None:
+    random = torch.Generator().manual_seed(0)
+    h = torch.randn(30, width, generator=random).double().relu()
+    weight = torch.randn(width, sent, generator=random).double()
+    found = embeddings(0.37 * h @ weight, weight)
+    # Where it is not, what is found gives the same row.
+    torch.testing.assert_close(found @ weight, 0.37 * h @ weight)
+    assert bool((cosines(found, h)[h.any(1)] > 1 - 1e-9).all()) == exact
+
+
+# ---- the figures -------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_a_small_case_are_those_counted_by_hand() -> None:
+    found = torch.tensor([[0.9, 0.0, 0.5, 0.0], [0.1, 0.2, 0.3, 0.4], [1.0, 0.0, 0.0, 0.0]])
+    sums = torch.tensor([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0], [5.0, 1.0, 1.0, 1.0]])
+    own = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    tie = torch.tensor([[0.0, 0.0, 0.0, 0.0]]).expand(3, 4)
+    figures = compare(found, tie, sums, own)
+    # Of the first, pairs (0, 2), (0, 3) and half of (1, 3) are in order, (1, 2) is not; all are there of the
+    # third, and none is its own of the second.
+    np.testing.assert_allclose(figures["auc"], [2.5 / 4, 1.0, np.nan])
+    np.testing.assert_allclose(figures["own_auc"], [1.0, np.nan, 1.0])
+    np.testing.assert_allclose(figures["precision"], [0.5, 1.0, np.nan])
+    np.testing.assert_allclose(figures["cosine"], [0.9 / (1.06 * 5) ** 0.5, 0.4 / 0.3**0.5, 5 / 28**0.5])
+    assert figures["read"].tolist() == [0, 0, 0]
+    assert compare(7 * sums, tie, sums, own)["read"].tolist() == [1, 1, 1]
+    # What is not found is ranked by the guess.
+    guessed = torch.tensor([[0.0, 1.0, 0.0, 0.5]]).expand(3, 4)
+    assert compare(found, guessed, sums, own)["auc"][0] == 3 / 4
+
+
+def test_a_random_permutation_of_the_truth_has_an_auc_of_one_half() -> None:
+    """400 rows of 100 entries of which 20 are there: the standard error of one is 0.07, of the mean 0.0036;
+    four of them have a false alarm in 16 000 seeds."""
+    random = np.random.default_rng(0)
+    truth = random.permuted(np.tile(np.arange(100) < 20, (400, 1)), axis=1)
+    found = np.where(truth, 1.0, 0.0) + 0.1 * random.random((400, 100))
+    assert auc(found, truth).mean() == 1
+    assert auc(found, random.permuted(truth, axis=1)).mean() == pytest.approx(0.5, abs=0.0145)
+
+
+def test_nothing_in_common_with_the_truth_is_no_gain_over_a_guess() -> None:
+    """Twenty cases without a signal: one lower end of 40 is above 0, so more than four have a chance of one
+    in 6 000."""
+    alarms = 0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        truth = random.random((30, 50)) < 0.3
+        first, second = (auc(random.random((30, 50)), truth) for _ in range(2))
+        alarms += bootstrap(first - second)[0] > 0
+    assert alarms <= 4
+
+
+def test_rounds_are_spread_over_the_evaluations_and_give_no_more_numbers_than_are_used() -> None:
+    config = METHOD.config(**{**METHOD.defaults, "rounds": 103, "eval_every": 5})
+    assert isinstance(config, FedGraphConfig)
+    assert evaluated(config, 103) == [*range(5, 101, 5), 103]
+    assert evaluated(config, 12) == [5, 10]  # it ran out of patience
+    assert rounds_used([5, 10, 15], 7) == [5, 10, 15]
+    used = rounds_used(list(range(1, 301)), 7)
+    assert (used[0], used[-1], len(used)) == (1, 300, 57)
+    assert set(np.diff(used)) == {5, 6}
+    assert rounds_used([1, 2], 5000) == [1]
+
+
+# ---- what crosses ------------------------------------------------------------------------------------------
+
+
+def small(**settings: Any) -> dict[str, Any]:
+    return {"data.num_nodes": 120, "data.features": 24, "data.communities": 3, "hidden": 6, **settings}
+
+
+def at(rounds: int, data: Any = "social", partition: str | None = None, **settings: Any) -> AuditedRun:
+    """A run of so many rounds, opened for the check; the run itself is not needed."""
+    config = make_config(
+        "fedgraph",
+        data=data,
+        clients=3,
+        partition=partition,
+        split="random:0.5,0.25,0.25" if data == "social" else "default",
+        rounds=rounds,
+        settings=small(**settings) if data == "social" else settings,
+    )
+    told: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
+    return AuditedRun(Path(), config, load_inputs(config), Result(**(told | {"rounds": rounds})))
+
+
+def weighted_graph() -> Graph:
+    """A ring with chords and weights, dense features of either sign."""
+    random = np.random.default_rng(0)
+    ends = np.arange(60)
+    edges = np.concatenate([[ends, (ends + 1) % 60], [ends[:30], ends[:30] + 25]], axis=1)
+    split = Split("toy", *(ends % 3 == part for part in range(3)))
+    graph = make_graph(
+        "ring",
+        x=random.standard_normal((60, 5)).astype(np.float32),
+        y=ends % 4,
+        edges=edges,
+        edge_weight=random.uniform(0.5, 2.0, edges.shape[1]),
+    )
+    return dataclasses.replace(graph, split=split)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "two layers": {},
+    "three layers": {"layers": 3},
+    "copies": {"partition": "overlapping"},
+    "internal degrees": {"first_degrees": "internal"},
+    "weighted": {"data": weighted_graph(), "hidden": 6},
+    "fastgcn": {"policy": "fastgcn", "layer_size": 10},
+    "secure aggregation": {"aggregation": "simulated"},
+    "share all": {"share": "all"},
+}
+
+
+def heard(again: Opened, rounds: int) -> tuple[Pairs, Seen]:
+    layer = min(again.crossing)
+    which = drawn(again, layer)
+    wants = again.crossing[layer][which]
+    pairs = Pairs(again.receiver[wants], again.vertex[wants])
+    return pairs, overhear(again, layer, which, list(range(1, rounds + 1)))
+
+
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
+def test_with_the_true_sums_the_attackers_model_is_what_crosses(settings: dict[str, Any]) -> None:
+    """And with another vertex's it is not; the scale is within the bounds that receivers know."""
+    again = opened(at(3, **settings))
+    pairs, seen = heard(again, 3)
+    linear = settings.get("share") == "all"
+    sums, tau = true_sums(again, pairs, own=linear), again.silo.scale[pairs.vertex].double()
+    known = what_is_known(again, pairs, own=linear)
+    assert len(sums) >= 8
+    assert (tau <= known.most + 1e-6).all()
+    assert bool((true_sums(again, pairs, own=True) >= known.low).all())
+    for number, w in enumerate(seen.weights):
+        hidden = sums @ w["layers.0.weight"]
+        if not linear:
+            hidden = (hidden + w["layers.0.bias"]).relu() @ w["layers.1.weight"]
+        there = tau[:, None] * hidden
+        torch.testing.assert_close(there, seen.rows[number], atol=1e-6, rtol=1e-5)
+        assert (there.roll(1, 0) - seen.rows[number]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("settings", [{}, {"share": "all"}, {"partition": "overlapping"}])
+def test_a_receivers_guess_is_made_of_its_own_vertices_alone(settings: dict[str, Any]) -> None:
+    """By a plain loop: the mean over the edges that it has to the vertex, and one of all its vertices."""
+    again = opened(at(1, **settings))
+    own = settings.get("share") == "all"
+    pairs, _ = heard(again, 1)
+    every = torch.arange(again.cohort.num_rows)
+    of_row = true_sums(again, Pairs(again.cohort.client, every), own=own)
+    found = guesses(again, pairs, own=own)
+    for row, receiver, vertex in zip(found, pairs.receiver.tolist(), pairs.vertex.tolist(), strict=True):
+        mine = of_row[again.cohort.client == receiver].mean(0)
+        near = [of_row[int(again.cohort.cut_row[edge])] for edge in edges_to(again.cohort, receiver, vertex)]
+        assert near
+        torch.testing.assert_close(row, torch.stack([mine, *near]).mean(0))
+
+
+def test_embeddings_are_solved_for_exactly_where_layers_are_of_equal_width_and_else_not() -> None:
+    again = opened(at(2, layers=3))
+    _, seen = heard(again, 2)
+    second, third = embeddings_by_layer(again, seen)
+    assert (second.layer, second.width, second.sent) == (2, 6, 6)
+    assert second.exact == 1
+    assert second.cosine > 1 - 1e-6 > second.guess
+    assert (third.layer, third.width, third.sent) == (3, 6, 3)
+    assert third.exact < 0.5
+    assert third.cosine < 1 - 1e-3
+
+
+# ---- runs --------------------------------------------------------------------------------------------------
+
+
+def found(folder: Path, rounds: int = 2, **settings: Any) -> Finding:
+    split = settings.pop("split", "random:0.5,0.25,0.25")
+    graphfed.run(
+        "fedgraph", data="social", clients=3, split=split, rounds=rounds, threads=1, out=folder / "run",
+        settings=small(**settings),
+    )  # fmt: skip
+    return audit(folder / "run").findings["fedgraph_embeddings"]
+
+
+def fractions(details: dict[str, Any]) -> list[float]:
+    """All figures of the details that are means."""
+    groups = [details, *details["by_neighbours"].values()]
+    names = ("auc", "precision", "own_auc", "cosine", "read")
+    return [of[name + end] for of in groups for name in names for end in ("", "_by_guess")]
+
+
+@pytest.mark.parametrize("share", ["hidden", "all"])
+def test_a_run_of_many_rounds_gives_features_away_and_its_figures_are_fractions(
+    share: str, tmp_path: Path
+) -> None:
+    finding = found(tmp_path, rounds=60, share=share)
+    assert finding.leaks
+    assert finding.value is not None
+    assert finding.no_signal is not None
+    assert finding.interval is not None
+    assert finding.no_signal < finding.interval[0] <= finding.value <= finding.interval[1] <= 1
+    assert all(0 <= figure <= 1 for figure in fractions(finding.details) if figure is not None)
+    assert finding.details["attacked"] == ("features" if share == "all" else "neighbourhoods")
+    assert finding.verdict.startswith("leaks")
+    if share == "all":
+        assert finding.details["read"] == 1
+    else:
+        assert finding.details["read"] > finding.details["read_by_guess"]
+    assert sum(group["vertices"] for group in finding.details["by_neighbours"].values()) > 10
+
+
+def test_messages_of_other_vertices_are_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mixed(*args: Any) -> Seen:
+        seen = overhear(*args)
+        return dataclasses.replace(seen, rows=seen.rows.roll(seen.rows.shape[1] // 2, 1))
+
+    monkeypatch.setattr(fedgraph_embeddings, "overhear", mixed)
+    finding = found(tmp_path, rounds=20)
+    assert not finding.leaks
+    assert "does not prove" in finding.verdict
+
+
+def test_without_rows_between_sites_there_is_nothing_to_find(tmp_path: Path) -> None:
+    for settings, why in (({"share": "none"}, "share=none"), ({"layers": 1}, "between these sites")):
+        finding = found(tmp_path / why, **settings)
+        assert finding.leaks is False
+        assert why in finding.result
+        assert "there are none" in finding.verdict
+
+
+def test_where_no_validation_vertex_has_a_neighbour_elsewhere_nothing_is_measured(tmp_path: Path) -> None:
+    """Two triangles at two sites, with one edge between training vertices."""
+    edges = np.array([[0, 1, 2, 3, 4, 5, 0], [1, 2, 0, 4, 5, 3, 3]])
+    split = Split("toy", *(np.isin(np.arange(6), part) for part in ([0, 3], [1, 4], [2, 5])))
+    graph = make_graph("triangles", x=np.eye(6, dtype=np.float32), y=np.arange(6) % 2, edges=edges)
+    graph = dataclasses.replace(graph, split=split, sites=np.arange(6) // 3, site_names=("a", "b"))
+    graphfed.run("fedgraph", data=graph, partition="column", rounds=1, threads=1, out=tmp_path / "run")
+    finding = audit(tmp_path / "run", data=graph).findings["fedgraph_embeddings"]
+    assert finding.leaks is None
+    assert "in the last prediction only" in finding.result
+    assert finding.verdict == "not measured"
+
+
+def test_the_check_is_made_of_runs_of_fedgraph_alone(tmp_path: Path) -> None:
+    graphfed.run("fedavg", clients=2, rounds=1, threads=1, out=tmp_path / "run")
+    assert audit(tmp_path / "run").skipped["fedgraph_embeddings"] == "made for fedgraph"
