@@ -47,7 +47,8 @@ def reproduce(
             parser=whole_number,
             metavar="N",
             show_default=False,
-            help="Runs at a time, each in a process of its own; the figures are the same (default: 1).",
+            help="Runs, and policies to learn, at a time, each in a process of its own; the figures are the "
+            "same (default: 1).",
         ),
     ] = 1,
     as_list: Annotated[
@@ -74,6 +75,7 @@ def reproduce(
         graphfed reproduce fedgcn cora --quick
         graphfed reproduce cnfgnn fig2 --data metr_la_20
         graphfed reproduce fedgcn --seeds 0-39 --jobs 4
+        graphfed reproduce fedgraph fig7 --quick
     See also:
         graphfed compare; docs/reproduce.md
     """

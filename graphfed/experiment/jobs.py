@@ -1,6 +1,7 @@
-"""Runs that are known beforehand: one after the other, or several at a time, each in a process of its own.
+"""Runs and other work, known beforehand: one after the other, or several at a time, each in a process of its
+own.
 
-The processes get plain configs and load their data themselves. They are deaf to Ctrl-C, which reaches every
+The processes get plain values and load their data themselves. They are deaf to Ctrl-C, which reaches every
 process of a terminal: the caller hears it and closes a pipe, and so it does when it dies. Where the pipe
 closes, a process stops what it runs, which is saved as by SIGTERM, and ends."""
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from graphfed.errors import INTERRUPTED, GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
@@ -26,20 +27,45 @@ from graphfed.experiment.progress import human_seconds, show_progress
 from graphfed.experiment.reopen import config_from_json
 from graphfed.runtime.interrupts import heard_since, stopping
 
-__all__ = ["Run", "check_jobs", "run_all"]
+__all__ = ["Job", "Run", "check_jobs", "run_all"]
 
 #: Every process loads torch, about 200 MB.
 MAX_JOBS = 256
 
 
+class Job(Protocol):
+    """Something to do, whose results are files. name: for people; seconds: what it is expected to take, for
+    the time left."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+
+    def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
+        """Do it in this process, its progress shown under `label`."""
+
+    def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """A function of a module, and arguments, by which another process does it."""
+
+
 @dataclass(frozen=True)
 class Run:
-    """One run to do. name: for people; seconds: what it is expected to take, for the time left."""
+    """One run to do."""
 
     name: str
     config: RunConfig
     folder: Path
     seconds: float
+
+    def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
+        """In this process."""
+        with show_progress(label, progress) as on_event:
+            run_or_read(self.config, cache.get(self.config), self.folder, command, on_event)
+
+    def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """For a process of its own."""
+        return _run, (self.config.to_json(), str(self.folder), command)
 
 
 def check_jobs(jobs: Any) -> int:
@@ -49,8 +75,8 @@ def check_jobs(jobs: Any) -> int:
     return jobs
 
 
-def run_all(runs: Sequence[Run], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
-    """Do all runs, `jobs` at a time, into their folders. One that fails ends the others, which are saved.
+def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
+    """Do all, `jobs` at a time. One that fails ends the others, which are saved.
 
     Raises what `run` raises, and GraphfedError where a process was killed."""
     at_once = min(jobs, len(runs))
@@ -58,19 +84,18 @@ def run_all(runs: Sequence[Run], *, jobs: int, cache: InputCache, command: str, 
         _run_in_processes(runs, at_once, command, _Ended(runs).tell if progress else None)
         return
     for number, run in enumerate(runs, 1):
-        with show_progress(f"[{number}/{len(runs)}] {run.name}", progress) as on_event:
-            run_or_read(run.config, cache.get(run.config), run.folder, command, on_event)
+        run.do(f"[{number}/{len(runs)}] {run.name}", cache, command, progress)
 
 
 class _Ended:
     """Tells of every run that has ended, in one line on stderr, and of the time that the others will take."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Job]) -> None:
         self._total, self._expected = len(runs), sum(run.seconds for run in runs)
         self._number, self._done, self._before = 0, 0.0, 0.0
         self._began = time.monotonic()
 
-    def tell(self, run: Run) -> None:
+    def tell(self, run: Job) -> None:
         self._number += 1
         self._done += run.seconds
         spent = time.monotonic() - self._began
@@ -86,14 +111,15 @@ class _Ended:
 
 
 def _run_in_processes(
-    runs: Sequence[Run], jobs: int, command: str, on_end: Callable[[Run], None] | None
+    runs: Sequence[Job], jobs: int, command: str, on_end: Callable[[Job], None] | None
 ) -> None:
     context = get_context("spawn")
     hears, stop = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
     try:
         with _deaf():  # what a process is deaf to when it starts, on submit, it stays deaf to
-            started = {pool.submit(_run, run.config.to_json(), str(run.folder), command): run for run in runs}
+            sent = [(run, *run.sent(command)) for run in runs]
+            started = {pool.submit(_do, work, *arguments): run for run, work, arguments in sent}
             # The pool notices the death of those processes that it had when it last heard of work.
             pool.submit(int)
         for future in as_completed(started):
@@ -146,12 +172,16 @@ def _end_with_caller(hears: Connection) -> None:
 
 
 def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
+    path = Path(folder)
+    config = config_from_json(asked, path)
+    run_or_read(config, _cache.get(config), path, command, None)
+
+
+def _do(work: Callable[..., None], *arguments: Any) -> None:
     began = time.monotonic()
     try:
         with stopping():
-            path = Path(folder)
-            config = config_from_json(asked, path)
-            run_or_read(config, _cache.get(config), path, command, None)
+            work(*arguments)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)  # whoever only returns is given the next run
     if heard_since(began):  # the run had ended already: nobody asks again

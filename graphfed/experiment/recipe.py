@@ -3,12 +3,21 @@
 A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one's own:
 
     title, authors, venue
+    policies:                    FedGraph's sampling policies, which are learned before runs use them
+      <policy>:
+        kind: ddpg, episodes: 300, options: {...}, set: {...}      as of `graphfed policy`
+        quick: {episodes: 2, rounds: ..., set: {...}}
     items:
       <item>:                    a table or figure
         title, source            what it is, and where the printed figures are from
         notes: [...]             how the protocols differ
         metric: accuracy         of the test part; several as in [accuracy, macro_f1]; score: what decides in
-                                 the run's task; or a path into result.json, as seconds.per_round
+                                 the run's task; a path into result.json, as seconds.per_round; or where a run
+                                 was when it first reached a target, to_target.most.seconds, and at its end,
+                                 last.facts.modelled_seconds (`recipe_history`)
+        targets: {most: 0.8}     validation scores to reach: a share, the label of a row, which stands for
+                                 what this reached, {of: <label>, less: 0.01}, or null, for none
+        against: facts.modelled_seconds      draws too where runs were by that place, <item>-curves.svg
         called: {metric: words}  what a metric is called in tables and drawings
         divided_by: {metric: 1073741824}    shown in this unit
         seeds: [...]             or a range, 0-39; a row may have its own
@@ -22,6 +31,7 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
           - {panel, series, over: {clients: [2, 3]}, method, ..., printed: {mean: [..], std: [..]}}
           - {..., relative: {to: <label of a row>, printed: -16.29}}        a list for several rows
           - {..., quick: false}  left out with --quick
+          - {..., method: fedgraph, learned: <policy>}      run with the policy of this name
       <item>:                    other metrics of the same runs
         title, source, metric, runs_of: <item>, rows: [<label>, ...]        (rows: default all)
       <item>:                    no runs: how many vertices of each class each holder has
@@ -34,6 +44,9 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
           - {panel, series, options: {data: ...}, set: {...}, printed: 39}      the largest workload
       <item>:                    of the runs of another item, a metric of the validation part by round
         title, source, kind: curves, metric, runs_of: <item>, rows: [<label>, ...]
+        against: bytes           by another place than the round (`recipe_history`)
+      <item>:                    no runs: how the returns of policies grew by episode
+        title, source, kind: returns, rows: [{label, learned: <policy>}]
       <item>:                    no runs: which sensors and edges a split shows to training
         title, source, kind: visible_sensors
         rows: [{label, options: {split: "inductive:0.25"}}]
@@ -42,10 +55,11 @@ A recipe is a small YAML file, graphfed/experiment/recipes/<paper>.yaml, or one'
       <item>:                    no runs: 10^9 operations of a forecast at so many devices together
         title, source, kind: operations, sensors: 207, rows: [{label, method, set, printed: 0.159}]
 
-An item with rows may have `data`, a mapping of data sets to what is different with each: options, set, quick
-and called are merged with the item's, notes follow the item's, metric, seeds and divided_by replace them, and
-`rows` maps labels to what is different in a row (null: the row is left out). Every data set is an item of its
-own: <item> with the first, <item>-<data set> with the others; so are the items that show its runs.
+An item with rows may have `data`, a mapping of data sets to what is different with each: options, set,
+quick, called and targets are merged with the item's, notes follow the item's, metric, seeds and divided_by
+replace them, and `rows` maps labels to what is different in a row (null: the row is left out). Every data set
+is an item of its own: <item> with the first, <item>-<data set> with the others; so are the items that show
+its runs.
 
 printed is in percent where the metric is a share, null where nothing was printed; that of `relative` is how
 many percent the row is above the other (or below: negative). `over` has one key, an option or a setting, and
@@ -60,6 +74,8 @@ from typing import Any, Literal, get_args
 
 from graphfed.data.datasets import Availability
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.experiment.recipe_history import ROUND, Target, moment_of, place_in, target_in
+from graphfed.experiment.recipe_policies import RecipePolicy, policies_of
 from graphfed.experiment.recipe_rows import (
     DEALT,
     OPTIONS_OF_ROWS,
@@ -76,6 +92,7 @@ from graphfed.plain_yaml import read_yaml
 
 __all__ = [
     "PERCENT",
+    "POLICIES",
     "SCORE",
     "Item",
     "Printed",
@@ -87,13 +104,15 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).parent / "recipes"
+#: The folder of what is learned, beside those of the items.
+POLICIES = "policies"
 #: The metric that decides in a run's task: accuracy, or the AUC.
 SCORE = "score"
 #: Metrics that are shares, printed in percent.
 PERCENT = ("accuracy", "macro_f1", "auc", SCORE)
 
 Kind = Literal[
-    "runs", "curves", "class_counts", "workloads", "visible_sensors", "histograms", "operations"
+    "runs", "curves", "class_counts", "workloads", "visible_sensors", "histograms", "operations", "returns"
 ]  # fmt: skip
 
 
@@ -102,8 +121,10 @@ class Item:
     """One table or figure; options, settings and seeds are those of its rows. metrics: () of the kinds
     without runs, which have only the first seed. runs_in: the item that has the runs, itself or its runs_of.
     x: what the axis shows, None where the rows are no points of lines. called: words for a metric;
-    divided_by: its unit. sensors: how many are shown, or counted. base: the item as it is with its first data
-    set; of_data: with which this one is, None where there is no choice."""
+    divided_by: its unit. targets: validation scores that a metric may ask for, by name. against: by which
+    place of its runs (`recipe_history`) curves are drawn, None for none. sensors: how many are shown, or
+    counted. base: the item as it is with its first data set; of_data: with which this one is, None where
+    there is no choice."""
 
     name: str
     title: str
@@ -122,6 +143,8 @@ class Item:
     panels: tuple[str, ...] = ()
     called: Mapping[str, str] = field(default_factory=dict)
     divided_by: Mapping[str, float] = field(default_factory=dict)
+    targets: Mapping[str, Target | None] = field(default_factory=dict)
+    against: str | None = None
     sensors: int | None = None
 
     @property
@@ -129,7 +152,13 @@ class Item:
         """The data sets that the rows need."""
         if self.kind == "operations":
             return []
-        return sorted({str(row.options.get("data", "digits")) for row in self.rows})
+        named = {str(row.options.get("data", "digits")) for row in self.rows if row.method}
+        return sorted(named | {row.learned.data for row in self.rows if row.learned is not None})
+
+    @property
+    def policies(self) -> list[RecipePolicy]:
+        """The policies that its rows need, each once."""
+        return [*{row.learned.name: row.learned for row in self.rows if row.learned is not None}.values()]
 
     @property
     def has_runs(self) -> bool:
@@ -148,6 +177,7 @@ class Item:
                 row,
                 options={**row.options, **self.quick_options},
                 settings={**row.settings, **self.quick_settings},
+                learned=None if row.learned is None else row.learned.quick(),
             )
             for row in self.rows
             if row.quick
@@ -156,7 +186,7 @@ class Item:
         rows = [replace(row, relative=tuple(r for r in row.relative if r.to in there)) for row in rows]
         panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
         short = replace(self, rows=tuple(rows), panels=panels).with_seeds(self.quick_seeds)
-        return short._on_other_data() if "data" in self.quick_options else short
+        return short if {*short.data} <= {*self.data} else short._on_other_data()
 
     def _on_other_data(self) -> "Item":
         """Without the printed figures, which are of other data."""
@@ -207,13 +237,14 @@ def read_recipe(paper: str) -> Recipe:
             raise InputError(f"no recipe for {shown(paper)}; {did_you_mean(paper, recipe_names())}")
         path = FOLDER / f"{paper}.yaml"
     where = f"the recipe {path}"
-    content = mapping(where, read_yaml(path, "the recipe"), ("title", "authors", "venue", "items"))
+    needed = ("title", "authors", "venue", "items")
+    content = mapping(where, read_yaml(path, "the recipe"), needed, ("policies",))
     return Recipe(
         paper=paper,
         title=str(content["title"]),
         authors=str(content["authors"]),
         venue=str(content["venue"]),
-        items=_items(where, content["items"]),
+        items=_items(where, content["items"], policies_of(where, content.get("policies", {}))),
     )
 
 
@@ -226,10 +257,11 @@ _COMMON = (*DEALT, "notes", "seeds", "data")
 _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "runs": (
         (*_ABOUT, "metric", "seeds", "quick", "rows"),
-        (*DEALT, *_SHOWN, "kind", "x", "panels", "data"),
+        (*DEALT, *_SHOWN, "kind", "x", "panels", "data", "targets", "against"),
     ),
     "runs_of": ((*_ABOUT, "metric", "runs_of"), (*_SHOWN, "rows")),
-    "curves": ((*_ABOUT, "kind", "metric", "runs_of"), (*_SHOWN, "rows")),
+    "curves": ((*_ABOUT, "kind", "metric", "runs_of"), (*_SHOWN, "rows", "against")),
+    "returns": ((*_ABOUT, "kind", "rows"), ("notes", "data")),
     "class_counts": ((*_ABOUT, "kind", "rows"), _COMMON),
     "workloads": ((*_ABOUT, "kind", "rows", "quick"), (*_COMMON, "panels")),
     "visible_sensors": ((*_ABOUT, "kind", "rows"), (*_COMMON, "quick")),
@@ -238,11 +270,16 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def _items(where: str, told: Any) -> dict[str, Item]:
+def _items(where: str, told: Any, policies: Mapping[str, RecipePolicy]) -> dict[str, Item]:
     asked = {
         name: mapping(f"{where}: {folder_name(where, 'the item', name)}", content)
         for name, content in mapping(f"{where}: items", told).items()
     }
+    if policies and POLICIES in asked:
+        raise InputError(
+            f"{where}: an item cannot be called {POLICIES!r}, as the folder of what is learned; give it "
+            "another name"
+        )
     with_runs = [name for name, content in asked.items() if _kind(content) == "runs"]
     for name, content in asked.items():
         _check_kind(f"{where}: {name}", content, with_runs)
@@ -260,7 +297,7 @@ def _items(where: str, told: Any) -> dict[str, Item]:
             metrics = (*shown_of.get(base, ()), *_metrics(f"{where}: {variant}", content["metric"]))
             shown_of[base] = tuple(dict.fromkeys(metrics))
     items = {
-        variant: _item(f"{where}: {variant}", variant, content, shown_of.get(variant, ()))
+        variant: _item(f"{where}: {variant}", variant, content, shown_of.get(variant, ()), policies)
         for _, _, variant, content in made
         if "runs_of" not in content
     }
@@ -290,7 +327,13 @@ def _check_kind(where: str, content: Mapping[str, Any], with_runs: Sequence[str]
         data_of(where, content, _KEYS[kind])
 
 
-def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, ...]) -> Item:
+def _item(
+    where: str,
+    name: str,
+    content: Mapping[str, Any],
+    known: tuple[str, ...],
+    policies: Mapping[str, RecipePolicy],
+) -> Item:
     """An item with rows of its own; known: the metrics that these may have printed."""
     kind = _kind(content)
     seeds = seeds_in(where, content.get("seeds", [0]))
@@ -309,6 +352,7 @@ def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, .
         known=(SINGLE[kind],) if kind in SINGLE else known,
         drawn=_drawn(content),
         fixed=(*quick_options, *quick_settings),
+        policies=policies,
     )
     if not isinstance(content["rows"], list) or not content["rows"]:
         raise InputError(f"{where} needs a list of rows")
@@ -322,6 +366,10 @@ def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, .
     _check_relative(where, rows)
     if not any(row.quick for row in rows):
         raise InputError(f"{where}: no row is left with --quick; leave 'quick: false' out of one")
+    targets = _targets(where, content, rows)
+    for metric in metrics:
+        moment_of(where, metric, targets)
+    against = place_in(f"{where}, against", content["against"]) if "against" in content else None
     return Item(
         name=name,
         title=str(content["title"]),
@@ -337,8 +385,10 @@ def _item(where: str, name: str, content: Mapping[str, Any], known: tuple[str, .
         base=name,
         x=text(where, "x", content["x"]) if "x" in content else None,
         panels=_panels(where, content, rows),
-        called=_called(where, content, metrics),
+        called=_called(where, content, metrics, against),
         divided_by=_divided_by(where, content, metrics),
+        targets=targets,
+        against=against,
         sensors=_sensors(where, content),
     )
 
@@ -370,6 +420,12 @@ def _same_runs(where: str, name: str, content: Mapping[str, Any], base: Item) ->
     if (curves := _kind(content) == "curves") and len(metrics) > 1:
         raise InputError(f"{where}: curves are of one metric, and {len(metrics)} are named; keep one")
     rows = _some_of(where, content["rows"], base.rows) if "rows" in content else base.rows
+    asked = {moment.target for m in metrics if (moment := moment_of(where, m, base.targets)) is not None}
+    targets = {name: target for name, target in base.targets.items() if name in asked}
+    for target in targets.values():
+        if target is not None and target.row and target.row not in {row.label for row in rows}:
+            raise InputError(f"{where}: a target follows the row {shown(target.row)}; add it to rows")
+    against = place_in(f"{where}, against", content.get("against", ROUND)) if curves else None
     return replace(
         base,
         name=name,
@@ -380,8 +436,10 @@ def _same_runs(where: str, name: str, content: Mapping[str, Any], base: Item) ->
         notes=_notes(content) if "notes" in content else base.notes,
         kind="curves" if curves else base.kind,
         metrics=metrics,
-        called=_called(where, content, metrics) if "called" in content else base.called,
+        called=_called(where, content, metrics, against) if "called" in content else base.called,
         divided_by=_divided_by(where, content, metrics) if "divided_by" in content else base.divided_by,
+        targets=targets,
+        against=against,
     )
 
 
@@ -410,12 +468,31 @@ def _metrics(where: str, told: Any) -> tuple[str, ...]:
     return tuple(metrics)
 
 
-def _called(where: str, content: Mapping[str, Any], metrics: tuple[str, ...]) -> dict[str, str]:
+def _targets(where: str, content: Mapping[str, Any], rows: Sequence[RecipeRow]) -> dict[str, Target | None]:
+    """By name. A row that a target follows has to be there with --quick too."""
+    told = mapping(f"{where}, targets", content.get("targets", {}))
+    labels = {row.label: row.quick for row in rows}
+    targets = {}
+    for name, asked in told.items():
+        named = f"{where}, targets, {name}"
+        if not name or "." in name:
+            raise InputError(f"{named}: the name of a target needs at least one letter, and no dot")
+        targets[name] = target = target_in(named, asked, labels)
+        if target is not None and target.row and not labels[target.row]:
+            raise InputError(f"{named}: --quick leaves out {shown(target.row)}; name another row")
+    return targets
+
+
+def _called(
+    where: str, content: Mapping[str, Any], metrics: tuple[str, ...], against: str | None
+) -> dict[str, str]:
+    """Words for metrics, and for the place that curves are drawn against."""
     told = mapping(f"{where}, called", content.get("called", {}))
+    known = (*metrics, against) if against is not None else metrics
     for metric in told:
-        if metric not in metrics:
+        if metric not in known:
             raise InputError(
-                f"{where}: called {shown(metric)} is no metric of the item; {did_you_mean(metric, metrics)}"
+                f"{where}: called {shown(metric)} is no metric of the item; {did_you_mean(metric, known)}"
             )
     return {metric: text(where, f"called {metric}", words) for metric, words in told.items()}
 

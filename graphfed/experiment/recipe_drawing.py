@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from graphfed.experiment.recipe import PERCENT
 from graphfed.experiment.recipe_figures import OF_RUN
+from graphfed.experiment.recipe_history import FACTS, LAST, TO_TARGET
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "axis_of", "difference_text", "figure_of", "figure_text", "name_of", "svg"]
+__all__ = [
+    "COLOURS",
+    "axis_of",
+    "difference_text",
+    "figure_of",
+    "figure_text",
+    "name_of",
+    "place_name",
+    "svg",
+]
 
 #: Told apart by colour-blind readers too (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -19,7 +29,28 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 
 def name_of(item: Mapping[str, Any], metric: str) -> str:
     """A metric in the words of the item."""
-    name: str = item["called"].get(metric, metric.replace("_", " "))
+    name: str = item["called"].get(metric, _words_of(metric))
+    return name
+
+
+def _words_of(metric: str) -> str:
+    """``seconds to most``, ``modelled seconds at the end``, ``macro f1``."""
+    kind, _, rest = metric.partition(".")
+    if kind == LAST:
+        return f"{_words_of_place(rest)} at the end"
+    if kind == TO_TARGET:
+        target, _, place = rest.partition(".")
+        return f"{_words_of_place(place)} to {target}"
+    return metric.replace("_", " ")
+
+
+def _words_of_place(place: str) -> str:
+    return place.removeprefix(FACTS).replace("_", " ")
+
+
+def place_name(item: Mapping[str, Any], place: str) -> str:
+    """A place of a run (`recipe_history`) in the words of the item."""
+    name: str = item["called"].get(place, _words_of_place(place))
     return name
 
 
@@ -31,7 +62,10 @@ def axis_of(item: Mapping[str, Any], metric: str, part: str = "test") -> str:
 
 
 def figure_text(told: Mapping[str, Any] | None, metric: str) -> str:
-    """``80.69 ± 0.65`` of a share in percent, else ``11.487 ± 0.021``; a whole number as it is."""
+    """``80.69 ± 0.65`` of a share in percent, else ``11.487 ± 0.021``; a whole number as it is. Where not all
+    runs reached a target: ``not reached (1 of 3 did)``."""
+    if told is not None and "reached" in told and told["reached"] < len(told["values"]):
+        return f"not reached ({told['reached']} of {len(told['values'])} did)"
     if told is None or told["mean"] is None:
         return "-"
     decimals = _decimals(told["mean"], metric) if told["std"] is None else _decimals(0.5, metric)

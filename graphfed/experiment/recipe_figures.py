@@ -1,20 +1,22 @@
 """The figures of a recipe's rows: a metric of a run, and how a row compares with another.
 
 A metric is a name among those of the test part (accuracy), `score` (what decides in the run's task),
-`rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), or a path to a
-number in result.json: details.clients.embeddings.mean, seconds.per_round, bytes.total."""
+`rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), a path to a
+number in result.json: details.clients.embeddings.mean, seconds.per_round, bytes.total; or where the run was
+(`recipe_history`) when it first reached a target, and in its last round: to_target.<target>.<place>,
+last.<place>."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.plan import statistic
 from graphfed.experiment.recipe import SCORE, RecipeRow
+from graphfed.experiment.recipe_history import Target, figure_at, has_place, history_of, moment_of
 from graphfed.experiment.run import Result
 from graphfed.methods.tasks import TASKS
 
-__all__ = ["OF_RUN", "compared", "history_of", "metric_of", "relative_to"]
+__all__ = ["OF_RUN", "compared", "metric_of", "reached_by", "relative_to", "target_value"]
 
 #: Where a path may begin: the parts of a result with numbers in them.
 PARTS = ("test", "val", "seconds", "bytes", "details")
@@ -22,8 +24,12 @@ PARTS = ("test", "val", "seconds", "bytes", "details")
 OF_RUN = ("rounds", "best_round", "bytes_to_best")
 
 
-def metric_of(result: Result, metric: str) -> float | None:
-    """The figure; None where the run found none. InputError for a metric that the run does not have."""
+def metric_of(result: Result, metric: str, targets: Mapping[str, float | None] | None = None) -> float | None:
+    """The figure; None where the run found none. targets: by name, the shares that `to_target` may ask for.
+    InputError for a metric that the run does not have."""
+    moment = moment_of(result.method, metric, targets or {})
+    if moment is not None:
+        return figure_at(result, moment, targets or {})
     if metric == SCORE:
         return result.test[TASKS[result.task].metric]
     if metric in result.test:
@@ -57,17 +63,24 @@ def bytes_to_best(result: Result) -> int | None:
     return next((line["bytes"] for line in lines if line["round"] == result.best_round), None)
 
 
-def history_of(result: Result) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl. InputError where a written run has none that can be read."""
-    assert result.folder is not None
-    path = result.folder / "metrics.jsonl"
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if not all(isinstance(line, dict) and {"round", "bytes"} <= {*line} for line in lines):
-            raise ValueError("a line has no round or no bytes")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}; run it again in another folder") from None
-    return lines
+def target_value(target: Target | None, results: Sequence[Result]) -> float | None:
+    """A target as a share; results: of the row that it follows. None where there is none."""
+    if target is None or not target.row:
+        return None if target is None else target.share
+    scores = [result.val[TASKS[result.task].metric] for result in results]
+    reached: float | None = statistic(scores)["mean"]
+    return None if reached is None else reached - target.less
+
+
+def reached_by(metric: str, results: Sequence[Result], targets: Mapping[str, float | None]) -> int | None:
+    """How many of the runs of a row reached the target that a metric asks for; None where it asks for none,
+    or the runs have no such place."""
+    moment = moment_of("", metric, targets)
+    if moment is None or moment.target is None or targets[moment.target] is None:
+        return None
+    if not has_place(results[0], moment.place):
+        return None
+    return sum(figure_at(result, moment, targets) is not None for result in results)
 
 
 def compared(

@@ -16,20 +16,24 @@ from graphfed.experiment.recipe_drawing import (
     figure_of,
     figure_text,
     name_of,
+    place_name,
     svg,
 )
+from graphfed.experiment.recipe_history import ROUND
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["draw", "draw_relative", "relative_table_of", "table_of"]
+__all__ = ["draw", "draw_curves", "draw_relative", "relative_table_of", "table_of"]
 
 #: Points of percent that an axis of shares spans at least.
 LEAST_SPAN = 5.0
 #: From so many times the smallest x to the largest, the axis is logarithmic.
 LOGARITHMIC = 200
+#: From so many times the shortest run to the longest, the axis of curves is logarithmic.
+WIDE = 10
 
 
 # ---- for a screen ------------------------------------------------------------------------------------------
@@ -60,18 +64,21 @@ def relative_table_of(paper: str, item: Mapping[str, Any]) -> "Table":
         caption="by how many percent of the other row's figure: over the seeds that both rows have",
         caption_justify="left",
     )
+    comparisons = [(row["label"], there) for row in item["rows"] for there in row["relative"]]
+    printed = [m for m in item["metrics"] if any(there["printed"][m] is not None for _, there in comparisons)]
     columns = ["row", "compared with"]
     for metric in item["metrics"]:
         group = f"{name_of(item, metric)}: " if len(item["metrics"]) > 1 else ""
-        columns += [f"{group}ours", f"{group}paper"]
+        columns += [f"{group}ours", *([f"{group}paper"] if metric in printed else [])]
     lines = []
-    for row in item["rows"]:
-        for there in row["relative"]:
-            line = [row["label"], there["to"]]
-            for metric in item["metrics"]:
-                printed = there["printed"][metric]
-                line += [_percent(there["ours"][metric]), "-" if printed is None else f"{printed:+.2f} %"]
-            lines.append(line)
+    for label, there in comparisons:
+        line = [label, there["to"]]
+        for metric in item["metrics"]:
+            line.append(_percent(there["ours"][metric]))
+            if metric in printed:
+                figure = there["printed"][metric]
+                line.append("-" if figure is None else f"{figure:+.2f} %")
+        lines.append(line)
     _fill(table, columns, lines)
     return table
 
@@ -136,13 +143,29 @@ def _workloads_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]
 
 def _curves_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     (metric,) = item["metrics"]
-    columns = ["row", f"{axis_of(item, metric, 'validation')}: best", "at round", "last", "rounds", "runs"]
+    place = item["against"]
+    end = "rounds" if place == ROUND else f"{place_name(item, place)}, at the end"
+    columns = ["row", f"{axis_of(item, metric, 'validation')}: best", "at round", "last", end, "runs"]
     lines = []
     for row in item["rows"]:
-        last = {"mean": row["mean"][-1], "std": row["std"][-1]} if row["rounds"] else None
+        last = {"mean": row["mean"][-1], "std": row["std"][-1]} if row["x"] else None
         told = [figure_text(row["chosen"], metric), figure_text(row["best_round"], "best_round")]
-        rounds = str(row["rounds"][-1]) if row["rounds"] else "-"
-        lines.append([row["label"], *told, figure_text(last, metric), rounds, str(len(row["seeds"]))])
+        x = f"{row['x'][-1]:.4g}" if row["x"] else "-"
+        lines.append([row["label"], *told, figure_text(last, metric), x, str(len(row["seeds"]))])
+    return columns, lines
+
+
+def _returns_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    columns = ["row", "policy", "episodes", "return: first 20", "last 20", "without noise", "settled from"]
+    columns += ["best arm", "hours"]
+    lines = []
+    for row in item["rows"]:
+        ends = [f"{row[key]:.2f}" for key in ("first", "last", "final")]
+        best = row["best"]
+        arm = "-" if best is None else f"{best['share']:g} of the vertices, chance {best['chance']:g}"
+        settled = "-" if row["settled"] is None else str(row["settled"])
+        hours = f"{row['seconds'] / 3600:.2f}"
+        lines.append([row["label"], row["kind"], str(len(row["returns"])), *ends, settled, arm, hours])
     return columns, lines
 
 
@@ -162,6 +185,7 @@ CELLS: dict[str, Callable[[Mapping[str, Any]], tuple[list[str], list[list[str]]]
     "visible_sensors": sensor_plots.visible_cells,
     "histograms": sensor_plots.histograms_cells,
     "operations": sensor_plots.operations_cells,
+    "returns": _returns_cells,
 }
 
 
@@ -172,15 +196,16 @@ def draw(item: Mapping[str, Any]) -> bytes:
     """SVG: of runs a panel for each metric with both figures of every row, or, where the rows are points, a
     panel for each (panel, metric) with a line for each series; of curves a line for each row; of class counts
     a panel for each row; of workloads two for each panel: how many devices have which, and the largest
-    against comparisons; of sensors: `recipe_sensor_plots`."""
+    against comparisons; of returns a line for each row; of sensors: `recipe_sensor_plots`."""
     drawings = {
         "runs": _draw_lines if item.get("x") is not None else _draw_dots,
-        "curves": _draw_curves,
+        "curves": lambda item: _draw_curves(item, item["metrics"][0], item["rows"]),
         "class_counts": _draw_counts,
         "workloads": _draw_workloads,
         "visible_sensors": sensor_plots.draw_visible,
         "histograms": sensor_plots.draw_histograms,
         "operations": sensor_plots.draw_operations,
+        "returns": _draw_returns,
     }
     return svg(item, drawings[item["kind"]])
 
@@ -188,6 +213,12 @@ def draw(item: Mapping[str, Any]) -> bytes:
 def draw_relative(item: Mapping[str, Any]) -> bytes:
     """SVG: a panel for each metric with both figures of every comparison between rows."""
     return svg(item, _draw_relative)
+
+
+def draw_curves(item: Mapping[str, Any]) -> bytes:
+    """SVG: the curves of an item's runs (`against`), a line for each row."""
+    rows = [{"label": row["label"], **row["curve"]} for row in item["rows"]]
+    return svg(item, lambda item: _draw_curves(item, rows[0]["metric"], rows))
 
 
 def _draw_dots(item: Mapping[str, Any]) -> "Figure":
@@ -326,21 +357,46 @@ def _known(points: Sequence[tuple[float, Mapping[str, Any] | None]]) -> list[tup
     return [(x, figures) for x, figures in points if figures is not None and figures["mean"] is not None]
 
 
-def _draw_curves(item: Mapping[str, Any]) -> "Figure":
-    """The mean over runs, in a band of its deviation; a dot where the runs were best."""
-    (metric,) = item["metrics"]
+def _draw_curves(item: Mapping[str, Any], metric: str, rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """The mean over runs, in a band of its deviation; a dot where the runs were best. A row whose runs have
+    no such place is a level, that of its best rounds."""
+    figure, grid = figure_of(1, 1, 7, 3.8)
+    axes = grid[0, 0]
+    for n, row in enumerate(rows):
+        style = {"color": COLOURS[n % len(COLOURS)], "linestyle": "-" if n < len(COLOURS) else "--"}
+        best = row["chosen"]
+        if not row["x"] and best["mean"] is not None and row["best_x"]["mean"] is None:
+            axes.axhline(best["mean"], label=f"{row['label']}, at best", color=style["color"], linestyle=":")
+            continue
+        mean = np.array(row["mean"], dtype=float)
+        std = np.array([told or 0.0 for told in row["std"]])
+        axes.plot(row["x"], mean, label=row["label"], marker="." if len(mean) == 1 else None, **style)
+        axes.fill_between(row["x"], mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0)
+        if row["best_x"]["mean"] is not None and best["mean"] is not None:
+            axes.plot(row["best_x"]["mean"], best["mean"], "o", color=style["color"])
+    axes.set_xlabel(place_name(item, item["against"]))
+    axes.set_ylabel(axis_of(item, metric, "validation"))
+    axes.grid(alpha=0.3)
+    ends = [row["x"][-1] for row in rows if row["x"]]
+    starts = [row["x"][0] for row in rows if row["x"]]
+    if item["against"] == ROUND:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    elif ends and min(starts) > 0 and max(ends) >= WIDE * min(ends):
+        axes.set_xscale("log")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+    return figure
+
+
+def _draw_returns(item: Mapping[str, Any]) -> "Figure":
+    """The return of every episode, pale, and its moving mean."""
     figure, grid = figure_of(1, 1, 7, 3.8)
     axes = grid[0, 0]
     for n, row in enumerate(item["rows"]):
-        style = {"color": COLOURS[n % len(COLOURS)], "linestyle": "-" if n < len(COLOURS) else "--"}
-        mean = np.array(row["mean"], dtype=float)
-        std = np.array([told or 0.0 for told in row["std"]])
-        axes.plot(row["rounds"], mean, label=row["label"], marker="." if len(mean) == 1 else None, **style)
-        axes.fill_between(row["rounds"], mean - std, mean + std, color=style["color"], alpha=0.2, linewidth=0)
-        if row["best_round"]["mean"] is not None and row["chosen"]["mean"] is not None:
-            axes.plot(row["best_round"]["mean"], row["chosen"]["mean"], "o", color=style["color"])
-    axes.set_xlabel("round")
-    axes.set_ylabel(axis_of(item, metric, "validation"))
+        colour, episodes = COLOURS[n % len(COLOURS)], np.arange(1, len(row["returns"]) + 1)
+        axes.plot(episodes, row["returns"], color=colour, alpha=0.3, linewidth=1)
+        axes.plot(episodes, row["moving_mean"], color=colour, label=row["label"])
+    axes.set_xlabel("episode")
+    axes.set_ylabel("return, and its moving mean")
     axes.grid(alpha=0.3)
     axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")

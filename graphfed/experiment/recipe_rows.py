@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphfed.errors import InputError, shown
+from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.config import OPTIONS
+from graphfed.experiment.recipe_policies import RecipePolicy
 from graphfed.experiment.recipe_values import (
     folder_name,
     mapping,
@@ -36,13 +37,15 @@ METHODS = {
     "visible_sensors": "last_value",
     "histograms": "last_value",
 }
+#: The settings of a run with a policy that the recipe learns.
+LEARNED = ("policy", "policy_file")
 #: The figure that rows of kinds have where they have one only.
 SINGLE = {"workloads": "largest", "operations": "operations"}
 DEALT = ("options", "set")
 
 #: The keys of a row, those needed and those allowed, by what the item draws.
 _EVERY_ROW = (*DEALT, "label", "printed")
-_RUNS_ROW = (*_EVERY_ROW, "seeds", "over", "relative", "quick")
+_RUNS_ROW = (*_EVERY_ROW, "seeds", "over", "relative", "quick", "learned")
 POINT = ("panel", "series", "x")
 _ROW_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "dots": (("method",), (*_RUNS_ROW, *POINT)),
@@ -52,6 +55,7 @@ _ROW_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "visible_sensors": ((), (*DEALT, "label")),
     "histograms": ((), (*DEALT, "label")),
     "operations": (("method",), _EVERY_ROW),
+    "returns": (("label", "learned"), ()),
 }
 
 
@@ -76,7 +80,8 @@ class Relative:
 class RecipeRow:
     """One line: a method with options and settings. printed: by metric, what is absent was not printed.
     panel, series, x: which point of which line, where the item has an x. totals: printed ones of the holders,
-    of class_counts. relative: to which rows it is compared. quick: whether --quick has it."""
+    of class_counts. relative: to which rows it is compared. quick: whether --quick has it. learned: the
+    policy that it runs with, or that it shows, and then its method is ""."""
 
     label: str
     method: str
@@ -90,13 +95,14 @@ class RecipeRow:
     totals: tuple[int, ...] | None = None
     relative: tuple[Relative, ...] = ()
     quick: bool = True
+    learned: RecipePolicy | None = None
 
 
 @dataclass(frozen=True)
 class Shared:
     """What the rows of an item have in common. metrics: the item's; known: those that may be printed;
     drawn: "dots" or "points" of runs, else the kind;
-    fixed: what quick sets, which no row may vary."""
+    fixed: what quick sets, which no row may vary; policies: those of the recipe, by name."""
 
     options: Mapping[str, Any]
     settings: Mapping[str, Any]
@@ -105,6 +111,7 @@ class Shared:
     known: tuple[str, ...]
     drawn: str
     fixed: tuple[str, ...]
+    policies: Mapping[str, RecipePolicy]
 
 
 def rows_of(where: str, place: int, told: Any, shared: Shared) -> list[RecipeRow]:
@@ -198,7 +205,7 @@ def _row(where: str, content: Mapping[str, Any], shared: Shared) -> RecipeRow:
         raise InputError(f"{where}: quick must be true or false (found {shown(content['quick'])})")
     return RecipeRow(
         label=folder_name(where, "the label", label),
-        method=METHODS.get(shared.drawn) or str(content["method"]),
+        method="" if shared.drawn == "returns" else METHODS.get(shared.drawn) or str(content["method"]),
         options={**shared.options, **content["options"]},
         settings={**shared.settings, **content["set"]},
         seeds=seeds_in(where, content["seeds"]) if "seeds" in content else shared.seeds,
@@ -209,7 +216,22 @@ def _row(where: str, content: Mapping[str, Any], shared: Shared) -> RecipeRow:
         totals=_totals(where, printed) if counts else None,
         relative=_relative(where, label, content, shared),
         quick=content.get("quick", True),
+        learned=_learned(where, content, shared),
     )
+
+
+def _learned(where: str, content: Mapping[str, Any], shared: Shared) -> RecipePolicy | None:
+    """The policy of a row; the run's settings of it are the recipe's."""
+    if "learned" not in content:
+        return None
+    name = text(where, "learned", content["learned"])
+    if name not in shared.policies:
+        known = did_you_mean(name, shared.policies) if shared.policies else "the recipe has no 'policies'"
+        raise InputError(f"{where}: no policy {shown(name)} to learn; {known}")
+    for key in LEARNED:
+        if key in {**shared.settings, **content["set"]}:
+            raise InputError(f"{where}: {key} cannot be used with learned, which gives it; leave it out")
+    return shared.policies[name]
 
 
 def label_of(content: Mapping[str, Any]) -> str:

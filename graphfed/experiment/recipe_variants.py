@@ -10,7 +10,7 @@ from graphfed.experiment.recipe_values import folder_name, mapping
 __all__ = ["data_of", "variants"]
 
 #: What a data set may say otherwise, by what becomes of the item's.
-_MERGED = ("options", "set", "quick", "called")
+_MERGED = ("options", "set", "quick", "called", "targets")
 _REPLACED = ("metric", "seeds", "divided_by", "source")
 _OF_A_ROW = ("options", "set")
 

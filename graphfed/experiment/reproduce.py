@@ -3,13 +3,16 @@
     manifest.json                     which recipe, whole or quick, with which seeds
     <item>/<row>-seed0/               the folder of every run, as `graphfed run` writes it
     <item>/<row>-seed0/workloads.json of the kind workloads: what balancing gave
+    policies/<policy>/                what is learned before the runs, as `graphfed policy` writes it
     <item>.svg                        both figures of every row, drawn
+    <item>-curves.svg                 where its runs were by time or bytes, where the recipe says so
     <item>-relative.svg               how rows compare with each other, where the recipe says so
     reproduce.json                    both figures, their difference, how the protocols differ
 
-A run that has ended is read and not run again, so a reproduction goes on where it stopped, and takes more
-seeds. Every run computes with one thread, unless the recipe says otherwise: figures depend neither on the
-machine's cores nor on how many runs there are at a time."""
+Policies are learned before the runs, which use them. What has ended is read and not done again, so a
+reproduction goes on where it stopped, and takes more seeds. Every run computes with one thread, unless the
+recipe says otherwise: figures depend neither on the machine's cores nor on how many runs there are at a
+time."""
 
 import dataclasses
 import glob
@@ -35,15 +38,20 @@ from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.jobs import Run, check_jobs, run_all
 from graphfed.experiment.plan import InputCache, chosen_seeds, run_name, statistic
 from graphfed.experiment.progress import human_seconds
-from graphfed.experiment.recipe import PERCENT, Item, Recipe, RecipeRow, read_recipe
+from graphfed.experiment.recipe import PERCENT, POLICIES, Item, Recipe, RecipeRow, read_recipe
 from graphfed.experiment.recipe_curves import curve_of
-from graphfed.experiment.recipe_figures import compared, metric_of
-from graphfed.experiment.recipe_plots import draw, draw_relative, relative_table_of, table_of
+from graphfed.experiment.recipe_figures import compared, metric_of, reached_by, target_value
+from graphfed.experiment.recipe_history import ROUND, has_place
+from graphfed.experiment.recipe_learning import Learning, digest, returns_of
+from graphfed.experiment.recipe_plots import draw, draw_curves, draw_relative, relative_table_of, table_of
+from graphfed.experiment.recipe_policies import RecipePolicy
 from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.run import Result, execute, has_checkpoint, now, write_manifest
 from graphfed.experiment.workloads import FILE as WORKLOADS
 from graphfed.experiment.workloads import balanced_or_read, require_same, structure
 from graphfed.files import write_bytes, write_json
+from graphfed.methods.fedgraph import FedGraphConfig
+from graphfed.methods.tasks import TASKS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,14 +74,20 @@ class Reproduction:
     is a choice), and by kind
 
     "runs": metrics, called (words for some of these), x (what the axis shows, None where the rows are no
-    points of lines), panels, relative_plot (None where no row is compared with another), and rows: label,
-    panel, series, x, method, recipe (what differs from the default), seeds, rounds, seconds (of all runs),
+    points of lines), panels, relative_plot (None where no row is compared with another), targets (by name
+    share, of and less: the row that it follows, and by how much less; None for no target), against and
+    curves_plot (None where no curves are drawn), and rows: label, panel, series, x, method, policy (the
+    learned one, or None), recipe (what differs from the default), seeds, rounds, seconds (of all runs),
     folders, and by metric ours {mean, std, values}, printed {mean, std} and difference of the means, in the
-    paper's unit; the last two are None where nothing was printed; relative: for each row that it is compared
-    with to (its label) and by metric ours {mean, std, values} and printed, in percent of that row's figure.
+    paper's unit; the last two are None where nothing was printed; ours of a metric that asks for a target has
+    `reached`, how many runs did; curve: where curves are drawn, metric and what `recipe_curves.curve_of`
+    gives; relative: for each row that it is compared with to (its label) and by metric ours {mean, std,
+    values} and printed, in percent of that row's figure.
 
-    "curves": metrics (one), called, and rows: label, method, seeds, folders and what `recipe_curves.curve_of`
-    gives.
+    "curves": metrics (one), called, against, and rows: label, method, seeds, folders and what
+    `recipe_curves.curve_of` gives.
+
+    "returns": rows: label, policy, folder and what `recipe_learning.returns_of` gives.
 
     "visible_sensors", "histograms", "operations": rows, which `recipe_sensors` makes.
 
@@ -145,17 +159,22 @@ def reproduce(
     _require_data(recipe, items, data_dir)
     default = f"runs/reproduce-{Path(paper).stem}{'-quick' if quick else ''}"
     folder = Path(default if out is None else out)
+    learnings = _learnings(items, folder, data_dir)
     rows = _rows(items, folder, data_dir)
     asked = {"paper": paper, "quick": quick, "item": item, "data": data, "seeds": seeds, "jobs": jobs}
     there = (folder / "manifest.json").exists()
-    manifest = read_manifest(folder) if there else {"command": command, "started": now()}
+    begun = {"command": command, "started": now()}
+    manifest: dict[str, Any] = read_manifest(folder) if there else begun
     if there:
         _require_same(folder, manifest.get("reproduce"), asked)
     for row in rows:
+        _require_fitting(row, learnings)
         _require_same_runs(row)
     balances = [balance for entry in items for balance in _balances(entry, folder, data_dir)]
     for balance in balances:
         require_same(balance.config, balance.folder)
+    for learning in learnings.values():
+        learning.require_same(command)
     with files.open_folder(folder, resume=there, keep=_has_runs):
         cache = InputCache()
         counted = {
@@ -163,9 +182,15 @@ def reproduce(
             for entry in items
             if entry.kind in ("class_counts", *recipe_sensors.KINDS)
         }
+        to_learn = _to_learn(learnings.values())
         runs = _missing_runs(rows, cache)
-        tell(_cost(runs, sum(not balance.ended for balance in balances), jobs))
-        write_manifest(folder, {**manifest, "reproduce": asked})
+        tell(_cost(runs, sum(not balance.ended for balance in balances), to_learn, jobs))
+        manifest = {**manifest, "reproduce": asked}
+        write_manifest(folder, manifest)
+        run_all(to_learn, jobs=jobs, cache=cache, command=command, progress=progress)
+        if learnings:
+            manifest = {**manifest, POLICIES: _same_policies(rows, learnings, manifest.get(POLICIES, {}))}
+            write_manifest(folder, manifest)
         graphs: dict[Any, Graph] = {}
         for balance in balances:
             found_of = counted.setdefault(balance.item, [])
@@ -175,19 +200,26 @@ def reproduce(
         finished = Reproduction(
             recipe.paper, recipe.title, recipe.authors, recipe.venue, quick, found, folder
         )
-        try:
-            for entry in found:
-                write_bytes(folder / entry["plot"], draw(entry))
-                if entry.get("relative_plot"):
-                    write_bytes(folder / entry["relative_plot"], draw_relative(entry))
-            content = finished.to_json()
-            # Items that the folder has from before stay, in the recipe's order.
-            every = {entry["item"]: entry for entry in [*_items_before(folder), *content["items"]]}
-            content["items"] = [every[name] for name in recipe.items if name in every]
-            write_json(folder / "reproduce.json", content)
-        except OSError as error:
-            raise files.cannot_be_written(folder, error) from error
+        _write(finished, recipe)
     return finished
+
+
+def _write(finished: Reproduction, recipe: Recipe) -> None:
+    """Its drawings and reproduce.json; GraphfedError when the disk refuses."""
+    folder = finished.folder
+    drawings = {"plot": draw, "relative_plot": draw_relative, "curves_plot": draw_curves}
+    try:
+        for entry in finished.items:
+            for key, drawing in drawings.items():
+                if entry.get(key):
+                    write_bytes(folder / entry[key], drawing(entry))
+        content = finished.to_json()
+        # Items that the folder has from before stay, in the recipe's order.
+        every = {entry["item"]: entry for entry in [*_items_before(folder), *content["items"]]}
+        content["items"] = [every[name] for name in recipe.items if name in every]
+        write_json(folder / "reproduce.json", content)
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
 
 
 def _items_before(folder: Path) -> list[dict[str, Any]]:
@@ -261,12 +293,14 @@ def _require_data(recipe: Recipe, items: Sequence[Item], data_dir: str | Path | 
 
 @dataclass(frozen=True)
 class _Row:
-    """The runs of a row. folder: theirs, all of them; shown: by item, the metrics that its table shows."""
+    """The runs of a row. folder: theirs, all of them; shown: the items that show them; policy: what they run
+    with, None for none that is learned."""
 
     label: str
     configs: dict[int, RunConfig]
     folder: Path
-    shown: dict[str, tuple[str, ...]]
+    shown: list[Item]
+    policy: str | None
 
     def path(self, seed: int) -> Path:
         """The folder of a run."""
@@ -278,16 +312,81 @@ def _rows(items: Sequence[Item], folder: Path, data_dir: str | Path | None) -> l
     rows: dict[tuple[str, str], _Row] = {}
     for item in items:
         for row in item.rows if item.has_runs else ():
-            configs = {seed: _config(row, seed, data_dir) for seed in row.seeds}
+            settings: dict[str, Any] = {}
+            if row.learned is not None:
+                settings = _learning(row.learned, folder, data_dir).settings_of_run()
+            configs = {seed: _config(row, seed, data_dir, settings) for seed in row.seeds}
             key = item.runs_in, row.label
-            rows.setdefault(key, _Row(row.label, configs, folder / item.runs_in, {}))
-            rows[key].shown[item.name] = item.metrics
+            policy = None if row.learned is None else row.learned.name
+            rows.setdefault(key, _Row(row.label, configs, folder / item.runs_in, [], policy))
+            rows[key].shown.append(item)
     return list(rows.values())
 
 
-def _config(row: RecipeRow, seed: int, data_dir: str | Path | None) -> RunConfig:
+def _config(
+    row: RecipeRow, seed: int, data_dir: str | Path | None, learned: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """learned: the settings of a run with a policy."""
     options = {"threads": 1, **row.options}
-    return make_config(row.method, **options, seed=seed, settings=row.settings, data_dir=data_dir)
+    settings = {**row.settings, **(learned or {})}
+    return make_config(row.method, **options, seed=seed, settings=settings, data_dir=data_dir)
+
+
+def _learning(policy: RecipePolicy, folder: Path, data_dir: str | Path | None) -> Learning:
+    return Learning(policy, folder / POLICIES / policy.name, data_dir)
+
+
+def _learnings(items: Sequence[Item], folder: Path, data_dir: str | Path | None) -> dict[str, Learning]:
+    """The policies that the items need, by name."""
+    every = (policy for item in items for policy in item.policies)
+    return {policy.name: _learning(policy, folder, data_dir) for policy in every}
+
+
+def _to_learn(learnings: Iterable[Learning]) -> list[Learning]:
+    """Those that have not ended, timed; those that have begun first, as what was begun may be refused."""
+    missing = [each for each in learnings if not each.ended]
+    timed = [dataclasses.replace(each, seconds=each.timed()) for each in missing]
+    return sorted(timed, key=lambda each: not (each.folder / "manifest.json").exists())
+
+
+def _require_fitting(row: _Row, learnings: Mapping[str, Learning]) -> None:
+    """InputError where a row would run with a policy that was learned for something else: it would be noticed
+    only once that is learned."""
+    if row.policy is None:
+        return
+    learning, run = learnings[row.policy], next(iter(row.configs.values()))
+    seen = learning.policy.kind == "ddpg"  # a constant policy sees nothing
+    there, here = (_of_policy(config, seen) for config in (learning.config(), run))
+    for what, value in there.items():
+        if here[what] != value:
+            raise InputError(
+                f"{row.folder.name}, {row.label}: the policy {shown(row.policy)} cannot be used: it is "
+                f"learned with {what} {value}, and the row has {here[what]}; learn another one for it"
+            )
+
+
+def _of_policy(config: RunConfig, seen: bool) -> dict[str, Any]:
+    """What a policy is learned for; seen: one that sees the weights of every client."""
+    told: dict[str, Any] = {"layers": config.training.layers}
+    if seen:
+        told |= {"clients": config.clients, "data": config.data_name, "hidden": config.training.hidden}
+    return told
+
+
+def _same_policies(
+    rows: Sequence[_Row], learnings: Mapping[str, Learning], before: Mapping[str, str]
+) -> dict[str, str]:
+    """The digests of all policies of the folder. InputError where runs in it have used another one."""
+    now_there = digest(learnings.values())
+    for row in rows:
+        name = row.policy
+        began = any((row.path(seed) / "manifest.json").exists() for seed in row.configs)
+        if name is not None and began and before.get(name) != now_there[name]:
+            raise InputError(
+                f"the runs of {row.label!r} in {row.folder} used another policy {name!r} than the one that "
+                "is there now; remove them, or name another folder with --out"
+            )
+    return {**before, **now_there}
 
 
 def _require_same(folder: Path, there: Any, asked: Mapping[str, Any]) -> None:
@@ -304,12 +403,22 @@ def _require_same_runs(row: _Row) -> None:
         if not (path / "manifest.json").exists():
             continue
         there = read_manifest(path).get("config", {})
-        for key, here in files.plain(config.to_json()).items():
+        for key, here in _comparable(config.to_json()).items():
             # Where files are and how fast they are read does not matter.
-            if key not in ("data_dir", "threads", "checkpoint_every") and there.get(key) != here:
+            asked = _comparable(there).get(key)
+            if key not in ("data_dir", "threads", "checkpoint_every") and asked != here:
                 raise InputError(
                     f"the run in {path} had another {key} than the recipe; name another folder with --out"
                 )
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without the file of a policy, whose content `_same_policies` looks at."""
+    content: dict[str, Any] = files.plain(dict(config))
+    training = content.get("training")
+    if isinstance(training, dict):
+        content["training"] = {key: value for key, value in training.items() if key != "policy_file"}
+    return content
 
 
 def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
@@ -329,17 +438,26 @@ def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
             known = Result.read(ended.parent)
             seconds = known.seconds["total"]
         else:
-            config = row.configs[missing[0]]
+            config = _without_policy(row.configs[missing[0]])
             work = _work(config)
             if work not in timed:
                 timed[work] = _timed(config, cache.get(config))
             seconds, known = timed[work]
-        for item, metrics in row.shown.items():
-            _check_metrics(item, metrics, known)
+        for item in row.shown:
+            _check_metrics(item, known)
         for turn, seed in enumerate(missing):
             name = f"{row.folder.name}: {row.label}, seed {seed}"
             turns.append((turn, Run(name, row.configs[seed], row.path(seed), seconds)))
     return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
+
+
+def _without_policy(config: RunConfig) -> RunConfig:
+    """A run that takes about as long: of a policy that is yet to be learned, with full batches."""
+    training = config.training
+    if not isinstance(training, FedGraphConfig) or training.policy_file is None:
+        return config
+    full = dataclasses.replace(training, policy="full", policy_file=None)
+    return dataclasses.replace(config, training=full)
 
 
 def _work(config: RunConfig) -> str:
@@ -370,17 +488,25 @@ def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
     return spent + (config.training.rounds - rounds) * result.seconds["per_round"], result
 
 
-def _check_metrics(item: str, metrics: Sequence[str], result: Result) -> None:
-    for metric in metrics:
-        try:
-            metric_of(result, metric)
-        except InputError as error:
-            raise InputError(f"{item}: {error}") from None
+def _check_metrics(item: Item, result: Result) -> None:
+    """InputError for a metric, or a place to draw curves against, that the runs of an item do not have."""
+    targets = dict.fromkeys(item.targets)
+    try:
+        for metric in item.metrics:
+            metric_of(result, metric, targets)
+        has_place(result, item.against or ROUND)
+    except InputError as error:
+        raise InputError(f"{item.name}: {error}") from None
 
 
-def _cost(runs: Sequence[Run], balances: int, jobs: int) -> str:
+def _cost(runs: Sequence[Run], balances: int, learnings: Sequence[Learning], jobs: int) -> str:
     """What all runs will take, in words. balances: how many rows of workloads have not ended."""
     told = f"{balances} rows to balance, not timed; " if balances else ""
+    if learnings:
+        at_once = min(jobs, len(learnings))
+        seconds = human_seconds(sum(each.seconds for each in learnings) / at_once)
+        more = f", {at_once} at a time" if at_once > 1 else ""
+        told += f"{len(learnings)} policies to learn, about {seconds}{more} (from two short episodes); "
     return told + (_cost_of_runs(runs, jobs) if runs else "every run has ended; reading the results")
 
 
@@ -393,7 +519,8 @@ def _cost_of_runs(runs: Sequence[Run], jobs: int) -> str:
 
 
 def _has_runs(folder: Path) -> bool:
-    ended = (path for name in ("result.json", WORKLOADS) for path in folder.glob(f"*/*/{name}"))
+    names = ("result.json", WORKLOADS, "episodes.jsonl")
+    ended = (path for name in names for path in folder.glob(f"*/*/{name}"))
     return any(ended) or any(map(has_checkpoint, folder.glob("*/*")))
 
 
@@ -457,10 +584,13 @@ def _found(item: Item, counted: list[dict[str, Any]] | None, folder: Path) -> di
     }
     if counted is not None:
         return {**about, **({"panels": item.panels} if item.panels else {}), "rows": counted}
+    if item.kind == "returns":
+        return {**about, "rows": [_found_returns(row, folder) for row in item.rows]}
     if item.kind == "curves":
-        shown_of = {"metrics": item.metrics, "called": item.called}
+        shown_of = {"metrics": item.metrics, "called": item.called, "against": item.against}
         return {**about, **shown_of, "rows": [_found_curve(row, item, folder) for row in item.rows]}
-    rows = {row.label: _found_row(row, item, folder) for row in item.rows}
+    targets = _targets(item, folder)
+    rows = {row.label: _found_row(row, item, folder, targets) for row in item.rows}
     for row in item.rows:
         rows[row.label]["relative"] = compared(row, rows, item.metrics)
     return {
@@ -470,6 +600,14 @@ def _found(item: Item, counted: list[dict[str, Any]] | None, folder: Path) -> di
         "x": item.x,
         "panels": item.panels,
         "relative_plot": f"{item.name}-relative.svg" if any(row.relative for row in item.rows) else None,
+        "targets": {
+            name: None
+            if target is None
+            else {"share": targets[name], "of": target.row or None, "less": target.less}
+            for name, target in item.targets.items()
+        },
+        "against": item.against,
+        "curves_plot": f"{item.name}-curves.svg" if item.against is not None else None,
         "rows": [*rows.values()],
     }
 
@@ -479,6 +617,24 @@ def _runs_of(asked: RecipeRow, item: Item, folder: Path) -> tuple[list[Path], li
     return places, [Result.read(folder / place) for place in places]
 
 
+def _targets(item: Item, folder: Path) -> dict[str, float | None]:
+    """The share of every target of an item."""
+    rows = {row.label: row for row in item.rows}
+    found = {}
+    for name, target in item.targets.items():
+        followed = target is not None and target.row
+        results = _runs_of(rows[target.row], item, folder)[1] if target is not None and followed else []
+        found[name] = target_value(target, results)
+    return found
+
+
+def _found_returns(asked: RecipeRow, folder: Path) -> dict[str, Any]:
+    assert asked.learned is not None
+    place = Path(POLICIES) / asked.learned.name
+    about = {"label": asked.label, "policy": asked.learned.name, "folder": str(place)}
+    return {**about, **returns_of(folder / place)}
+
+
 def _found_curve(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
     places, results = _runs_of(asked, item, folder)
     (metric,) = item.metrics
@@ -486,19 +642,23 @@ def _found_curve(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
         "label": asked.label,
         "method": results[0].method,
         "seeds": [result.seed for result in results],
-        **curve_of(metric, results),
+        **curve_of(metric, results, item.against or ROUND),
         "folders": [str(place) for place in places],
     }
 
 
-def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
+def _found_row(
+    asked: RecipeRow, item: Item, folder: Path, targets: Mapping[str, float | None]
+) -> dict[str, Any]:
     places, results = _runs_of(asked, item, folder)
-    _check_metrics(item.name, item.metrics, results[0])
+    _check_metrics(item, results[0])
     ours, printed, difference = {}, {}, {}
     for metric in item.metrics:
         scale = 100 if metric in PERCENT else 1 / item.divided_by.get(metric, 1)
-        values = [metric_of(result, metric) for result in results]
+        values = [metric_of(result, metric, targets) for result in results]
         ours[metric] = statistic([None if value is None else scale * value for value in values])
+        reached = reached_by(metric, results, targets)
+        ours[metric] |= {} if reached is None else {"reached": reached}
         there, mean = asked.printed.get(metric), ours[metric]["mean"]
         printed[metric] = None if there is None else dataclasses.asdict(there)
         difference[metric] = None if there is None or mean is None else mean - there.mean
@@ -508,7 +668,8 @@ def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
         "series": asked.series,
         "x": asked.x,
         "method": results[0].method,
-        "recipe": results[0].details.get("recipe", {}),
+        "policy": None if asked.learned is None else asked.learned.name,
+        "recipe": _recipe_of(results[0]),
         "seeds": [result.seed for result in results],
         "rounds": [result.rounds for result in results],
         "ours": ours,
@@ -516,7 +677,21 @@ def _found_row(asked: RecipeRow, item: Item, folder: Path) -> dict[str, Any]:
         "difference": difference,
         "seconds": sum(result.seconds["total"] for result in results),
         "folders": [str(place) for place in places],
+        **_curve_beside(item, results),
     }
+
+
+def _recipe_of(result: Result) -> dict[str, Any]:
+    """In what its settings differ from the default ones; where a policy's file is does not matter."""
+    return {key: value for key, value in result.details.get("recipe", {}).items() if key != "policy_file"}
+
+
+def _curve_beside(item: Item, results: Sequence[Result]) -> dict[str, Any]:
+    """The curve of a row of runs, of the metric that decides; nothing where none is drawn."""
+    if item.against is None:
+        return {}
+    metric = TASKS[results[0].task].metric
+    return {"curve": {"metric": metric, **curve_of(metric, results, item.against)}}
 
 
 def _without_runs(item: Item, cache: InputCache, data_dir: str | Path | None) -> list[dict[str, Any]]:

@@ -250,7 +250,7 @@ def test_curves_are_the_validation_part_by_round_over_the_seeds(toy: str, own_fo
     kilobytes = [metric_of(result, "bytes_to_best") / 1000 for result in results]
     assert told["bytes_to_best"]["values"] == kilobytes
     row = curves["rows"][0]
-    assert row["rounds"] == [1, 2]
+    assert row["x"] == [1, 2]
     best = [100 * result.val["accuracy"] for result in results]
     assert row["chosen"]["values"] == best
     assert [values[r.best_round - 1] for values, r in zip(row["values"], results, strict=True)] == best
@@ -271,7 +271,7 @@ def test_curves_end_where_the_first_run_does_and_need_a_metric_of_the_validation
     path = own_folder / "r/table/averaging-seed1/metrics.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
     (item,) = reproduce(toy, "curves", out="r").items
-    assert [row["rounds"] for row in item["rows"]] == [[1], [1, 2], [1, 2]]
+    assert [row["x"] for row in item["rows"]] == [[1], [1, 2], [1, 2]]
     (own_folder / "toy.yaml").write_text(
         RECIPE.replace("metric: accuracy\n    runs_of", "metric: rounds\n    runs_of")
     )
