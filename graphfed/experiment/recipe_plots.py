@@ -46,12 +46,23 @@ def table_of(paper: str, item: Mapping[str, Any], hints: Sequence[str]) -> "Tabl
 
     table = Table(
         title=escape(f"{paper}/{item['item']}: {item['title']}"),
-        caption=escape("\n".join([*hints, f"printed: {item['source']}", *item["notes"]])),
+        caption=escape("\n".join([*hints, *_targets(item), f"printed: {item['source']}", *item["notes"]])),
         caption_justify="left",
     )
     columns, lines = CELLS[item["kind"]](item)
     _fill(table, columns, lines)
     return table
+
+
+def _targets(item: Mapping[str, Any]) -> list[str]:
+    """A line for each target: ``target near: 0.8791 on the validation part, 0.01 less than central``."""
+    lines = []
+    for name, target in (item.get("targets") or {}).items():
+        if target is not None and target["share"] is not None:
+            less = f"{target['less']:g} less than " if target["less"] else "that of "
+            follows = f", {less}{target['of']}" if target["of"] else ""
+            lines.append(f"target {name}: {target['share']:.4g} on the validation part{follows}")
+    return lines
 
 
 def relative_table_of(paper: str, item: Mapping[str, Any]) -> "Table":

@@ -402,23 +402,21 @@ def _require_same_runs(row: _Row) -> None:
         path = row.path(seed)
         if not (path / "manifest.json").exists():
             continue
-        there = read_manifest(path).get("config", {})
-        for key, here in _comparable(config.to_json()).items():
+        there, asked = read_manifest(path).get("config", {}), files.plain(config.to_json())
+        if row.policy is not None:  # `_same_policies` looks at what is in its file
+            there, asked = _without_file(there), _without_file(asked)
+        for key, here in asked.items():
             # Where files are and how fast they are read does not matter.
-            asked = _comparable(there).get(key)
-            if key not in ("data_dir", "threads", "checkpoint_every") and asked != here:
+            if key not in ("data_dir", "threads", "checkpoint_every") and there.get(key) != here:
                 raise InputError(
                     f"the run in {path} had another {key} than the recipe; name another folder with --out"
                 )
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without the file of a policy, whose content `_same_policies` looks at."""
-    content: dict[str, Any] = files.plain(dict(config))
-    training = content.get("training")
-    if isinstance(training, dict):
-        content["training"] = {key: value for key, value in training.items() if key != "policy_file"}
-    return content
+def _without_file(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that does not say where the file of its policy is."""
+    training = {key: value for key, value in config.get("training", {}).items() if key != "policy_file"}
+    return {**config, "training": training}
 
 
 def _missing_runs(rows: Sequence[_Row], cache: InputCache) -> list[Run]:
@@ -507,6 +505,8 @@ def _cost(runs: Sequence[Run], balances: int, learnings: Sequence[Learning], job
         seconds = human_seconds(sum(each.seconds for each in learnings) / at_once)
         more = f", {at_once} at a time" if at_once > 1 else ""
         told += f"{len(learnings)} policies to learn, about {seconds}{more} (from two short episodes); "
+    if learnings and not runs:
+        return told.removesuffix("; ")
     return told + (_cost_of_runs(runs, jobs) if runs else "every run has ended; reading the results")
 
 

@@ -216,6 +216,9 @@ def test_a_target_that_only_some_seeds_reach_has_no_mean_and_says_how_many_did(
     assert (told["mean"], told["reached"]) == (None, 1)
     assert sum(value is None for value in told["values"]) == 1
     figures, _ = found.tables()
+    near = found.items[0]["targets"]["near"]["share"]
+    assert f"target near: {near:.4g} on the validation part, 0.2 less than central" in str(figures.caption)
+    assert "target none" not in str(figures.caption)
     column = [c.header for c in figures.columns].index("modelled seconds to half: ours")
     assert cells(figures)[0][column] == "not reached (1 of 2 did)"
     assert cells(figures)[2][column] == "-", "central has no time model"
@@ -309,6 +312,11 @@ def test_an_item_of_curves_may_be_by_another_place_than_the_round(ended: str, ow
 
 def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: str, learned: Learned) -> None:
     told: list[str] = []
+    found = reproduce(toy, "learning", out="alone", tell=told.append)
+    assert told == ["1 policies to learn, about 1:00 (from two short episodes)"]
+    assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["policies"]
+    learned.asked.clear()
+    told.clear()
     found = reproduce(toy, out="r", tell=told.append)
     assert told[0].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs to do, ")
     (asked,) = learned.asked
@@ -499,7 +507,7 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     assert told[0].startswith("2 policies to learn, about ")
     assert [row["policy"] for row in item["rows"]][:3] == ["cora-ddpg", "cora-bandit", None]
     (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", tell=told.append).items
-    assert told[1].startswith("every run has ended"), "the policies of fig7 are those of fig6"
+    assert told[1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
     assert [len(row["returns"]) for row in returns["rows"]] == [2, 2]
     assert returns["rows"][1]["best"]["chance"] == 0.5
     used = json.loads((own_folder / "r/fig7/FedGraph-seed0/manifest.json").read_text())["config"]["training"]
