@@ -338,7 +338,7 @@ def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: P
         ("ddpg", {"episodes": 1}, "expected at least 2"),
         ("ddpg", {"episodes": "many"}, "expected a whole number"),
         ("ddpg", {"rounds": 1}, "expected at least 2"),
-        ("bandit", {"episodes": 19}, "expected at least 20"),
+        ("bandit", {"episodes": 19}, "expected at least 30"),
         ("ddpg", {"settings": {"ddpg.learning_rate": 1}}, "there is no setting 'ddpg.learning_rate'"),
         ("ddpg", {"settings": {"ddpg.gama": 1}}, "did you mean 'ddpg.gamma'"),
         ("ddpg", {"settings": {"ddpg.gamma": 1}}, "ddpg.gamma=1 cannot be used: expected a number"),
