@@ -281,6 +281,21 @@ def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe()
                 assert told is None or f"{told['mean']:.2f} ± {told['std']:.2f}" in text
 
 
+def test_the_figures_of_fedgraph_are_those_of_the_recorded_run() -> None:
+    import json
+
+    recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgraph.json").read_text())
+    text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGraph")[2].partition("## A recipe")[0]
+    assert {*recorded["commits"]} == {item["item"] for item in recorded["items"]}
+    for item in recorded["items"]:
+        for row in item["rows"]:
+            told = row["ours"]["accuracy"]
+            assert f"| {row['label']} | {told['mean']:.1f} ± {told['std']:.1f} |" in text
+    means = {row["label"]: row["ours"]["accuracy"]["mean"] for row in recorded["items"][0]["rows"]}
+    assert f"gains {means['hidden'] - means['none']:.1f} points over none" in text
+    assert f"the first layer on {means['all'] - means['hidden']:.1f} more" in text
+
+
 def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> None:
     """Means in percent, with deviations where there are several seeds; and how rows compare, with what is
     printed."""
