@@ -99,10 +99,10 @@ __all__ = [
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGraphConfig(AveragingConfig):
-    policy: Literal["constant", "full", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
-        default="constant",
-        description="how much is sampled: neighbours with one chance, all, so many neighbours, so many "
-        "vertices of a layer; or as a policy says that `graphfed policy` has learned",
+    policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
+        default="full",
+        description="how much is sampled: nothing is left out, neighbours with one chance, so many "
+        "neighbours, so many vertices of a layer; or as a policy says that `graphfed policy` has learned",
     )
     policy_file: str | None = Field(
         default=None, description="of policy=ddpg or bandit: the file, at the server, of what was learned"
@@ -177,7 +177,7 @@ class FedGraphConfig(AveragingConfig):
         if self.policy in LEARNED and self.policy_file is None:
             raise InputError(
                 f"policy={self.policy} cannot be used without policy_file, the file of what was learned; "
-                f"learn one with `graphfed policy {self.policy}`, or use policy=constant"
+                f"learn one with `graphfed policy {self.policy}`, or use policy=full"
             )
         if self.policy not in LEARNED and self.policy_file is not None:
             raise InputError(

@@ -353,7 +353,7 @@ def test_faster_clients_take_less_time_and_the_spread_does_not_depend_on_the_run
     ("settings", "told"),
     [
         ({"policy": "ddpg"}, "policy=ddpg cannot be used without policy_file"),
-        ({"policy_file": "p"}, "policy_file='p' cannot be used with policy=constant"),
+        ({"policy_file": "p"}, "policy_file='p' cannot be used with policy=full"),
         (
             {"policy": "ddpg", "policy_file": "p", "aggregation": "secure"},
             "what it decides by is every client's weights",

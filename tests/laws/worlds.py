@@ -80,8 +80,14 @@ def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
 
 
 #: What methods that noise need here: noise that repeats, and bounds that the dense world keeps; and of those
-#: that balance first, so few rounds that one client at a time takes seconds.
-HERE = {"noise_seed": 0, "feature_low": -1.0, "feature_high": 2.0, "shuffle_rounds": 2}
+#: that balance first, so few rounds that one client at a time takes seconds. What can sample does.
+HERE = {
+    "noise_seed": 0,
+    "feature_low": -1.0,
+    "feature_high": 2.0,
+    "shuffle_rounds": 2,
+    "policy": "constant",
+}
 
 
 def here(method: Method) -> dict[str, Any]:
