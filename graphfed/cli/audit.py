@@ -1,13 +1,12 @@
 """`graphfed audit`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graphfed.cli.options import DataDir, Json
-from graphfed.cli.output import say, show
+from graphfed.cli.output import print_json, show
 from graphfed.cli.values import run_folders
 
 __all__ = ["audit"]
@@ -45,8 +44,7 @@ def audit(
         write_card(folder)
         write_report([folder])
     if as_json:
-        say(f"files: {folder / 'audit.json'}")
-        print(json.dumps(found.to_json(), allow_nan=False))
+        print_json(found.to_json(), folder / "audit.json")
     else:
         show(found.table())
         print(f"files: {folder / 'audit.json'}")

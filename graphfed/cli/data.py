@@ -1,6 +1,5 @@
 """`graphfed data ...`: the graphs, before anything is trained on them."""
 
-import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphfed.cli.options import Clients, DataDir, Partition, Seed, Split
-from graphfed.cli.output import show, width
+from graphfed.cli.output import print_json, show, width
 from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import GraphfedError, InputError
 
@@ -128,7 +127,7 @@ def data_inspect(
     if out is not None:
         _write(out, lambda: write_bytes(out, _drawn(found, out)))
     if as_json:
-        print(json.dumps(found.to_json(), allow_nan=False))
+        print_json(found.to_json())
     elif isinstance(found, Inspection):
         _print(found)
     else:

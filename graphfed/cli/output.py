@@ -1,23 +1,40 @@
 """What commands print: results on stdout, everything else on stderr."""
 
+import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from graphfed.experiment.run import Result
 
-__all__ = ["command_line", "interruption_told", "one_line", "say", "show", "summary", "width"]
+__all__ = [
+    "command_line",
+    "given_only",
+    "interruption_told",
+    "one_line",
+    "print_json",
+    "say",
+    "show",
+    "summary",
+    "width",
+]
 
 
 def command_line() -> str:
     """What was typed, for the manifest."""
     return shlex.join(["graphfed", *sys.argv[1:]])
+
+
+def given_only(**options: Any) -> dict[str, Any]:
+    """The options that were given; the others are None."""
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def summary(result: "Result") -> str:
@@ -62,6 +79,13 @@ def interruption_told() -> Iterator[None]:
 
 def say(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
+    """The object of a result on stdout, and on stderr where its files are."""
+    if files is not None:
+        say(f"files: {files}")
+    print(json.dumps(content, allow_nan=False))
 
 
 def width() -> int:

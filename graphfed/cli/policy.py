@@ -1,6 +1,5 @@
 """`graphfed policy`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ from graphfed.cli.options import (
     Threads,
     whole_number,
 )
-from graphfed.cli.output import command_line, interruption_told, say
+from graphfed.cli.output import command_line, given_only, interruption_told, print_json
 from graphfed.cli.values import POLICIES, choices, policy_setting_keys
 
 if TYPE_CHECKING:
@@ -94,8 +93,8 @@ def policy(
     """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
 
     A policy is rewarded for accuracy on the validation vertices, and pays for the time of a round. ddpg sees
-    every site's weights after each round; bandit sees nothing. It ends with the command that uses the policy
-    in a run. Needs the extra 'rl'.
+    every site's weights after each round; bandit sees nothing. It ends with the settings by which
+    runs use the policy. Needs the extra 'rl'.
 
     Examples:
         graphfed policy ddpg --data cora --clients 20 --partition overlapping
@@ -113,23 +112,23 @@ def policy(
     from graphfed.experiment.config import parse_settings
     from graphfed.experiment.policy_learning import learn_policy
 
-    given = {
-        "data": data,
-        "clients": clients,
-        "partition": partition,
-        "split": split,
-        "episodes": episodes,
-        "rounds": rounds,
-        "seed": seed,
-        "device": device,
-        "threads": threads,
-        "data_dir": data_dir,
-        "out": out,
-    }
+    given = given_only(
+        data=data,
+        clients=clients,
+        partition=partition,
+        split=split,
+        episodes=episodes,
+        rounds=rounds,
+        seed=seed,
+        device=device,
+        threads=threads,
+        data_dir=data_dir,
+        out=out,
+    )
     with interruption_told():
         learned = learn_policy(
             kind,
-            **{key: value for key, value in given.items() if value is not None},  # type: ignore[arg-type]
+            **given,
             settings=parse_settings(settings or ()),
             progress=progress,
             command=command_line(),
@@ -140,7 +139,6 @@ def policy(
 def print_policy(learned: "LearnedPolicy", as_json: bool) -> None:
     """What came out, in words or as the object of result.json."""
     if as_json:
-        say(f"files: {learned.folder}")
-        print(json.dumps(learned.to_json(), allow_nan=False))
+        print_json(learned.to_json(), learned.folder)
     else:
         print(learned.summary())

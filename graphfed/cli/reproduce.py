@@ -1,13 +1,12 @@
 """`graphfed reproduce`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
-from graphfed.cli.output import command_line, interruption_told, say, show
+from graphfed.cli.output import command_line, interruption_told, print_json, say, show
 from graphfed.cli.values import DATA_SETS, choices
 
 if TYPE_CHECKING:
@@ -105,8 +104,7 @@ def reproduce(
 def print_reproduction(found: "Reproduction", as_json: bool) -> None:
     """A table for each item, or the object of reproduce.json."""
     if as_json:
-        say(f"files: {found.folder}")
-        print(json.dumps(found.to_json(), allow_nan=False))
+        print_json(found.to_json(), found.folder)
         return
     for table in found.tables():
         show(table)

@@ -1,6 +1,5 @@
 """`graphfed sweep`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +24,7 @@ from graphfed.cli.options import (
     Threads,
     whole_number,
 )
-from graphfed.cli.output import command_line, interruption_told, say, show
+from graphfed.cli.output import command_line, given_only, interruption_told, print_json, show
 from graphfed.cli.values import method_names, setting_keys
 from graphfed.errors import InputError, shown
 
@@ -111,23 +110,23 @@ def sweep(
     options = read_config(config, extra=("seeds",)) if config is not None else {}
     if "seed" in options:
         raise InputError(f"the config file {config} has a seed, and a sweep has several; write seeds: 0,1,2")
-    given = {
-        "method": method,
-        "seeds": seeds,
-        "data": data,
-        "clients": clients,
-        "partition": partition,
-        "rounds": rounds,
-        "split": split,
-        "task": task,
-        "runtime": runtime,
-        "placement": placement,
-        "device": device,
-        "threads": threads,
-        "data_dir": data_dir,
-        "out": out,
-    }
-    options |= {key: value for key, value in given.items() if value is not None}
+    given = given_only(
+        method=method,
+        seeds=seeds,
+        data=data,
+        clients=clients,
+        partition=partition,
+        rounds=rounds,
+        split=split,
+        task=task,
+        runtime=runtime,
+        placement=placement,
+        device=device,
+        threads=threads,
+        data_dir=data_dir,
+        out=out,
+    )
+    options |= given
     chosen = options.pop("set", {}) | parse_settings(settings or ())
     chosen_seeds = parse_seeds(options.pop("seeds", "0,1,2"))
     with interruption_told():
@@ -148,8 +147,7 @@ def sweep(
 def print_sweep(finished: "Sweep", as_json: bool) -> None:
     """The table, or the object of sweep.json."""
     if as_json:
-        say(f"files: {finished.folder}")
-        print(json.dumps(finished.to_json(), allow_nan=False))
+        print_json(finished.to_json(), finished.folder)
     else:
         show(finished.table())
         print(f"files: {finished.folder}")

@@ -1,6 +1,5 @@
 """`graphfed run`, `graphfed compare` and `graphfed resume`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +30,7 @@ from graphfed.cli.options import (
     Task,
     Threads,
 )
-from graphfed.cli.output import command_line, interruption_told, say, show, summary
+from graphfed.cli.output import command_line, given_only, interruption_told, print_json, say, show, summary
 from graphfed.cli.policy import print_policy
 from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
@@ -108,26 +107,26 @@ def run(
     from graphfed.experiment.config import parse_settings, read_config
 
     options = read_config(config, extra=("kit",)) if config is not None else {}
-    given = {
-        "method": method,
-        "data": data,
-        "clients": clients,
-        "partition": partition,
-        "rounds": rounds,
-        "seed": seed,
-        "split": split,
-        "task": task,
-        "runtime": runtime,
-        "sites": sites,
-        "kit": kit,
-        "placement": placement,
-        "device": device,
-        "threads": threads,
-        "data_dir": data_dir,
-        "out": out,
-        "checkpoint_every": checkpoint_every,
-    }
-    options |= {key: value for key, value in given.items() if value is not None}
+    given = given_only(
+        method=method,
+        data=data,
+        clients=clients,
+        partition=partition,
+        rounds=rounds,
+        seed=seed,
+        split=split,
+        task=task,
+        runtime=runtime,
+        sites=sites,
+        kit=kit,
+        placement=placement,
+        device=device,
+        threads=threads,
+        data_dir=data_dir,
+        out=out,
+        checkpoint_every=checkpoint_every,
+    )
+    options |= given
     chosen = options.pop("set", {}) | parse_settings(settings or ())
     act = _deployed if "kit" in options else _here
     with interruption_told():
@@ -153,8 +152,7 @@ def _deployed(options: dict[str, Any], **more: Any) -> "Result":
 def _print_result(result: "Result", as_json: bool, report: bool) -> None:
     path = _report(result.folder) if report else None
     if as_json:
-        say(f"files: {result.folder}")
-        print(json.dumps(result.to_json(), allow_nan=False))
+        print_json(result.to_json(), result.folder)
     else:
         print(summary(result))
         if path is not None:
@@ -227,24 +225,23 @@ def compare(
     from graphfed.experiment.config import parse_settings
     from graphfed.experiment.plan import parse_seeds
 
-    given = {
-        "data": data,
-        "clients": clients,
-        "partition": partition,
-        "rounds": rounds,
-        "split": split,
-        "task": task,
-        "runtime": runtime,
-        "sites": sites,
-        "placement": placement,
-        "device": device,
-        "threads": threads,
-        "data_dir": data_dir,
-        "out": out,
-        "checkpoint_every": checkpoint_every,
-        "seeds": seeds,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
+    given = given_only(
+        data=data,
+        clients=clients,
+        partition=partition,
+        rounds=rounds,
+        split=split,
+        task=task,
+        runtime=runtime,
+        sites=sites,
+        placement=placement,
+        device=device,
+        threads=threads,
+        data_dir=data_dir,
+        out=out,
+        checkpoint_every=checkpoint_every,
+        seeds=seeds,
+    )
     parsed = parse_settings(settings or ())
     rows, common = _compare_files(config or [], given, parsed)
     options = common | given
@@ -280,8 +277,7 @@ def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> 
     if comparison.added:
         say(f"added for reference: {', '.join(comparison.added)}")
     if as_json:
-        say(f"files: {comparison.folder}")
-        print(json.dumps(comparison.to_json(), allow_nan=False))
+        print_json(comparison.to_json(), comparison.folder)
     else:
         show(comparison.table())
         print(f"files: {comparison.folder}")

@@ -14,6 +14,7 @@ All clients are in this process: a policy is learned where the data is at hand, 
 use for it, and then used by a federation. What is learned needs the extra `rl`."""
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,8 +121,8 @@ class LearnedPolicy:
         )
         if self.policy_saw_test:
             lines.append(SAW_TEST)
-        use = f"graphfed run fedgraph --set policy={self.kind} --set policy_file={self.file}"
-        return "\n".join([*lines, f"use it: {use}", f"files: {self.folder}"])
+        use = shlex.join(["--set", f"policy={self.kind}", "--set", f"policy_file={self.file}"])
+        return "\n".join([*lines, f"use it in runs of fedgraph as here: {use}", f"files: {self.folder}"])
 
     def to_json(self) -> dict[str, Any]:
         """The object in result.json; of the episodes their number and their returns."""

@@ -31,9 +31,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_printed_names_the_file_and_how_to_use_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*LEARN, "--episodes", "2"]) == 0
     told = capsys.readouterr()
-    assert (
-        "use it: graphfed run fedgraph --set policy=ddpg --set policy_file=p/policy.safetensors" in told.out
-    )
+    assert "runs of fedgraph as here: --set policy=ddpg --set policy_file=p/policy.safetensors" in told.out
     assert "episode 2/2: return" in told.err
     assert "rounds/s" in told.err
     # Once more it is read, as one object.
