@@ -10,7 +10,8 @@ in the loop of the paper (Chen, Li, Miyazaki and Wu, "FedGraph", Algorithm 4).
 
 Differs from the paper: it says neither gamma, phi, K, the learning rates, the noise nor the size of the
 buffer; see `DDPGConfig`. The first episode acts at random, uniformly: it is what the principal components
-are fitted on, and its rounds are in the replay buffer too.
+are fitted on, and its rounds are in the replay buffer too. The policy is the actor that `kept_episode` names,
+not the last one: returns can fall again, and far.
 
 Stable-Baselines3 saves by pickle, so nothing of it is saved or loaded by its own functions: weights, moments
 and transitions are arrays of safetensors files (`Checkpoint`)."""
@@ -18,7 +19,7 @@ and transitions are arrays of safetensors files (`Checkpoint`)."""
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from graphfed.errors import InputError
 from graphfed.experiment.folder import CHECKPOINTS
 from graphfed.experiment.policy_environment import FederationEnvironment, observation_of
 from graphfed.experiment.policy_episodes import LINES, Episode, Learning, lines_in, run_episode
-from graphfed.experiment.policy_settings import DDPGConfig, numbers_in
+from graphfed.experiment.policy_settings import WINDOW, DDPGConfig, numbers_in
 from graphfed.experiment.principal_components import check_memory, fit_projection
 from graphfed.files import read_tensors, write_tensors
 from graphfed.methods.sampling_policies import project
@@ -46,6 +47,7 @@ __all__ = [
     "Transitions",
     "actor_tensors",
     "check_fits",
+    "kept_episode",
     "learn",
     "make_learner",
     "observe",
@@ -139,6 +141,14 @@ def actor_tensors(learner: Any) -> dict[str, Tensor]:
     return found
 
 
+def kept_episode(returns: Sequence[float]) -> int:
+    """The episode after which the actor is the policy: of those that end ten with noise in a row, the one
+    whose ten have the largest mean return, the first of equal ones; the last one where none does. The first
+    episode is not the actor's."""
+    ends = range(1 + WINDOW, len(returns) + 1)
+    return max(ends, key=lambda end: sum(returns[end - WINDOW : end]), default=len(returns))
+
+
 # ---- what is saved -----------------------------------------------------------------------------------------
 
 #: The networks, and those of them that an optimiser moves.
@@ -169,7 +179,8 @@ class Checkpoint:
     """What learning needs to go on after an episode.
 
         checkpoint/episode-00001.safetensors   its transitions, a file for each episode
-        checkpoint/learner.safetensors         projection, networks, optimisers, after the newest episode
+        checkpoint/learner.safetensors         projection, networks, optimisers, after the newest episode,
+                                               and the actor that is kept
 
     The second is written last: an episode counts once it is in there. What an episode draws follows from the
     seed and its number, so learning that was stopped goes on to the bits that it would have had."""
@@ -181,10 +192,15 @@ class Checkpoint:
         return (self._folder / LEARNER).exists()
 
     def save(
-        self, number: int, transitions: Transitions, projection: dict[str, Tensor], learner: Any | None
+        self,
+        number: int,
+        transitions: Transitions,
+        projection: dict[str, Tensor],
+        learner: Any | None,
+        kept: dict[str, Tensor],
     ) -> None:
-        """After episode `number`; learner: None while it is as it was made. OSError when the disk
-        refuses."""
+        """After episode `number`; learner: None while it is as it was made; kept: `actor_tensors` of the
+        best so far. OSError when the disk refuses."""
         write_tensors(
             self._path(number),
             {
@@ -194,6 +210,7 @@ class Checkpoint:
             },
         )
         arrays = {name: tensor.cpu().numpy() for name, tensor in projection.items()}
+        arrays |= {f"kept.{name}": tensor.numpy() for name, tensor in kept.items()}
         for network in NETWORKS if learner is not None else ():
             weights = getattr(learner, network).state_dict()
             arrays |= {f"{network}.{name}": w.cpu().numpy() for name, w in weights.items()}
@@ -289,7 +306,7 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not checkpoint.exists():
         work.begin()
         transitions, projection = _first_episode(work, config)
-        checkpoint.save(1, transitions, projection, None)
+        checkpoint.save(1, transitions, projection, None, {})
     number, tensors = checkpoint.read()
     # A line that was written before its checkpoint is of an episode that is run again.
     work.lines = lines_in(work.folder)[:number]
@@ -299,13 +316,17 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
     environment = work.environment(projection)
     learner = make_learner(environment, config, work.episodes * work.rounds, work.seed, work.device)
     checkpoint.restore(learner, number, tensors)
+    kept = _under(tensors, "kept.")
     work.begin()
     for episode in range(number + 1, work.episodes + 1):
         explorer = Explorer(learner, config, environment.action_space.shape[0], work.seed, episode)
         done, transitions = _later_episode(work, config, environment, explorer, learner, episode)
         work.add(done, actions="noisy")
-        checkpoint.save(episode, transitions, projection, learner)
-    return {**actor_tensors(learner), **projection}, {"components": len(projection["pca.components"])}
+        if kept_episode(work.returns) == episode:
+            kept = actor_tensors(learner)
+        checkpoint.save(episode, transitions, projection, learner, kept)
+    details = {"components": len(projection["pca.components"]), "kept_episode": kept_episode(work.returns)}
+    return {**kept, **projection}, details
 
 
 def _later_episode(

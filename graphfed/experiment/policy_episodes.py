@@ -114,6 +114,11 @@ class Learning:
     def environment(self, projection: Mapping[str, Tensor] | None = None) -> FederationEnvironment:
         return FederationEnvironment(self.federation, self.reward, rounds=self.rounds, projection=projection)
 
+    @property
+    def returns(self) -> list[float]:
+        """Of the episodes that are done."""
+        return [line["return"] for line in self.lines]
+
     def begin(self) -> None:
         """What is done from now on tells how long the rest will take."""
         self._done = len(self.lines) * self.rounds

@@ -29,6 +29,7 @@ from graphfed.experiment.config import RunConfig, make_config
 from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.policy_settings import (
     KINDS,
+    WINDOW,
     BanditConfig,
     LearningConfig,
     RewardConfig,
@@ -115,6 +116,7 @@ class LearnedPolicy:
             ends = (self.episodes[:size], self.episodes[-size:])
             first, last = (np.mean([line["return"] for line in end]) for end in ends)
             lines.append(f"return: {first:.2f} in the first {size} episodes, {last:.2f} in the last {size}")
+            lines.append(f"kept: the actor after episode {self.details['kept_episode']}")
         lines.append(
             f"without noise: return {final['return']:.2f}; {part} accuracy {accuracy['best']:.4g}, in the "
             f"last round {accuracy['final']:.4g}; {final['modelled_seconds']:.3g} s by the time model"
@@ -397,7 +399,9 @@ def _learn(
                 folder=folder,
             )
             write_policy(folder / POLICY, policy, _told(question, learned, federation))
-            write_bytes(folder / "returns.svg", draw_returns(question.label, work.lines))
+            write_bytes(
+                folder / "returns.svg", draw_returns(question.label, work.lines, details.get("kept_episode"))
+            )
             write_json(folder / "result.json", learned.to_json())
         except OSError as error:
             raise files.cannot_be_written(folder, error) from error
@@ -528,12 +532,10 @@ def _spent(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 # ---- the drawing -------------------------------------------------------------------------------------------
 
-#: Episodes that the line of means is over.
-WINDOW = 10
 
-
-def draw_returns(title: str, lines: Sequence[Mapping[str, Any]]) -> bytes:
-    """The return of every episode, and its mean over the last ten, as SVG."""
+def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int | None) -> bytes:
+    """The return of every episode, and its mean over the last ten, as SVG; kept: the episode after which the
+    actor is the policy, None for a bandit's."""
 
     def drawn(_: Any) -> Any:
         returns = np.array([line["return"] for line in lines])
@@ -545,6 +547,8 @@ def draw_returns(title: str, lines: Sequence[Mapping[str, Any]]) -> bytes:
         axis.plot(numbers, returns, "o", markersize=3, color=COLOURS[5], label="an episode")
         means = (sums[numbers] - sums[since]) / (numbers - since)
         axis.plot(numbers, means, color=COLOURS[0], label=f"mean of the last {WINDOW}")
+        if kept is not None:
+            axis.axvline(kept, color="0.3", linestyle=":", label="the actor is kept")
         axis.set_xlabel("episode")
         axis.set_ylabel("discounted return")
         axis.grid(alpha=0.3)

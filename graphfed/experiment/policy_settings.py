@@ -17,6 +17,7 @@ from graphfed.methods.sampling_policies import LEAST_CHANCE
 
 __all__ = [
     "KINDS",
+    "WINDOW",
     "BanditConfig",
     "Clock",
     "DDPGConfig",
@@ -30,6 +31,8 @@ __all__ = [
 
 Part = Literal["val", "test"]
 Clock = Literal["modelled", "wall"]
+#: How good learning is at an episode tells the mean of its return and the nine before.
+WINDOW = 10
 
 
 def numbers_in(text: Any, kind: type) -> list[Any]:

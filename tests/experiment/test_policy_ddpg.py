@@ -14,6 +14,7 @@ from graphfed.experiment.policy_ddpg import (  # noqa: E402
     Explorer,
     Transitions,
     actor_tensors,
+    kept_episode,
     make_learner,
     observe,
     seeded,
@@ -115,6 +116,20 @@ def test_a_run_acts_as_the_actor_that_was_learned() -> None:
     assert act(policy, seen, 1).numpy() == pytest.approx(action, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("returns", "kept"),
+    [
+        ([5.0, 1.0], 2),  # no ten yet: the last
+        ([9.0, *range(9)], 10),
+        ([100.0, *[1.0] * 10, 0.0], 11),  # the first episode is not the actor's
+        ([0.0, *[1.0] * 9, 2.0, 2.0, 0.0, 0.0], 12),
+        ([0.0, *[1.0] * 12], 11),  # of equal ones the first
+    ],
+)
+def test_the_actor_is_kept_where_the_mean_of_ten_returns_is_largest(returns: Any, kept: int) -> None:
+    assert kept_episode(returns) == kept
+
+
 def test_a_checkpoint_restores_networks_moments_and_transitions_to_the_bit(tmp_path: Any) -> None:
     config = DDPGConfig(widths="8,4", batch=4, buffer=12)
     learner = make_learner(OneState(), config, 100, 0, "cpu")
@@ -127,7 +142,9 @@ def test_a_checkpoint_restores_networks_moments_and_transitions_to_the_bit(tmp_p
                 action = draws.uniform(-1, 1, 1).astype(np.float32)
                 transitions.add(seen[t], action, float(t), seen[t + 1])
                 observe(learner, config, seen[t], action, float(t), seen[t + 1], t == 4)
-        checkpoint.save(episode, transitions, {"pca.scale": torch.tensor(1.0)}, learner)
+        checkpoint.save(
+            episode, transitions, {"pca.scale": torch.tensor(1.0)}, learner, actor_tensors(learner)
+        )
     again = make_learner(OneState(), config, 100, 5, "cpu")
     number, tensors = checkpoint.read()
     checkpoint.restore(again, number, tensors)

@@ -20,7 +20,7 @@ from graphfed.runtime.interrupts import Interrupted
 pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")
 pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 
-from graphfed.experiment import policy_episodes
+from graphfed.experiment import policy_ddpg, policy_episodes
 from graphfed.experiment.policy_learning import LearnedPolicy, learn_policy
 
 DDPG: dict[str, Any] = {
@@ -182,6 +182,30 @@ def test_learning_that_was_stopped_goes_on_to_the_same_bits(
         assert all(torch.equal(tensors[name], expected[name]) for name in expected)
         assert untimed(again.episodes) == untimed(ddpg.episodes)
         assert again.final["rounds"] == ddpg.final["rounds"]
+
+
+def test_the_policy_is_the_best_actor_of_learning_that_went_on_or_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_ddpg, "WINDOW", 1)  # one episode tells how good it is
+    asked = {**DDPG, "seed": 2}
+    whole = learn_policy("ddpg", **asked, episodes=4, out=tmp_path / "whole")
+    kept = whole.details["kept_episode"]
+    returns = [line["return"] for line in whole.episodes]
+    assert returns[kept - 1] == max(returns[1:])
+    assert kept < 4
+    assert f"kept: the actor after episode {kept}" in whole.summary()
+    with monkeypatch.context() as patched:
+        stop_in(patched, 3 * asked["rounds"] + 1)
+        with pytest.raises(Interrupted):
+            learn_policy("ddpg", **asked, episodes=4, out=tmp_path / "stopped")
+    again = graphfed.resume(tmp_path / "stopped")
+    assert isinstance(again, LearnedPolicy)
+    shorter = learn_policy("ddpg", **asked, episodes=kept, out=tmp_path / "shorter")
+    expected, _ = read_policy(whole.file)
+    for learned in (again, shorter):
+        tensors, _ = read_policy(learned.file)
+        assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
 def test_a_search_that_was_stopped_goes_on_from_the_returns_it_has(
