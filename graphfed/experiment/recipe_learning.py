@@ -147,7 +147,8 @@ def returns_of(folder: Path) -> dict[str, Any]:
     kind, seed; returns: of each episode; moving_mean: at each over the last WINDOW, fewer at the beginning;
     first, last: the mean over the first WINDOW, and over the last; settled: the episode from which the moving
     mean stays within 5 % of where it ends, None of a bandit, whose episodes are of different arms; best: of a
-    bandit the best arm, share and chance, else None; final: the return without noise; seconds: of all
+    bandit the best arm, share and chance, else None; kept: of DDPG the episode after which the actor is the
+    policy, else None; final: the return without noise; seconds: of all
     episodes. InputError for a damaged file."""
     content = files.read_json(folder / "result.json")
     try:
@@ -163,6 +164,7 @@ def returns_of(folder: Path) -> dict[str, Any]:
             "last": moving[-1],
             "settled": None if bandit else 1 + settled_from(moving),
             "best": content["details"]["best"] if bandit else None,
+            "kept": None if bandit else content["details"]["kept_episode"],
             "final": content["final"]["return"],
             "seconds": sum(content["seconds"][part] for part in ("rounds", "evaluation", "learning")),
         }

@@ -168,15 +168,18 @@ def _curves_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def _returns_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     columns = ["row", "policy", "episodes", "return: first 20", "last 20", "without noise", "settled from"]
-    columns += ["best arm", "hours"]
+    columns += ["kept", "hours"]
     lines = []
     for row in item["rows"]:
         ends = [f"{row[key]:.2f}" for key in ("first", "last", "final")]
         best = row["best"]
-        arm = "-" if best is None else f"{best['share']:g} of the vertices, chance {best['chance']:g}"
+        if best is None:
+            kept = f"the actor after episode {row['kept']}"
+        else:
+            kept = f"{best['share']:g} of the vertices, chance {best['chance']:g}"
         settled = "-" if row["settled"] is None else str(row["settled"])
         hours = f"{row['seconds'] / 3600:.2f}"
-        lines.append([row["label"], row["kind"], str(len(row["returns"])), *ends, settled, arm, hours])
+        lines.append([row["label"], row["kind"], str(len(row["returns"])), *ends, settled, kept, hours])
     return columns, lines
 
 
@@ -399,13 +402,16 @@ def _draw_curves(item: Mapping[str, Any], metric: str, rows: Sequence[Mapping[st
 
 
 def _draw_returns(item: Mapping[str, Any]) -> "Figure":
-    """The return of every episode, pale, and its moving mean."""
+    """The return of every episode, pale, and its moving mean, with a dot where an actor was kept."""
     figure, grid = figure_of(1, 1, 7, 3.8)
     axes = grid[0, 0]
     for n, row in enumerate(item["rows"]):
         colour, episodes = COLOURS[n % len(COLOURS)], np.arange(1, len(row["returns"]) + 1)
         axes.plot(episodes, row["returns"], color=colour, alpha=0.3, linewidth=1)
         axes.plot(episodes, row["moving_mean"], color=colour, label=row["label"])
+        if row["kept"] is not None:
+            label = f"{row['label']}: the actor that is kept"
+            axes.plot(row["kept"], row["moving_mean"][row["kept"] - 1], "o", color=colour, label=label)
     axes.set_xlabel("episode")
     axes.set_ylabel("return, and its moving mean")
     axes.grid(alpha=0.3)

@@ -388,7 +388,7 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
         "kind": "ddpg",
         "seed": 0,
         "returns": returns,
-        "details": {},
+        "details": {"kept_episode": 20},
         "final": {"return": 100.0},
         "seconds": {"rounds": 1.0, "evaluation": 1.0, "learning": 1.0},
     }
@@ -396,6 +396,7 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
     row = returns_of(own_folder)
     # The last 20 have at most one 0 from episode 29 on.
     assert (row["settled"], row["first"], row["last"], row["best"]) == (29, 50.0, 100.0, None)
+    assert row["kept"] == 20
     assert (row["moving_mean"][27], row["moving_mean"][28]) == (90.0, 95.0)
     del content["final"]
     (own_folder / "result.json").write_text(json.dumps(content))
