@@ -141,7 +141,8 @@ class FedGraphConfig(AveragingConfig):
     )
     first_degrees: Literal["all", "internal"] = Field(
         default="all",
-        description="degrees of the first layer's adjacency: with the edges to other clients, or without",
+        description="degrees of the first layer's adjacency: with the edges to other clients, or without, "
+        "which is better where most neighbours are elsewhere",
     )
     speed: float = Field(
         default=1e9,

@@ -281,19 +281,34 @@ def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe()
                 assert told is None or f"{told['mean']:.2f} ± {told['std']:.2f}" in text
 
 
-def test_the_figures_of_fedgraph_are_those_of_the_recorded_run() -> None:
+def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_the_recipe() -> None:
     import json
+
+    from graphfed.experiment.recipe import read_recipe
+    from graphfed.experiment.recipe_drawing import figure_text
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgraph.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGraph")[2].partition("## A recipe")[0]
-    assert {*recorded["commits"]} == {item["item"] for item in recorded["items"]}
-    for item in recorded["items"]:
+    recipe = read_recipe("fedgraph")
+    items = {item["item"]: item for item in recorded["items"]}
+    assert [*items] == [*recipe.items] == [*recorded["commits"]]
+    for name, item in items.items():
+        assert [row["label"] for row in item["rows"]] == [row.label for row in recipe.items[name].rows]
         for row in item["rows"]:
-            told = row["ours"]["accuracy"]
-            assert f"| {row['label']} | {told['mean']:.1f} ± {told['std']:.1f} |" in text
-    means = {row["label"]: row["ours"]["accuracy"]["mean"] for row in recorded["items"][0]["rows"]}
+            if item["kind"] == "returns":
+                told = [f"{row[key]:.1f}" for key in ("first", "last", "final")]
+            else:
+                told = [figure_text(row["ours"][metric], metric) for metric in item["metrics"]]
+            assert f"| {row['label']} | {' | '.join(told)} |" in text, (name, row["label"])
+    means = {row["label"]: row["ours"]["accuracy"]["mean"] for row in items["fig10_disjoint"]["rows"]}
     assert f"gains {means['hidden'] - means['none']:.1f} points over none" in text
     assert f"the first layer on {means['all'] - means['hidden']:.1f} more" in text
+    near = "to_target.near.facts.modelled_seconds"
+    seconds = {row["label"]: row["ours"][near]["mean"] for row in items["fig7"]["rows"]}
+    ours, constant = (f"{seconds[label]:.2f}" for label in ("FedGraph", "tuned constant"))
+    assert f"in {ours} modelled seconds, the tuned constant in {constant}" in text
+    ddpg, bandit = items["fig6"]["rows"]
+    assert f"is kept {ddpg['final']:.1f}, the tuned constant {bandit['final']:.1f}" in " ".join(text.split())
 
 
 def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> None:
