@@ -317,6 +317,11 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
     learner = make_learner(environment, config, work.episodes * work.rounds, work.seed, work.device)
     checkpoint.restore(learner, number, tensors)
     kept = _under(tensors, "kept.")
+    if number > 1 and not kept:
+        raise InputError(
+            f"the checkpoint in {work.folder} has no actor that is kept, so an earlier version wrote it; "
+            "learn anew, in another folder"
+        )
     work.begin()
     for episode in range(number + 1, work.episodes + 1):
         explorer = Explorer(learner, config, environment.action_space.shape[0], work.seed, episode)

@@ -272,6 +272,20 @@ def test_a_damaged_checkpoint_is_refused(file: str, ddpg: LearnedPolicy, tmp_pat
 # ---- the reward on the test part ----
 
 
+def test_a_checkpoint_without_an_actor_that_is_kept_is_refused(ddpg: LearnedPolicy, tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    shutil.copytree(ddpg.folder, folder)
+    (folder / "result.json").unlink()
+    path = folder / "checkpoint/learner.safetensors"
+    arrays, told = read_tensors(path)
+    write_tensors(path, {name: a for name, a in arrays.items() if not name.startswith("kept.")}, told)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="has no actor that is kept"):
+        graphfed.resume(folder)
+    assert path.read_bytes() == before
+    assert not (folder / "result.json").exists()
+
+
 def test_a_policy_that_was_rewarded_on_the_test_part_says_so_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
