@@ -47,6 +47,8 @@ from graphfed.runtime.local import stacked
 
 STEPS = 12
 FORECASTER = Forecaster()
+#: The server's network, the paper's.
+NETWORK = "graph_network"
 Weights = Mapping[str, Tensor]
 
 
@@ -370,7 +372,7 @@ class Rounds:
         split = make_time_split(cut, "default", STEPS, STEPS)
         assert split.train == windows, (split.train, windows)
         self.edges = cut.adjacency.nnz
-        self.config = CNFGNN.config(**CNFGNN.settings(), precision=precision)
+        self.config = CNFGNN.config(**CNFGNN.settings(), network=NETWORK, precision=precision)
         self.fed = stacked(sensors)
         series = self.fed.locate(CLIENTS, "series", [make_series(cut, split, range(sensors))])
         data = SensorData(series, self.fed.locate(SERVER, "network", [make_network(cut, split)]))
@@ -449,6 +451,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gaps = check()
     content = {
         "differences": gaps,
+        "network": NETWORK,
         "clients": clients,
         "windows": windows,
         "client_step": client_step(clients, windows, repeats),

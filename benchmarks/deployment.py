@@ -68,7 +68,7 @@ class Federation:
         with_kits = self.loopback.__enter__()
         try:
             self._coordinator = with_kits.coordinator()
-            self._coordinator.wait_for_sites(lambda news: None)
+            self._coordinator.wait_for_sites(lambda news: None, Wish())
         except BaseException:
             self.__exit__()
             raise

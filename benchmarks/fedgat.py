@@ -47,9 +47,11 @@ from graphfed.runtime.local import stacked
 
 FEDGAT, CENTRAL = fedgat.METHOD, get_method("central")
 #: What central GAT has in common with FedGAT, whose defaults they are.
-SETTINGS = {**{k: v for k, v in FEDGAT.defaults.items() if k != "rule"}, "dropout": 0.0}
+SETTINGS = {**{k: v for k, v in FEDGAT.settings(preset="paper").items() if k != "rule"}, "dropout": 0.0}
 #: FedAvg, whose clients take steps; the other rule is FedGAT's own, of gradients.
 AVERAGED = {**SETTINGS, "rule": "fedavg"}
+#: FedGAT's edges, as in the paper.
+EDGES = {"drop_single": True}
 STEPS = (1, 3)
 GIB = 2**30
 
@@ -86,7 +88,10 @@ class Case:
     """A method, set up on a graph."""
 
     def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
-        self.config: TrainingConfig = method.config(**{**method.defaults, **SETTINGS, **settings})
+        edges = EDGES if method is FEDGAT else {}
+        self.config: TrainingConfig = method.config(
+            **{**method.settings(preset="paper"), **SETTINGS, **edges, **settings}
+        )
         self.method = method
         self.steps = STEPS if settings.get("rule") == "fedavg" else (1,)
         self.fed, self.data, self.task = places(inputs, self.config)
@@ -145,7 +150,7 @@ def check_in_float64(world: World, folder: str | None) -> float:
 
 def foretold(inputs: Inputs, form: str) -> dict[str, float]:
     """GiB of the message in all and of the memory that it takes at the most, by what a run works out."""
-    config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
+    config = FEDGAT.config(**{**SETTINGS, **EDGES, "form": form, "evaluation": "direct"})
     fed, data, task = places(inputs, config)
     data = fed.clients.run(fedgat.kept_edges, data, config)
     _, graph = fedgat.upload(fed, data, task)
@@ -159,7 +164,7 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
 
 def refusal(inputs: Inputs, form: str) -> str | None:
     """What a run is told that has no room for its message."""
-    config = FEDGAT.config(**{**SETTINGS, "form": form})
+    config = FEDGAT.config(**{**SETTINGS, **EDGES, "form": form})
     try:
         FEDGAT.setup(*places(inputs, config), config)
     except InputError as error:
@@ -239,7 +244,7 @@ def measure_memory(world: World, folder: str | None) -> dict[str, float]:
     """GiB at the peak above what there was with the data loaded, in this process: once the message is at the
     clients and they are ready to train, after rounds, and after all predictions."""
     inputs = world.inputs(folder)
-    places(inputs, FEDGAT.config(**SETTINGS))
+    places(inputs, FEDGAT.config(**SETTINGS, **EDGES))
     before = peak_gib()
     vectors = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
     found = {"data": before, "set up": peak_gib() - before}
@@ -304,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, seconds in row["round_s"].items():
             beside = row["ratios"][f"{name} / a central epoch"]
             print(f"  {name:18s} {seconds['min']:8.4f} / {seconds['median']:8.4f} s, {beside}", flush=True)
-    content = {"settings": SETTINGS, "float64_logits_differ_by": gap, "rows": rows}
+    content = {"settings": {**SETTINGS, **EDGES}, "float64_logits_differ_by": gap, "rows": rows}
     finish(Path(options.out), began, load_before, content)
 
 

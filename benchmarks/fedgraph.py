@@ -67,7 +67,7 @@ def check_in_float64() -> float:
         assert isinstance(graph, Graph)
         split = make_split(graph, "random:0.6,0.2,0.2", 0)
         inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
-        config = FEDGRAPH.config(**FEDGRAPH.defaults | {"rounds": 5, "share": "all"})
+        config = FEDGRAPH.config(**FEDGRAPH.settings(preset="paper") | {"rounds": 5, "share": "all"})
         outcome = run(FEDGRAPH, inputs, config)
         whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_sites=1)
         cohort = make_cohort(graph, split, whole, [0])

@@ -55,7 +55,7 @@ def graph_of(data: str, vertices: int | None, folder: str | None) -> Graph:
 
 
 def config_of(**settings: Any) -> LumosConfig:
-    return LumosConfig(**{**METHOD.defaults, "noise_seed": 0, **settings})
+    return LumosConfig(**{**METHOD.settings(preset="paper"), "noise_seed": 0, **settings})
 
 
 def devices_of(graph: Graph) -> tuple[Federation, Located, Task]:

@@ -95,7 +95,7 @@ def make_inputs(graph: Graph, split: Split, clients: int, seed: int = 0) -> Inpu
 
 def config_of(method: Method, **settings: Any) -> TrainingConfig:
     """The method's config with its own defaults, W1, and then `settings`."""
-    return method.config(**{**method.defaults, **W1, **settings})
+    return method.config(**{**method.settings(preset="paper"), **W1, **settings})
 
 
 def run(method: Method, inputs: Inputs, config: TrainingConfig, *, each_alone: bool = False) -> Outcome:

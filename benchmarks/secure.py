@@ -209,7 +209,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
             "dropout": 0.0,
             "pooling": pooling,
         }
-        config = method.config(**{**method.defaults, **settings})
+        config = method.config(**{**method.settings(preset="paper"), **settings})
         with Sites([(0,), (1,)]) as sites:
             outcome, ledger = train_in_processes(
                 method, METHODS["sapgnn"], cohorts, task, config, sites=sites

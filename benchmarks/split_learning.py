@@ -50,7 +50,7 @@ def settings(rounds: int, aggregation: str, **more: Any) -> TrainingConfig:
     method = get_method("sapgnn")
     # Scored once, at the end: what is timed are training epochs.
     told = {"rounds": rounds, "eval_every": rounds, "aggregation": aggregation, **more}
-    return method.config(**{**method.defaults, **told})
+    return method.config(**{**method.settings(preset="paper"), **told})
 
 
 def dealt(graph: Graph, split: Split, holders: int) -> Inputs:

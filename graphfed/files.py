@@ -1,18 +1,91 @@
-"""Files that are either whole or absent: write beside the target, then rename."""
+"""Files: written whole or not at all (beside the target, then renamed), and read without trusting them."""
 
+import errno
 import json
 import os
+import stat
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["read_metadata", "read_tensors", "write_bytes", "write_json", "write_tensors"]
+__all__ = [
+    "check_regular",
+    "parse_json",
+    "read_metadata",
+    "read_regular",
+    "read_tensors",
+    "write_bytes",
+    "write_json",
+    "write_tensors",
+]
+
+#: Levels of lists and objects in a JSON text from outside. Our own files have fewer than twelve.
+MAX_JSON_LEVELS = 64
 
 
-def write_bytes(path: Path, payload: bytes) -> None:
-    """Write `payload` to `path` atomically: readers see the old file or the new one, never a part."""
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file: reading a named pipe or a device may wait for ever, or never end.
+
+    Raises:
+        OSError: if `path` is missing, a folder, or neither a folder nor a regular file.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a regular file. Raises OSError as `check_regular`, and where the file cannot be read."""
+    check_regular(path)
+    return path.read_bytes()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse a JSON text that may come from anybody.
+
+    Args:
+        text: the JSON text, in UTF-8 if it is bytes.
+
+    Returns:
+        Its value, of at most MAX_JSON_LEVELS levels.
+
+    Raises:
+        ValueError: if it is not JSON, holds NaN or an infinity, or is nested too deeply.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels") from None
+    level = [value]
+    for _ in range(MAX_JSON_LEVELS):
+        level = [
+            item
+            for each in level
+            if isinstance(each, list | dict)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
+    """Write `payload` to `path` atomically: readers see the old file or the new one, never a part.
+
+    Args:
+        path: The file; its folder is made where it is missing.
+        payload: What is in it.
+        private: Whether only this user may ever read it; otherwise the umask decides.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -21,7 +94,8 @@ def write_bytes(path: Path, payload: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; a result should be readable as any other file of this user.
-        os.chmod(temporary, 0o666 & ~_umask())
+        if not private:
+            os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -41,18 +115,24 @@ def write_tensors(path: Path, tensors: dict[str, np.ndarray], metadata: dict[str
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in tensors.items()}, metadata))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read a safetensors file: its arrays by name and its text metadata."""
+def read_tensors(
+    path: Path, only: Container[str] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read a safetensors file: its arrays by name and its text metadata. only: names of the arrays to read,
+    where they are there; None: all."""
     from safetensors import safe_open
 
+    check_regular(path)
     with safe_open(path, framework="np") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        wanted = [key for key in file.keys() if only is None or key in only]  # noqa: SIM118
+        return {key: file.get_tensor(key) for key in wanted}, dict(file.metadata() or {})
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The text metadata of a safetensors file; its arrays are not read."""
     from safetensors import safe_open
 
+    check_regular(path)
     with safe_open(path, framework="np") as file:
         return dict(file.metadata() or {})
 

@@ -1,8 +1,22 @@
 """How much memory there is, for what is foretold before it is taken."""
 
+import sys
 from pathlib import Path
 
-__all__ = ["memory_bytes"]
+__all__ = ["memory_bytes", "peak_memory"]
+
+
+def peak_memory() -> int:
+    """Return the largest resident memory that this process, or one of its children that has ended, has had.
+
+    Returns:
+        Bytes.
+    """
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(peaks) * unit
 
 
 def memory_bytes() -> tuple[int | None, int | None]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, shown
+from graphfed.files import check_regular
 
 __all__ = ["read_yaml"]
 
@@ -66,6 +67,7 @@ def read_yaml(path: Path, what: str) -> Any:
         f"{plain}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
     )
     try:
+        check_regular(path)
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:

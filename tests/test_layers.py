@@ -23,7 +23,7 @@ LAYERS = (
     "nn",
     "data",
     "random",
-    "files|memory|plain_yaml",
+    "files|memory|plain_yaml|terminal",
     "errors",
 )
 

@@ -16,8 +16,9 @@ from docutils.parsers.rst import Directive
 from typer.main import get_command
 
 from graphfed.cli import app, main
-from graphfed.experiment import deployed, train
+from graphfed.experiment import class_weights, deployed, train
 from graphfed.experiment.evaluation import SECURE_MESSAGES
+from graphfed.methods import feature_scaling
 from graphfed.methods.alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.registry import METHODS, get_method
 
@@ -81,6 +82,8 @@ class MessagesTable(Directive):
                 for task, evaluation in train.EVALUATIONS.items()
             ),
             ("Both, with aggregation=secure or simulated", tuple(SECURE_MESSAGES.items())),
+            ("Classification and links with features=scaled", tuple(feature_scaling.MESSAGES.items())),
+            ("Classification with class_weights=balanced", tuple(class_weights.MESSAGES.items())),
             (f"{', '.join(aligned)}, where each site reads files of its own", tuple(OWNER_MESSAGES.items())),
             *((", ".join(names), messages) for messages, names in alike.items()),
         ]

@@ -11,6 +11,7 @@ import numpy as np
 from graphfed.audit.transcript import Transcript, record_first_round
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
+from graphfed.experiment.folder_schema import LedgerFile
 from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.run import Result
 from graphfed.federation import Ledger
@@ -42,15 +43,14 @@ class AuditedRun:
     @cached_property
     def ledger(self) -> Ledger:
         """ledger.json."""
-        return Ledger.from_json(files.read_json(self.folder / "ledger.json"))
+        return Ledger.from_json(files.read_json(self.folder / "ledger.json", LedgerFile))
 
     @cached_property
     def predictions(self) -> Scored:
         """predictions.parquet."""
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(self.folder / "predictions.parquet")
-        classes = [name for name in table.column_names if name.startswith("probability_")]
+        classes = [f"probability_{c}" for c in range(self.inputs.task(self.config.task).num_classes)]
+        kinds = {"vertex": "integer", "label": "integer", "split": "text"}
+        table = files.read_predictions(self.folder, kinds | dict.fromkeys(classes, "number"))
         return Scored(
             vertex=table["vertex"].to_numpy(),
             label=table["label"].fill_null(-1).to_numpy().astype(np.int64),

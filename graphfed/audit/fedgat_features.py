@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
-from graphfed.experiment.host_data import host_data
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable
 from graphfed.methods import fedgat
@@ -293,10 +293,9 @@ def opened(audited: AuditedRun) -> tuple[Federation, Located, FedGATConfig, Task
 
     config = audited.config
     fed = stacked(audited.inputs.clients_of(config.method), config.device)
-    parts = audited.inputs.parts(config, fed.hosts)
-    data = host_data(config.task).located(fed, parts, [audited.inputs.part_of_server(config)])
+    data, task = prepared_data(fed, config, audited.inputs)
     assert isinstance(config.training, FedGATConfig)
-    return fed, data, config.training, audited.inputs.task(config.task)
+    return fed, data, config.training, task
 
 
 CHECK = Check(

@@ -286,8 +286,9 @@ def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
 @dataclass(frozen=True)
 class Embeddings:
     """How well the embeddings that enter a layer are found from one message: width and sent, of how many
-    numbers they are and how many cross; cosine: on average, and by the mean of the receiver's own (guess);
-    exact: the share that is off by at most EXACT of its length, up to the scale."""
+    numbers they are and how many cross; cosine: on average over embeddings that are not 0, and by the mean of
+    the receiver's own (guess); exact: the share of all that is off by at most EXACT of its length, up to the
+    scale."""
 
     layer: int
     vertices: int
@@ -317,14 +318,15 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
         client = again.cohort.client[layer.rows]
         own = h.new_zeros(again.cohort.num_clients, h.shape[1]).index_add_(0, client, h)
         solved = embeddings(seen.last[number].cpu(), weight)
+        directed = truth.any(1).numpy()  # a vector of zeros has no direction
         found.append(
             Embeddings(
                 layer=number + 1,
                 vertices=len(truth),
                 width=weight.shape[0],
                 sent=weight.shape[1],
-                cosine=float(cosines(solved, truth).mean()),
-                guess=float(cosines(own[again.receiver[wants]].cpu(), truth).mean()),
+                cosine=mean(cosines(solved, truth).numpy()[directed]) or 0.0,
+                guess=mean(cosines(own[again.receiver[wants]].cpu(), truth).numpy()[directed]) or 0.0,
                 exact=float((off_by(solved, truth) <= EXACT).double().mean()),
             )
         )

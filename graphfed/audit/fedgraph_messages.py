@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun
-from graphfed.experiment.host_data import host_data
+from graphfed.audit.prepared_data import prepared_data
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import PeerRoute
@@ -83,12 +83,11 @@ def opened(audited: AuditedRun) -> Opened:
     in_clear: dict[str, Any] = {"aggregation": "clear"}
     training = replace(config.training, **in_clear)
     fed = _Listening(inputs.clients_of(config.method), config.device)
-    parts = inputs.parts(config, fed.hosts)
-    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    data, task = prepared_data(fed, config, inputs)
     with fed.phase("setup", round=0):
-        state = config.method.setup(fed, data, inputs.task(config.task), training)
+        state = config.method.setup(fed, data, task, training)
     clients: Clients = state.prepared
-    cohort, silo = parts[0], clients.silo.parts[0]
+    cohort, silo = data.parts[0], clients.silo.parts[0]
     wants = wants_of(cohort)
     crossing = {}
     for number, (layer, route) in enumerate(clients.val.layers):
@@ -166,7 +165,7 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
 
 
 def features(cohort: Cohort) -> Any:
-    """The features of all rows, [N, F]: a scipy matrix, or an array."""
+    """The features of all rows as the run used them, [N, F]: a scipy matrix, or an array."""
     if isinstance(cohort.x, SparseMatrix):
         return cohort.x.to_scipy()
     assert cohort.x is not None

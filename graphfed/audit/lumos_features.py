@@ -8,7 +8,7 @@ of features that v sent; it does not cover these.
 
 The attacker here is u, alone: it solves for x_v. Where it has guessed right which ReLUs are open, the
 function is linear in x_v. So it solves a linear least-squares problem within the public bounds, with few
-deviations from the public `feature_mean` preferred, guesses the ReLUs again, and goes on. What decides is how
+deviations from the public `unsent_value` preferred, guesses the ReLUs again, and goes on. What decides is how
 many of the numbers are independent, against how many features there are and how many are not the mean.
 
 Training is run again in this process, up to the last round that is used: nothing is sent to anyone. Without
@@ -26,16 +26,16 @@ from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.least_squares import bounded
+from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
-from graphfed.experiment.graph_inputs import GraphInputs
-from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerRoute
-from graphfed.methods.base import Task
 from graphfed.methods.lumos import LumosConfig
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.methods.trees import FUSED_LAYERS, Forest, fused
 from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.nn.layers import Dropout
+from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import fold
 
 __all__ = ["CHECK", "Seen", "overhear", "solve"]
@@ -81,16 +81,13 @@ class _Listening(Federation):
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and keep what the attackers get; also what they do not have: their neighbours' features
     [S, F], and the mean over all devices [F]."""
-    config, inputs = audited.config, audited.inputs
-    assert isinstance(inputs, GraphInputs)
+    config = audited.config
     in_clear: dict[str, Any] = {"comparison": "simulated", "aggregation": "clear"}
     training = replace(config.training, **in_clear)
     assert isinstance(training, LumosConfig)
-    count = inputs.partition.num_sites
-    fed = _Listening(count, config.device)
-    (cohort,) = inputs.parts(config, [range(count)])
-    data = fed.locate(CLIENTS, "data", [cohort])
-    task = Task(inputs.graph.num_features, inputs.graph.num_classes, config.task)
+    fed = _Listening(audited.inputs.clients_of(config.method), config.device)
+    data, task = prepared_data(fed, config, audited.inputs)
+    cohort = data.parts[0]
     with fed.phase("setup", round=0):
         state = config.method.setup(fed, data, task, training)
     devices = state.prepared.devices.parts[0]
@@ -106,13 +103,11 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
             weights.append({name: w.detach().cpu() for name, w in before.items()})
             keys.append(fold(training.seed, "dropout", number) if training.dropout else None)
             embeddings.append(fed.leaves[torch.from_numpy(pairs).to(fed.leaves.device)].cpu())
-    assert cohort.x is not None
     keepers = devices.kept_rows.cpu()[torch.from_numpy(pairs)]
-    sent = _bits_of(devices.noised, pairs.tolist()) + devices.unsent
+    sent = _bits_of(devices.noised, pairs.tolist()) + devices.unsent_value
     forest = _of_pairs(devices.forest, torch.from_numpy(pairs), keepers)
     seen = Seen(forest, sent, tuple(weights), tuple(keys), torch.stack(embeddings))
-    x = inputs.graph.x
-    assert x is not None
+    x = cohort.x.to_scipy() if isinstance(cohort.x, SparseMatrix) else cohort.x.cpu().numpy()
     mean = torch.from_numpy(np.asarray(x.mean(0), dtype=np.float64)).flatten()
     return seen, dense_rows(cohort.x, keepers.numpy()), mean
 
@@ -171,7 +166,7 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
     first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H]
     # A round's numbers grow with its weights, and so does their rounding: each counts alike.
     scale = torch.tensor([_size(weights) for weights in seen.weights], dtype=torch.float64)
-    x = torch.full((len(seen.sent), first.shape[1]), config.feature_mean, dtype=torch.float64)
+    x = torch.full((len(seen.sent), first.shape[1]), config.unsent_value, dtype=torch.float64)
     best, least = x.clone(), torch.full((len(x),), torch.inf, dtype=torch.float64)
     ranks = torch.zeros(len(x), dtype=torch.int64)
     for step in range(STEPS + POLISHING + 1):
@@ -196,7 +191,7 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
                 x[i],
                 stay=stay,
                 few=0.0 if determined else few,
-                mean=config.feature_mean,
+                mean=config.unsent_value,
                 low=config.feature_low,
                 high=config.feature_high,
                 iterations=ITERATIONS,
@@ -250,7 +245,7 @@ def run(audited: AuditedRun) -> Finding:
     share = max(0.0, 1 - float((wrong**2).sum() / ((truth - mean) ** 2).sum().clamp(min=1e-30)))
     close = CLOSE * (training.feature_high - training.feature_low)
     read = int((wrong.abs().amax(1) <= close).sum())
-    guessed = int(((truth - training.feature_mean).abs().amax(1) <= close).sum())
+    guessed = int(((truth - training.unsent_value).abs().amax(1) <= close).sum())
     devices, features = truth.shape
     equations = seen.embeddings.shape[0] * seen.embeddings.shape[2]
     rank = float(ranks.double().mean())
@@ -259,7 +254,7 @@ def run(audited: AuditedRun) -> Finding:
         result=f"one neighbour reads all {features} features of {read} of {devices} devices, and "
         f"{100 * share:.1f} % of the variance of all of them, from {len(seen.weights)} of "
         f"{audited.result.rounds} rounds: {equations} numbers, about {rank:.0f} independent{drawn}",
-        baseline=f"{guessed} devices by guessing feature_mean; 0 % by the mean of all devices",
+        baseline=f"{guessed} devices by guessing unsent_value; 0 % by the mean of all devices",
         verdict="leaks: epsilon covers the features that a device sends, and not the embeddings that it "
         "computes from them"
         if read > guessed

@@ -12,6 +12,7 @@ from graphfed.experiment import folder as files
 from graphfed.experiment.reopen import reopen
 from graphfed.experiment.run import Result
 from graphfed.files import write_json
+from graphfed.terminal import markup
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,13 +55,12 @@ class Audit:
 
     def table(self) -> "Table":
         """For a screen (a rich table)."""
-        from rich.markup import escape
         from rich.table import Table
 
         skipped = "; ".join(f"{name}: {why}" for name, why in self.skipped.items())
         table = Table(
-            title=escape(f"{self.method} on {self.dataset}, seed {self.seed}"),
-            caption=escape(f"not checked here: {skipped}") if skipped else None,
+            title=markup(f"{self.method} on {self.dataset}, seed {self.seed}"),
+            caption=markup(f"not checked here: {skipped}") if skipped else None,
             caption_justify="left",
             show_lines=True,
         )
@@ -71,7 +71,7 @@ class Audit:
             cells = (
                 f"{name}: {check.tests}", check.attacker, finding.result, finding.baseline, finding.verdict
             )  # fmt: skip
-            table.add_row(*(escape(cell) for cell in cells))
+            table.add_row(*(markup(cell) for cell in cells))
         return table
 
 

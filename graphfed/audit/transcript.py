@@ -41,7 +41,8 @@ class Crossing:
 @dataclass(frozen=True, eq=False)
 class Transcript:
     """What crossed between clients and server in set-up and the first round, and the cohort of all clients,
-    which is what the experimenter knows and the server does not."""
+    which is what the experimenter knows and the server does not; its features are those that the method was
+    given (`prepared_data`)."""
 
     crossings: tuple[Crossing, ...]
     cohort: Cohort
@@ -72,15 +73,19 @@ class _Recording(Federation):
 
 def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     """Set up and train one round as the run did, and keep what crossed."""
+    from graphfed.audit.prepared_data import prepared_data
     from graphfed.experiment.host_data import host_data
     from graphfed.experiment.train import train
+    from graphfed.runtime.local import stacked
 
     fed = _Recording(inputs.clients_of(config.method), config.device)
     parts = inputs.parts(config, fed.hosts)
     data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
     training = dataclasses.replace(config.training, rounds=1)
     train(fed, config.method, data, inputs.task(config.task), training)
-    return Transcript(tuple(fed.crossings), parts[0])
+    # What train() agrees on stays inside it, so the cohort is prepared once more.
+    prepared, _ = prepared_data(stacked(fed.num_clients, config.device), config, inputs)
+    return Transcript(tuple(fed.crossings), prepared.parts[0])
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:

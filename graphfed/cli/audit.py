@@ -8,6 +8,7 @@ import typer
 from graphfed.cli.options import DataDir, Json
 from graphfed.cli.output import print_json, show
 from graphfed.cli.values import run_folders
+from graphfed.terminal import tell
 
 __all__ = ["audit"]
 
@@ -47,4 +48,4 @@ def audit(
         print_json(found.to_json(), folder / "audit.json")
     else:
         show(found.table())
-        print(f"files: {folder / 'audit.json'}")
+        tell(f"files: {folder / 'audit.json'}")

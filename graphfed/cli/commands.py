@@ -27,6 +27,7 @@ from graphfed.cli.output import one_line, say
 from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
+from graphfed.terminal import open_standard_streams, tell
 
 __all__ = ["app", "main"]
 
@@ -54,7 +55,6 @@ app = typer.Typer(
     See also:
         graphfed COMMAND --help, and docs/ in the repository
     """,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
     rich_markup_mode="markdown",
@@ -79,7 +79,7 @@ as_manual(app)
 @app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        print(f"graphfed {__version__}")
+        tell(f"graphfed {__version__}")
         raise typer.Exit
 
 
@@ -88,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before torch is loaded: threads that wait sleep instead of spinning. Where other programs keep the cores
     # busy, spinning made a round on Cora up to 70 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         # A result must not be lost because a terminal cannot show a sign of it.
         if hasattr(stream, "reconfigure"):
@@ -110,11 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {error}")
         return FAILED
     except _UsageError as error:
-        # Empty where help was printed because nothing was asked.
         message = _meant(error) or one_line(error.format_message())
-        if message:
-            page = getattr(error, "ctx", None)
-            say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
+        page = getattr(error, "ctx", None)
+        say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
 

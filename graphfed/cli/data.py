@@ -11,6 +11,7 @@ from graphfed.cli.options import Clients, DataDir, Partition, Seed, Split
 from graphfed.cli.output import print_json, show, width
 from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import GraphfedError, InputError
+from graphfed.terminal import markup, printable, tell
 
 if TYPE_CHECKING:
     from graphfed.experiment.inspect import Inspection, SensorInspection
@@ -28,7 +29,6 @@ app = typer.Typer(
     See also:
         graphfed run; docs/data.md
     """,
-    no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
@@ -79,7 +79,7 @@ def data_list(data_dir: DataDir = None) -> None:
         where = "built in" if row.built_in else str(row.place) if row.place else "not found"
         if row.missing:
             where += f"; missing: {', '.join(row.missing)}; from {DATASETS[row.name].source}"
-        table.add_row(row.name, f"{row.title} ({row.task})", where)
+        table.add_row(row.name, markup(f"{row.title} ({row.task})"), markup(where))
     show(table)
 
 
@@ -133,7 +133,7 @@ def data_inspect(
     else:
         _print_sensors(found)
     if not as_json:
-        print(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
+        tell(f"\npicture: {out}" if out is not None else "\ndraw it with: --out FILE.svg (or .png)")
 
 
 @app.command("partition")
@@ -190,9 +190,9 @@ def data_partition(
             out.unlink(missing_ok=True)  # both or none
             raise
     _print_sites(found)
-    print(f"\npartition: {out}\nuse it with: --partition {out}")
+    tell(f"\npartition: {out}\nuse it with: --partition {out}")
     if picture is not None:
-        print(f"picture: {picture}")
+        tell(f"picture: {picture}")
 
 
 @app.command("deal")
@@ -237,9 +237,9 @@ def data_deal(
     assert found.partition is not None
     files = write_cohorts(found.graph, found.parts, found.partition, out)
     _print_sites(found)
-    print("\nthe sites' files, in the order of the clients:")
+    tell("\nthe sites' files, in the order of the clients:")
     for name, file in files.items():
-        print(f"{name}: {file}")
+        tell(f"{name}: {file}")
 
 
 # ---- files -------------------------------------------------------------------------------------------------
@@ -282,31 +282,41 @@ def _print(found: "Inspection") -> None:
 
 
 def _heading(text: str) -> None:
-    typer.secho(text, bold=True)
+    typer.secho(printable(text), bold=True)
+
+
+#: Columns of the screen that a text needs beside another one.
+LEAST_COLUMN = 20
 
 
 def _facts(rows: list[tuple[str, str]]) -> None:
     """Two columns in the terminal's width."""
+    rows = [(printable(name), printable(value)) for name, value in rows]
     first = 2 + max(len(name) for name, _ in rows)
+    if width() - first < LEAST_COLUMN:  # one below the other
+        for name, value in rows:
+            tell(textwrap.fill(name, width()))
+            tell(textwrap.fill(value, width(), initial_indent="    ", subsequent_indent="    "))
+        return
     for name, value in rows:
-        lines = textwrap.wrap(value, max(20, width() - first)) or [""]
-        print(f"{name.ljust(first)}{lines[0]}")
+        lines = textwrap.wrap(value, width() - first) or [""]
+        tell(f"{name.ljust(first)}{lines[0]}")
         for line in lines[1:]:
-            print(" " * first + line)
+            tell(" " * first + line)
 
 
 def _print_degrees(histogram: list[list[int]]) -> None:
-    print()
+    tell()
     _heading("vertices by their number of neighbours")
     labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high, _ in histogram]
     counts = [f"{count:,}" for *_, count in histogram]
     first, second = max(map(len, labels), default=0), max(map(len, counts), default=0)
-    room, most = width() - first - second - 6, max((count for *_, count in histogram), default=1)
+    room, most = max(1, width() - first - second - 6), max((count for *_, count in histogram), default=1)
     for label, told, (*_, count) in zip(labels, counts, histogram, strict=True):
         # Eighths of a sign: what is there at all is seen.
         eighths = max(round(8 * room * count / most), 1 if count else 0)
         bar = "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
-        print(f"{label.rjust(first)}  {told.rjust(second)}  {bar}".rstrip())
+        tell(f"{label.rjust(first)}  {told.rjust(second)}  {bar}".rstrip())
 
 
 def _print_classes(classes: list[dict[str, Any]]) -> None:
@@ -320,9 +330,9 @@ def _print_classes(classes: list[dict[str, Any]]) -> None:
         table.add_column(part, justify="right")
     for row in classes[:LISTED]:
         table.add_row(
-            _plain(row["name"]), *(f"{row[part]:,}" for part in ("vertices", "train", "val", "test"))
+            markup(row["name"]), *(f"{row[part]:,}" for part in ("vertices", "train", "val", "test"))
         )
-    print()
+    tell()
     show(table)
     _and_more(len(classes), "classes")
 
@@ -335,7 +345,7 @@ def _print_sites(found: "Inspection") -> None:
     told = found.overview
     assert found.partition is not None
     chosen = ", ".join([found.partition.name, *(f"{k}={v}" for k, v in found.partition.options.items())])
-    print()
+    tell()
     _heading("sites")
     _facts([("partition", chosen), *site_facts(told)])
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -349,19 +359,19 @@ def _print_sites(found: "Inspection") -> None:
     for row in told["sites"][:LISTED]:
         count, name = max(zip(row["classes"], names, strict=True), default=(0, ""))
         most = f"{name} ({100 * count / sum(row['classes']):.0f} %)" if count else "-"
-        table.add_row(_plain(row["name"]), *(f"{row[key]:,}" for key in columns), _plain(most))
-    print()
+        table.add_row(markup(row["name"]), *(f"{row[key]:,}" for key in columns), markup(most))
+    tell()
     show(table)
     _and_more(told["num_sites"], "sites")
 
 
 def _and_more(count: int, what: str) -> None:
     if count > LISTED:
-        print(f"... {count - LISTED:,} more {what}")
+        tell(f"... {count - LISTED:,} more {what}")
 
 
 def _print_methods(found: "Inspection | SensorInspection") -> None:
-    print()
+    tell()
     _heading("methods")
     able = [name for name, problem in found.methods.items() if problem is None]
     reasons: dict[str, list[str]] = {}
@@ -382,13 +392,6 @@ def _print_sensors(found: "SensorInspection") -> None:
     split = found.split if found.split_problem is None else f"none: {found.split_problem}"
     _facts([*sensor_facts(found.overview), ("split", split)])
     able = [name for name, problem in found.methods.items() if problem is None]
-    print()
+    tell()
     _heading("methods")
     _facts([("can use it", ", ".join(able) or "none")])
-
-
-def _plain(text: str) -> str:
-    """A name that rich must not take for markup."""
-    from rich.markup import escape
-
-    return escape(str(text))

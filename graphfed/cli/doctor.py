@@ -9,6 +9,7 @@ import typer
 
 from graphfed.cli.options import DataDir
 from graphfed.errors import DONE, FAILED
+from graphfed.terminal import printable, tell
 
 if TYPE_CHECKING:
     from graphfed.experiment.doctor import Finding
@@ -40,35 +41,45 @@ def doctor(
     findings = checkup(data_dir)
     told = summary(findings)
     if as_json:
-        print(json.dumps(told))
+        tell(json.dumps(told))
     else:
         _print(findings)
     raise typer.Exit(DONE if told["ok"] else FAILED)
 
 
+#: Columns of the screen that a text needs beside another one.
+LEAST_COLUMN = 20
+
+
 def _print(findings: "list[Finding]") -> None:
     """Plain text, filled to the terminal's width: rich may be what does not work."""
     colours = {"warning": typer.colors.YELLOW, "problem": typer.colors.RED}
-    width = max(60, min(shutil.get_terminal_size().columns, 120))
+    width = max(20, min(shutil.get_terminal_size().columns, 120))
     column = 2 + max(len(finding.what) for finding in findings)
+    # On a narrow screen what was found stands below its name.
+    beside = width - LEVEL - column >= LEAST_COLUMN
+    room, indent = (width - LEVEL - column, LEVEL + column) if beside else (width - 4, 4)
     group = ""
     for finding in findings:
         if finding.group != group:
             group = finding.group
             typer.secho(f"\n{group}", bold=True)
-        told = textwrap.wrap(finding.found, width - LEVEL - column) or [""]
+        told = textwrap.wrap(printable(finding.found), room) or [""]
         if finding.fix:
             told += textwrap.wrap(
-                f"{'hint' if finding.level == 'ok' else 'fix'}: {finding.fix}", width - LEVEL - column
+                printable(f"{'hint' if finding.level == 'ok' else 'fix'}: {finding.fix}"), room
             )
         level = typer.style(finding.level.ljust(LEVEL), fg=colours.get(finding.level))
-        typer.echo(f"{level}{finding.what.ljust(column)}{told[0]}")
-        for line in told[1:]:
-            typer.echo(" " * (LEVEL + column) + line)
+        what = printable(finding.what)
+        first, rest = (what.ljust(column) + told[0], told[1:]) if beside else (what, told)
+        typer.echo(f"{level}{first}")
+        for line in rest:
+            typer.echo(" " * indent + line)
     problems = sum(finding.level == "problem" for finding in findings)
     warnings = sum(finding.level == "warning" for finding in findings)
     end = "no run is possible until the problems are fixed" if problems else "runs are possible"
-    typer.echo(f"\n{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}: {end}")
+    end = f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}: {end}"
+    typer.echo("\n" + textwrap.fill(end, width))
 
 
 def _counted(number: int, what: str) -> str:

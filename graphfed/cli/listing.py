@@ -7,6 +7,7 @@ import typer
 
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
+from graphfed.terminal import markup, tell
 
 if TYPE_CHECKING:
     from graphfed.methods.base import Method
@@ -36,11 +37,11 @@ def methods(
     if name is not None:
         method = get_method(name)
         if as_json:
-            print(json.dumps(_content(method)))
+            tell(json.dumps(_content(method)))
         else:
             _page(method)
     elif as_json:
-        print(json.dumps({"methods": [_content(get_method(each)) for each in METHODS]}))
+        tell(json.dumps({"methods": [_content(get_method(each)) for each in METHODS]}))
     else:
         _table([get_method(each) for each in METHODS])
 
@@ -71,7 +72,6 @@ def _content(method: "Method") -> dict[str, Any]:
 
 def _table(listed: "list[Method]") -> None:
     """All methods in 80 columns. What every one of them needs is said once, below."""
-    from rich.markup import escape
     from rich.table import Table
 
     common = [need for need in listed[0].requirements() if all(need in m.requirements() for m in listed)]
@@ -87,12 +87,11 @@ def _table(listed: "list[Method]") -> None:
         names = method.name + "".join(f"\n({alias})" for alias in _aliases(method))
         needs = [need for need in method.requirements() if need not in common]
         cells = (names, method.summary, "; ".join(needs) or "-", method.crosses, method.protection)
-        table.add_row(*(escape(cell) for cell in cells))
+        table.add_row(*(markup(cell) for cell in cells))
     show(table)
 
 
 def _page(method: "Method") -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     from graphfed.experiment.plan import settings_text
@@ -113,15 +112,15 @@ def _page(method: "Method") -> None:
     }
     for what, words in rows.items():
         if words:
-            facts.add_row(escape(what), escape(words))
+            facts.add_row(markup(what), markup(words))
     show(facts)
     if method.messages:
         sent = Table(title="what crosses, transfer by transfer", title_justify="left")
         sent.add_column("transfer", overflow="fold")
         sent.add_column("what it is, and who can read it", overflow="fold")
         for transfer, words in method.messages.items():
-            sent.add_row(escape(transfer), escape(words))
-        print()
+            sent.add_row(markup(transfer), markup(words))
+        tell()
         show(sent)
     table = Table(
         title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
@@ -132,6 +131,6 @@ def _page(method: "Method") -> None:
     for setting in settings_of(method):
         mark = " *" if setting.own or setting.name in method.defaults else ""
         cells = (setting.name + mark, setting.expected, told(setting.default), setting.description)
-        table.add_row(*(escape(cell) for cell in cells))
-    print()
+        table.add_row(*(markup(cell) for cell in cells))
+    tell()
     show(table)

@@ -12,10 +12,14 @@ copied; at most 78 columns. The exit codes are the same everywhere and added her
 """
 
 import re
+import shutil
+import textwrap
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from graphfed.errors import UNUSABLE
 
 __all__ = ["EXIT_CODES", "SECTION", "ManualGroup", "ManualPage", "as_manual"]
 
@@ -41,12 +45,29 @@ def _divided(text: str | None) -> tuple[str, str]:
 def _told(sections: str) -> str:
     """The sections as they are printed: headings stand out."""
     lines = []
+    examples = False
     for line in f"{sections}\n{EXIT_CODES}".splitlines():
         if re.match(r"[A-Z][a-z ]+:", line):
+            examples = line.startswith("Example")
             lines += ["", typer.style(f" {line}", bold=True)]
         elif line.strip():
-            lines.append(f" {line}")
+            lines += _filled(f" {line}", examples)
     return "\n".join(lines)
+
+
+def _filled(line: str, is_command: bool) -> list[str]:
+    """A line in the terminal's width; a command that is broken can still be copied."""
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width:
+        return [line]
+    end = " \\" if is_command else ""
+    # Below the words of the second column, where there are two; far left, so that a long path has room.
+    columns = re.match(r" *\S+ {2,}", line)
+    hanging = " " * (len(columns[0]) if columns and len(columns[0]) < width // 2 else 2)
+    filled = textwrap.wrap(
+        line, width - len(end), subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
+    return [*(each + end for each in filled[:-1]), filled[-1]]
 
 
 def _as_in_a_manual(parameters: list[Any]) -> list[Any]:
@@ -87,7 +108,14 @@ class ManualPage(_Manual, TyperCommand):
 
 
 class ManualGroup(_Manual, TyperGroup):
-    """A group of commands with sections in its help."""
+    """A group of commands with sections in its help. Without a command it prints its help, exit code 2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # The framework's own `no_args_is_help` raises the help as the message of an error.
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit(UNUSABLE)
+        return super().parse_args(ctx, args)
 
 
 def as_manual(app: typer.Typer) -> None:

@@ -4,10 +4,13 @@ import json
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from graphfed.terminal import printable, say, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "command_line",
+    "fill",
     "given_only",
     "interruption_told",
     "one_line",
@@ -38,12 +42,21 @@ def given_only(**options: Any) -> dict[str, Any]:
 
 
 def summary(result: "Result") -> str:
+    from graphfed.experiment.headline import headline, name_of
     from graphfed.experiment.progress import human_bytes, human_seconds
+    from graphfed.methods.tasks import CLASSIFICATION
 
+    shown = list(result.test)
+    if result.task == CLASSIFICATION:
+        shown = [*headline(result.task, result.details, result.test), "loss"]
     metrics = ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in result.test.items() if value is not None
+        f"{name_of(name) if result.task == CLASSIFICATION else name.replace('_', ' ')} {value:.4g}"
+        for name in shown
+        if (value := result.test.get(name)) is not None
     )
     before = human_bytes(result.bytes["setup"])
+    # The server of a deployment does not count what sites send each other.
+    between = " between sites and server" if "run" in result.details else ""
     chosen = (
         f"round {result.best_round} of {result.rounds}" if result.best_round else "each client's own round"
     )
@@ -51,7 +64,7 @@ def summary(result: "Result") -> str:
         f"{result.method} on {result.dataset}: {result.clients} clients, {result.partition}, "
         f"seed {result.seed}",
         f"test: {metrics} ({chosen}, chosen on validation)",
-        f"{human_bytes(result.bytes['total'])} crossed, {before} of them before training; "
+        f"{human_bytes(result.bytes['total'])} crossed{between}, {before} of them before training; "
         f"{human_seconds(result.seconds['total'])}",
         f"files: {result.folder}",
     ]
@@ -77,34 +90,39 @@ def interruption_told() -> Iterator[None]:
         raise typer.Exit(130) from stopped
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
     """The object of a result on stdout, and on stderr where its files are."""
     if files is not None:
         say(f"files: {files}")
-    print(json.dumps(content, allow_nan=False))
+    tell(json.dumps(content, allow_nan=False))
 
 
 def width() -> int:
     """Columns to fill with text: the terminal's, within reason."""
     import shutil
 
-    return max(60, min(shutil.get_terminal_size().columns, 100))
+    return max(20, min(shutil.get_terminal_size().columns, 100))
+
+
+def fill(text: str, indent: str = "") -> str:
+    """A paragraph in the terminal's width; words, as paths, stay whole."""
+    return textwrap.fill(
+        printable(text), width(), initial_indent=indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def show(table: "Table") -> None:
     from rich.console import Console
 
+    # No emoji: a name such as :bomb: is shown as it is written.
     # Where stdout is no terminal and nobody says how wide it is, rich would cut the table to 80 columns.
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=140)
+        console = Console(width=140, emoji=False)
     console.print(table)
 
 
 def one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= 2000 else f"{line[:2000]}..."

@@ -22,6 +22,7 @@ from graphfed.cli.options import (
 )
 from graphfed.cli.output import command_line, given_only, interruption_told, print_json
 from graphfed.cli.values import POLICIES, choices, policy_setting_keys
+from graphfed.terminal import tell
 
 if TYPE_CHECKING:
     from graphfed.experiment.policy_learning import LearnedPolicy
@@ -92,9 +93,10 @@ def policy(
 ) -> None:
     """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
 
-    A policy is rewarded for accuracy on the validation vertices, and pays for the time of a round. ddpg sees
-    every site's weights after each round; bandit sees nothing. It ends with the settings by which
-    runs use the policy. Needs the extra 'rl'.
+    A policy is rewarded for accuracy on the validation vertices, and pays for the modelled time of a round:
+    what clients on machines of their own would need. Where one machine does the work of all, sampling saves
+    much less wall time, or none. ddpg sees every site's weights after each round; bandit sees nothing. It
+    ends with the settings by which runs use the policy. Needs the extra 'rl'.
 
     Examples:
         graphfed policy ddpg --data cora --clients 20 --partition overlapping
@@ -103,7 +105,7 @@ def policy(
     Files:
         policy.safetensors   the policy, for policy_file of fedgraph
         manifest.json        what was asked, the reward, seeds, hashes, versions
-        episodes.jsonl       a line an episode: return, accuracy, seconds, ...
+        episodes.jsonl       a line an episode: return, modelled seconds, ...
         returns.svg          the return of every episode, drawn
         result.json          what came out, with an episode without noise
     See also:
@@ -141,4 +143,4 @@ def print_policy(learned: "LearnedPolicy", as_json: bool) -> None:
     if as_json:
         print_json(learned.to_json(), learned.folder)
     else:
-        print(learned.summary())
+        tell(learned.summary())

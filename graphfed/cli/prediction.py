@@ -9,6 +9,7 @@ from graphfed.cli.options import DataDir
 from graphfed.cli.output import interruption_told
 from graphfed.cli.values import DATA_SETS, choices, run_folders
 from graphfed.errors import InputError
+from graphfed.terminal import tell
 
 __all__ = ["predict"]
 
@@ -81,7 +82,7 @@ def predict(
 
         with interruption_told():
             kept = predict_at_sites(folder, progress=True)
-        print(f"predictions: {kept} in the kit of each site")
+        tell(f"predictions: {kept} in the kit of each site")
         return
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
@@ -89,4 +90,4 @@ def predict(
     away = [] if absent is None else [name.strip() for name in absent.split(",")]
     table = predict_with(folder, data=data, nodes=wanted, absent=away, data_dir=data_dir)
     write_table(path, table)
-    print(f"{table.num_rows} predictions: {path}")
+    tell(f"{table.num_rows} predictions: {path}")

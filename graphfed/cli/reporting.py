@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.values import run_folders
+from graphfed.terminal import tell
 
 __all__ = ["report"]
 
@@ -51,5 +52,5 @@ def report(
 
     path = write_report(folders, out, device=device)
     if device is not None and len(folders) == 1:
-        print("\n".join(tell_device(folders[0], device)))
-    print(f"report: {path}")
+        tell("\n".join(tell_device(folders[0], device)))
+    tell(f"report: {path}")

@@ -8,6 +8,7 @@ import typer
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
 from graphfed.cli.output import command_line, interruption_told, print_json, say, show
 from graphfed.cli.values import DATA_SETS, choices
+from graphfed.terminal import markup, tell
 
 if TYPE_CHECKING:
     from graphfed.experiment.reproduce import Reproduction
@@ -108,7 +109,7 @@ def print_reproduction(found: "Reproduction", as_json: bool) -> None:
         return
     for table in found.tables():
         show(table)
-    print(f"files: {found.folder}")
+    tell(f"files: {found.folder}")
 
 
 def _print_list(data_dir: Path | None) -> None:
@@ -126,5 +127,5 @@ def _print_list(data_dir: Path | None) -> None:
             missing = [d for d in item.data if d in known and not item.usable(known[d])]
             data = ", ".join(f"{d} (missing)" if d in missing else d for d in item.data)
             runs = (str(version.runs) for version in (item, item.quick()))
-            table.add_row(name, item.name, item.title, data, *runs)
+            table.add_row(*(markup(cell) for cell in (name, item.name, item.title, data, *runs)))
     show(table)

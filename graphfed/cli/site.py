@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import whole_number
-from graphfed.cli.output import show
+from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
+from graphfed.terminal import markup, tell
 
 __all__ = ["app"]
 
@@ -29,7 +30,6 @@ app = typer.Typer(
     See also:
         graphfed run
     """,
-    no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
@@ -113,8 +113,8 @@ def site_init(
     project = make_project(content, "the project")
     write_project(project, out)
     if project.host != "localhost" and ipaddress.ip_address(project.listen).is_loopback:
-        print(f"the server listens at {listen}, so only to its own machine; --listen says where else")
-    print(f"{out}: next, make the kits: graphfed site provision {out}")
+        tell(f"the server listens at {listen}, so only to its own machine; --listen says where else")
+    tell(f"{out}: next, make the kits: graphfed site provision {out}")
 
 
 @app.command("provision")
@@ -143,8 +143,8 @@ def site_provision(
 
     kits = provision(load_project(project), out)
     for kit in kits.values():
-        print(kit)
-    print(f"{out / AUTHORITY}: keep this one safe; it can make kits of anybody's name")
+        tell(kit)
+    tell(f"{out / AUTHORITY}: keep this one safe; it can make kits of anybody's name")
 
 
 @app.command("start")
@@ -206,9 +206,9 @@ def site_start(
         threads=threads or 1,
         device=device,
         allow=allow or (),
-        methods=[name.strip() for name in (methods or "").split(",") if name.strip()],
+        methods=_named_methods(methods),
         forbid=forbid or (),
-        say=lambda text: print(text, flush=True),
+        say=tell,
     )
 
 
@@ -236,26 +236,45 @@ def site_check(
 
     loaded = load_kit(kit)
     checked_device(device)
-    for name in (methods or "").split(",") if methods and not allow else ():
-        get_method(name.strip())
+    named = _named_methods(methods)
+    for name in named if not allow else ():
+        get_method(name)
     for pair in forbid or ():
         _check_forbidden(pair)
     if data is None:
         return
-    print(f"{loaded.name}: {checked_file(data, loaded.project.roster, loaded.name)}")
+    tell(f"{loaded.name}: {checked_file(data, loaded.project.roster, loaded.name)}")
+
+
+def _named_methods(methods: str | None) -> list[str]:
+    """Return the methods of --methods by their own names, none where the option is not given."""
+    from graphfed.methods.registry import METHODS, canonical_name
+
+    if methods is None:
+        return []
+    named = [name.strip() for name in methods.split(",") if name.strip()]
+    if not named:
+        raise InputError("--methods names no method; write --methods fedavg,sapgnn, or leave it out for all")
+    # The name of a method that graphfed lacks, of an allowed module, stays as it is written.
+    return [canonical_name(name) if canonical_name(name) in METHODS else name for name in named]
 
 
 def _check_forbidden(pair: str) -> None:
     """InputError unless it is KEY=VALUE of a setting: a rule that is misread would protect nothing."""
-    from graphfed.experiment.config import setting_names
-    from graphfed.methods.registry import METHODS
+    from graphfed.experiment.settings import settings_of, unusable_value
+    from graphfed.methods.registry import METHODS, get_method
 
-    known = {key for name in METHODS for key in setting_names(name)}
     key, equals, value = pair.partition("=")
     if not equals or not value:
         raise InputError(f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity")
-    if key not in known:
+    methods = [get_method(name) for name in METHODS]
+    owners = [method for method in methods if key in {setting.name for setting in settings_of(method)}]
+    if not owners:
+        known = {setting.name for method in methods for setting in settings_of(method)}
         raise InputError(f"--forbid {pair!r}: no method has a setting {key!r}; {did_you_mean(key, known)}")
+    complaints = [unusable_value(method, key, value) for method in owners]
+    if all(complaints):
+        raise InputError(f"--forbid {pair!r} would protect nothing: {complaints[0]}")
 
 
 @app.command("status")
@@ -275,15 +294,15 @@ def site_status(
 
     found = status(kit)
     if as_json:
-        print(json.dumps(found.to_json()))
+        tell(json.dumps(found.to_json()))
         return
-    table = Table(title=f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC")
+    table = Table(title=markup(f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC"))
     for column in ("site", "connected", "last heard"):
         table.add_column(column)
     for name, heard in found.sites.items():
-        table.add_row(name, "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
+        table.add_row(markup(name), "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
     show(table)
-    print(f"runs: {', '.join(found.runs) or 'none'}")
+    tell(f"runs: {', '.join(found.runs) or 'none'}")
 
 
 @app.command("sent")
@@ -313,11 +332,12 @@ def site_sent(
     folder = last_run(kit / "runs", run)
     sent = sent_in(folder)
     if as_json:
-        print(json.dumps([asdict(line) for line in sent]))
+        tell(json.dumps([asdict(line) for line in sent]))
         return
     total = sum(line.bytes for line in sent)
-    print(f"{folder.name}: {len(sent)} kinds of values left this site, {human_bytes(total)} in all")
+    tell(fill(f"{folder.name}: {len(sent)} kinds of values left this site, {human_bytes(total)} in all"))
     for line in sent:
-        print(f"\n{line.name}: {human_bytes(line.bytes)} to the {line.to} ({line.phases})")
-        print(f"  {line.words}")
-        print(f"  protection: {line.protection}")
+        tell()
+        tell(fill(f"{line.name}: {human_bytes(line.bytes)} to the {line.to} ({line.phases})"))
+        tell(fill(line.words, "  "))
+        tell(fill(f"protection: {line.protection}", "  "))

@@ -27,6 +27,7 @@ from graphfed.cli.options import (
 from graphfed.cli.output import command_line, given_only, interruption_told, print_json, show
 from graphfed.cli.values import method_names, setting_keys
 from graphfed.errors import InputError, shown
+from graphfed.terminal import tell
 
 if TYPE_CHECKING:
     from graphfed.experiment.sweep import Sweep
@@ -150,7 +151,7 @@ def print_sweep(finished: "Sweep", as_json: bool) -> None:
         print_json(finished.to_json(), finished.folder)
     else:
         show(finished.table())
-        print(f"files: {finished.folder}")
+        tell(f"files: {finished.folder}")
 
 
 def _grid(pairs: list[str]) -> dict[str, list[Any]]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.values import choices, run_folders
+from graphfed.terminal import tell
 
 __all__ = ["track"]
 
@@ -55,4 +56,4 @@ def track(
     for written in hand_on(folders, to, out=out, uri=uri):
         run = written.run
         state = "ended" if run.ended else "going on"
-        print(f"{run.name}: {len(run.points)} points, {written.new} of them new; {state}")
+        tell(f"{run.name}: {len(run.points)} points, {written.new} of them new; {state}")

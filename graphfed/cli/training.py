@@ -36,6 +36,7 @@ from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
 from graphfed.cli.values import method_names, run_folders
 from graphfed.errors import InputError
+from graphfed.terminal import tell
 
 if TYPE_CHECKING:
     from graphfed.experiment.compare import Comparison
@@ -154,9 +155,11 @@ def _print_result(result: "Result", as_json: bool, report: bool) -> None:
     if as_json:
         print_json(result.to_json(), result.folder)
     else:
-        print(summary(result))
+        tell(summary(result))
         if path is not None:
-            print(f"report: {path}")
+            tell(f"report: {path}")
+    for told in result.details.get("warnings", ()):
+        say(f"warning: {told['text']}")
 
 
 def compare(
@@ -280,9 +283,11 @@ def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> 
         print_json(comparison.to_json(), comparison.folder)
     else:
         show(comparison.table())
-        print(f"files: {comparison.folder}")
+        tell(f"files: {comparison.folder}")
         if path is not None:
-            print(f"report: {path}")
+            tell(f"report: {path}")
+    for warning in comparison.warnings:
+        say(f"warning: {warning.text}")
 
 
 def resume(

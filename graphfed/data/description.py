@@ -28,7 +28,8 @@ what all the files list together (`graphfed.data.union`).
 
 Ids, sites and labels are text as it stands in the file: 007 is not 7. Edges are undirected: rows of the same
 two vertices, in either direction, are one edge; self loops are dropped, and columns of the edges that are not
-named are not read. A key with nothing after it (site:) says not to use such a column.
+named are not read (`graphfed.data.dropped` names them). A key with nothing after it (site:) says not to use
+such a column.
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ __all__ = ["KEYS", "Description", "Files", "at_site", "describe", "describe_file
 
 #: The columns of each file that a description can name, with their defaults.
 NODE_COLUMNS = {"id": "id", "site": "site", "label": "label", "split": "split"}
-_EDGE_COLUMNS = {
+EDGE_COLUMNS = {
     "source": "source",
     "target": "target",
     "source_site": None,
@@ -57,7 +58,7 @@ _EDGE_COLUMNS = {
 #: The files of one site, and what else has no use beside `sites`.
 _FILES = ("nodes", "edges")
 _ONE_TABLE = (*_FILES, "site", "source_site", "target_site")
-KEYS = ("sites", *_FILES, *NODE_COLUMNS, "classes", "features", *_EDGE_COLUMNS, "repeated", "name")
+KEYS = ("sites", *_FILES, *NODE_COLUMNS, "classes", "features", *EDGE_COLUMNS, "repeated", "name")
 #: Columns that a description can leave out by naming nothing.
 _OPTIONAL = ("site", "label", "split", "source_site", "target_site", "weight")
 
@@ -242,12 +243,12 @@ def _describe(content: Mapping[str, Any], site: str | None, folder: Path, origin
             raise InputError(f"{origin} has no {key!r}; name the file of {key}, as in '{key}: {key}.csv'")
         paths[key] = folder / str(content[key])
     nodes, edges = TableFile(paths["nodes"]), TableFile(paths["edges"])
-    chosen = _columns(nodes, NODE_COLUMNS, content, origin) | _columns(edges, _EDGE_COLUMNS, content, origin)
+    chosen = _columns(nodes, NODE_COLUMNS, content, origin) | _columns(edges, EDGE_COLUMNS, content, origin)
     for key in ("id", "source", "target"):
         if chosen[key] is None:
             file = nodes if key == "id" else edges
             raise InputError(
-                f"{file.path} has no column {(NODE_COLUMNS | _EDGE_COLUMNS)[key]!r}; the columns are "
+                f"{file.path} has no column {(NODE_COLUMNS | EDGE_COLUMNS)[key]!r}; the columns are "
                 f"{', '.join(file.columns)}: name the one to use in {origin}, as in "
                 f"'{key}: {file.columns[0]}'"
             )

@@ -3,7 +3,7 @@
 Shapes: N vertices, m undirected edges, F features, C classes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.content import content_hash
+from graphfed.data.dropped import edges_dropped
+from graphfed.data.vertex_ids import vertex_ids
 from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["REPEATED", "Graph", "Held", "Split", "from_pyg", "make_graph"]
@@ -82,6 +84,9 @@ class Graph:
     sites: [N] int64, where each vertex is by the data itself, with one of `site_names` for each site; None
     where the data says nothing of sites, or may have a vertex at several: then `held` says who holds what.
     ids: the user's own ids, a pyarrow array of N texts, None where the vertices are called 0..N-1.
+    keys: what every reader of the user's files knows each node by, a pyarrow array of N texts: its id, or its
+    site and its id; None where a node is known by its number.
+    dropped: what the reader of the data found and left out, a phrase for each (`graphfed.data.dropped`).
     The arrays are shared, not copied: treat them as read-only.
     """
 
@@ -98,6 +103,8 @@ class Graph:
     site_names: tuple[str, ...] = ()
     ids: Any = None
     held: Held | None = None
+    keys: Any = None
+    dropped: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -118,6 +125,14 @@ class Graph:
     def names_sites(self) -> bool:
         """Whether the data itself says which sites there are."""
         return self.sites is not None or self.held is not None
+
+    @cached_property
+    def stable_ids(self) -> np.ndarray | None:
+        """The number that each node has at every reader of its files, a hash of its key, [N] int64; None
+        where a node is known by its number in this graph.
+
+        Raises InputError where two keys have one hash."""
+        return None if self.keys is None else vertex_ids(self.keys.to_pylist())
 
     def vertex_name(self, vertex: int) -> str:
         """What the user calls a vertex: its id, or its number."""
@@ -227,8 +242,8 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     train/val/test masks.
 
     The masks (boolean, or of 0 and 1) become the graph's public split. Edges become undirected: one that is
-    given several times, as in both directions, has the mean of its weights. Edge attributes (edge_attr) are
-    not read. Raises InputError for a missing or unusable attribute.
+    given several times, as in both directions, has the mean of its weights. Other attributes, edge_attr among
+    them, are not read: `dropped` names them. Raises InputError for a missing or unusable attribute.
     """
     for attribute in ("x", "y", "edge_index"):
         if getattr(data, attribute, None) is None:
@@ -262,7 +277,28 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
         weights = _to_numpy("edge_weight", weights)
         if weights.ndim == 2 and weights.shape[1] == 1:
             weights = weights[:, 0]
-    return make_graph(name, x, y, edges, edge_weight=weights, split=split)
+    graph = make_graph(name, x, y, edges, edge_weight=weights, split=split)
+    kind = "" if weights is None else "mean"
+    lost = edges_dropped(
+        [_ends(name, edges, graph.num_nodes)], graph.num_nodes, graph.num_edges, weights=kind
+    )
+    return replace(graph, dropped=(*lost, *_unread(data)))
+
+
+#: The attributes of a PyG `Data` that are read, or say nothing that is not read.
+_PYG = ("x", "y", "edge_index", "edge_weight", "train_mask", "val_mask", "test_mask", "num_nodes")
+
+
+def _unread(data: Any) -> tuple[str, ...]:
+    """A phrase for each attribute of a PyG `Data` that is not read and has the shape of an array."""
+    keys = getattr(data, "keys", None)
+    named = keys() if callable(keys) else vars(data)
+    found = ((key, getattr(getattr(data, key), "shape", None)) for key in sorted(map(str, named)))
+    return tuple(
+        f"{shown(key)} of the Data object ({' x '.join(f'{size:,}' for size in shape)})"
+        for key, shape in found
+        if key not in _PYG and shape is not None and len(shape)
+    )
 
 
 def _to_numpy(attribute: str, tensor: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError, shown
+from graphfed.files import check_regular
 
 __all__ = ["Frame", "read_frame"]
 
@@ -42,6 +43,7 @@ def read_frame(path: Path) -> Frame:
             f"{path} is HDF5, which takes h5py to read, and it is not installed: pip install 'graphfed[hdf5]'"
         ) from None
     try:
+        check_regular(path)
         with path.open("rb"):
             pass
     except OSError as error:

@@ -9,18 +9,23 @@ No array may be a pickled object, and none is converted before its type and rang
 arrays may be absent: then only the structure can be loaded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
+from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graph import Graph, make_graph
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.sparse import MAX_WIDTH, csr_from_arrays
 from graphfed.errors import InputError
 
 __all__ = ["NPZ_SOURCES", "NpzSource", "find_npz", "load_npz"]
+
+
+#: What a file may hold.
+ARRAYS = ("edges", "labels", "label_names", "feat_indptr", "feat_indices", "num_features", "feat_values")
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,12 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
         if edges.shape[1] != 2:
             arrays.refuse(f"array 'edges' has shape {edges.shape}; expected [m, 2], one row an edge")
         try:
-            return make_graph(source.name, x, labels, edges.T, class_names=names)
+            graph = make_graph(source.name, x, labels, edges.T, class_names=names)
         except InputError as error:
             arrays.refuse(str(error))
+        unread = names_dropped(arrays.names, ARRAYS, "array", place.name)
+        lost = edges_dropped([edges.T.astype(np.int64)], graph.num_nodes, graph.num_edges, directed=False)
+        return replace(graph, dropped=(*lost, *unread))
 
 
 def _candidates(roots: list[Path], source: NpzSource) -> list[Path]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
+from graphfed.files import check_regular
 
 __all__ = ["NpzFile"]
 
@@ -24,6 +25,7 @@ class NpzFile:
         self.path = path
         self._fix = fix
         try:
+            check_regular(path)
             # numpy also reads a single array and a pickle; a set is an archive.
             with zipfile.ZipFile(path) as archive:
                 unpacked = sum(member.file_size for member in archive.infolist())

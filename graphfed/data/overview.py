@@ -31,6 +31,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
     site_sizes: vertices that the smallest and the largest site hold, and the one divided by the other.
     shared: vertices and edges that several sites have (copies that count as different vertices, too).
+    dropped: what the reader of the data left out, in words (`Graph.dropped`).
     cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
     that one site lacks may lie inside another.
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
@@ -56,6 +57,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
         "pairs": None if pairs is None else dict(zip(PARTS, np.bincount(pairs.part).tolist(), strict=True)),
         "missing": _missing(graph, split),
         "edge_weights": _weights(graph),
+        "dropped": list(graph.dropped),
         "components": {
             "count": int(components),
             "largest": int(np.bincount(member).max(initial=0)),
@@ -108,6 +110,8 @@ def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         named = ", ".join(name[:30] for name in constant["names"][:5])
         more = ", ..." if constant["count"] > 5 else ""
         facts.append(("features equal at every vertex", f"{constant['count']:,} ({named}{more})"))
+    if told.get("dropped"):  # overviews that earlier versions wrote have none
+        facts.append(("in the data, and not used", "; ".join(told["dropped"])))
     if weights is not None:
         facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
     return facts

@@ -1,19 +1,29 @@
 """The user's own graph: the tables that a description names, files of a whole graph, and networkx graphs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphfed.data.description import Description, at_site
+from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graph import Graph, Held, Split, from_pyg, make_graph
 from graphfed.data.messages import brief
-from graphfed.data.own_tables import PARTS, classes_of, encoded, read_tables
+from graphfed.data.own_tables import (
+    PARTS,
+    Tables,
+    classes_of,
+    dropped_by,
+    encoded,
+    joined_keys,
+    read_tables,
+)
 from graphfed.data.table_files import TableFile
 from graphfed.data.union import SiteTables, unite
 from graphfed.errors import InputError, shown
+from graphfed.files import check_regular
 
 __all__ = [
     "FILES",
@@ -41,6 +51,7 @@ def _read_pyg(path: Path) -> Graph:
     from torch_geometric.data.storage import GlobalStorage
 
     try:
+        check_regular(path)
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             data = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
@@ -59,6 +70,7 @@ def _read_graphml(path: Path) -> Graph:
     import networkx as nx
 
     try:
+        check_regular(path)
         with path.open("rb") as file:
             # A definition of entities can make a small file stand for gigabytes.
             if b"<!DOCTYPE" in file.read(1 << 16):
@@ -117,7 +129,17 @@ def from_networkx(graph: Any, name: str = "custom") -> Graph:
                 "number; give every edge a number above 0, or remove the attribute"
             ) from None
     ids = pa.array([str(v) for v in vertices])
-    return _assembled(name, ids, x, texts, edges, features, weights=weights)
+    made = _assembled(name, ids, x, texts, edges, features, weights=weights)
+    lost = edges_dropped(
+        [edges],
+        len(vertices),
+        made.num_edges,
+        directed=graph.is_directed(),
+        weights="mean" if any("weight" in known for *_, known in graph.edges(data=True)) else "",
+    )
+    attributes = {str(key) for *_, known in graph.edges(data=True) for key in known}
+    unread = names_dropped(sorted(attributes), ("weight",), "attribute", "the edges")
+    return dataclasses.replace(made, dropped=(*lost, *unread))
 
 
 # ---- reading -----------------------------------------------------------------------------------------------
@@ -134,7 +156,7 @@ def load_description(description: Description) -> Graph:
     (files,) = description.files
     tables = read_tables(description, files)
     texts = {"label": tables.label, "site": tables.site}
-    return _assembled(
+    graph = _assembled(
         description.name,
         tables.ids,
         tables.x,
@@ -145,7 +167,19 @@ def load_description(description: Description) -> Graph:
         weights=tables.weight,
         repeated=description.repeated,
         classes=description.classes,
+        keys=_keys(description, tables),
     )
+    return _with_dropped(graph, description, [tables.ends])
+
+
+def _keys(description: Description, tables: Tables) -> Any:
+    """What a site that reads its own files alone knows each node by. Where edges join two sites it names a
+    node by its site and its id: only so can it name one at another site."""
+    if description.source_site is not None or tables.site is None:
+        return tables.keys
+    _, site = encoded(tables.site)
+    between_sites = (site[tables.ends[0]] != site[tables.ends[1]]).any()
+    return joined_keys(tables.site, tables.ids) if between_sites else tables.ids
 
 
 def _load_sites(description: Description) -> Graph:
@@ -169,7 +203,7 @@ def _load_sites(description: Description) -> Graph:
         weight=description.weight,
         repeated=description.repeated,
     )
-    return _assembled(
+    graph = _assembled(
         description.name,
         union.ids,
         union.x,
@@ -181,7 +215,15 @@ def _load_sites(description: Description) -> Graph:
         held=union.held,
         classes=description.classes,
         site_names=tuple(table.name for table in tables),
+        keys=union.ids,
     )
+    return _with_dropped(graph, description, union.listed)
+
+
+def _with_dropped(graph: Graph, description: Description, listed: Sequence[np.ndarray]) -> Graph:
+    """listed: the ends [2, any] of the edges of each file."""
+    dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
+    return dataclasses.replace(graph, dropped=dropped)
 
 
 def _assembled(
@@ -198,9 +240,10 @@ def _assembled(
     held: Held | None = None,
     site_names: tuple[str, ...] = (),
     classes: tuple[str, ...] = (),
+    keys: Any = None,
 ) -> Graph:
     """The graph of columns that are read: texts has label, site and split where there are any; held and the
-    names of its sites, where there are several sites' files."""
+    names of its sites, where there are several sites' files; keys: as of `Graph`."""
     if "split" in texts:
         parts = np.empty(len(x), dtype=np.int8)
         for i, part in enumerate(texts["split"].to_pylist()):
@@ -235,5 +278,11 @@ def _assembled(
         num_classes=len(class_names),
     )
     return dataclasses.replace(
-        graph, ids=ids, sites=sites, site_names=site_names, feature_names=features, held=held
+        graph,
+        ids=ids,
+        sites=sites,
+        site_names=site_names,
+        feature_names=features,
+        held=held,
+        keys=keys,
     )

@@ -12,11 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.description import NODE_COLUMNS, Description, Files
+from graphfed.data.description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
+from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError, shown
 
-__all__ = ["BETWEEN", "PARTS", "Among", "Tables", "classes_of", "encoded", "read_tables"]
+__all__ = [
+    "BETWEEN",
+    "PARTS",
+    "Among",
+    "Tables",
+    "classes_of",
+    "dropped_by",
+    "encoded",
+    "joined_keys",
+    "read_tables",
+]
 
 #: More values of a label than this are no classes but numbers or names.
 MAX_CLASSES = 1000
@@ -63,7 +74,7 @@ def read_tables(description: Description, files: Files, among: Among | None = No
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
     vertex, a feature that is no finite number, a part of the split or a class that is not known, ..."""
     ids, site, label, x, part = _read_nodes(description, files, among)
-    keys = ids if description.source_site is None else _joined(site, ids)
+    keys = ids if description.source_site is None else joined_keys(site, ids)
     _check_unique(description, files, keys, ids, site)
     ends, weight, far = _read_edges(description, files, keys, site, among)
     return Tables(ids, site, label, x, part, keys, ends, weight, far)
@@ -138,8 +149,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
-def _joined(site: Any, ids: Any) -> Any:
-    """One key for each (site, id)."""
+def joined_keys(site: Any, ids: Any) -> Any:
+    """One key for each (site, id), of two pyarrow arrays of texts."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(site, ids, BETWEEN)
@@ -159,6 +170,20 @@ def _check_unique(description: Description, files: Files, keys: Any, ids: Any, s
             f"{file.where(row)}, column {description.id!r}: the id {name!r}{at} is also in "
             f"{file.place(int(first[row]))}; give every vertex an id of its own ({again.size} repeated)"
         )
+
+
+def dropped_by(
+    description: Description, listed: Sequence[np.ndarray], num_vertices: int, num_edges: int
+) -> tuple[str, ...]:
+    """What a reader of the described files leaves out, a phrase for each kind of loss. listed: the ends of
+    the edges as each file lists them, [2, any]; num_edges: m, undirected and without self loops."""
+    weights = "" if description.weight is None else description.repeated
+    told = edges_dropped(listed, num_vertices, num_edges, weights=weights)
+    for which, keys, more in (("nodes", NODE_COLUMNS, description.features), ("edges", EDGE_COLUMNS, ())):
+        used = {getattr(description, key) for key in keys} | {*more}
+        columns = (name for files in description.files for name in TableFile(getattr(files, which)).columns)
+        told += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
+    return told
 
 
 def encoded(column: Any) -> tuple[tuple[str, ...], np.ndarray]:
@@ -228,7 +253,7 @@ def _read_edges(
         named, sites = columns, []
         if description.source_site is not None:
             sites = [file.text(batch, getattr(description, key)) for _, key in ends]
-            named = [_joined(of, column) for of, column in zip(sites, columns, strict=True)]
+            named = [joined_keys(of, column) for of, column in zip(sites, columns, strict=True)]
         # Both ends at once: the table of a million keys is built anew for every call.
         every = pa.concat_arrays(named)
         places = pc.index_in(every, value_set=keys)

@@ -8,7 +8,7 @@ from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["fractions_in", "hashed_parts", "make_split"]
 
-KINDS = ("default", "per_class", "public", "random")
+KINDS = ("default", "per_class", "public", "random", "random_plain")
 
 
 def make_split(graph: Graph, spec: str, seed: int) -> Split:
@@ -17,7 +17,8 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
     "public"                  the data set's own split; the seed plays no part
     "per_class"               the same as "per_class:20,500,1000"
     "per_class:T,V,S"         T training vertices of each class, then V for validation and S for test
-    "random:A,B,C"            fractions of the vertices of known class, A + B + C <= 1
+    "random:A,B,C"            fractions of the vertices of every class, A + B + C <= 1 (stratified)
+    "random_plain:A,B,C"      fractions of the vertices of known class together, whatever their class
     "default"                 "public" if the data set has one, else "per_class"
 
     Raises InputError for an unknown spec, a split the data set does not have, or too few vertices.
@@ -34,21 +35,22 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
         return graph.split
     if kind == "per_class":
         return _per_class(graph, _counts(spec, numbers or "20,500,1000"), seed)
-    return _random(graph, fractions_in(spec, numbers or "0.5,0.25,0.25"), seed)
+    return _random(graph, kind, fractions_in(spec, numbers or "0.5,0.25,0.25"), seed)
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
     """The part of each vertex by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Sites that share a
     vertex agree on its part without a word, whatever else they hold.
 
-    ids: [n] int64. spec: "random:A,B,C" as of `make_split`, here the chances of each part; "default" is
+    ids: [n] int64. spec: "random:A,B,C" or "random_plain:A,B,C", both here the chances of each part, whatever
+    the class (a site does not see how many vertices of a class the others have); "default" is
     "random:0.5,0.25,0.25". Raises InputError for the splits that must see the whole graph."""
     import torch
 
     from graphfed.random import fold, uniform
 
     kind, numbers = _parsed(spec)
-    if kind not in ("default", "random"):
+    if kind not in ("default", "random", "random_plain"):
         raise InputError(
             f"split {_brief(spec)} cannot be drawn where every site sees its own vertices only; give the "
             "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
@@ -111,17 +113,35 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
     return _split(graph, name, train, rest[:num_val], rest[num_val : num_val + num_test])
 
 
-def _random(graph: Graph, fractions: tuple[float, float, float], seed: int) -> Split:
-    known = generator(seed, "split/random").permutation(np.flatnonzero(graph.y >= 0))
+def _random(graph: Graph, kind: str, fractions: tuple[float, float, float], seed: int) -> Split:
+    known = np.flatnonzero(graph.y >= 0)
+    if kind == "random_plain":
+        order = generator(seed, "split/random").permutation(known)
+    else:
+        order = _stratified_order(graph.y, known, generator(seed, "split/stratified"))
     ends = np.rint(np.cumsum(fractions) * len(known)).astype(int)
-    parts = np.split(known, ends)[:3]
+    parts = np.split(order, ends)[:3]
     for part, vertices, fraction in zip(("train", "val", "test"), parts, fractions, strict=True):
         if fraction > 0 and not len(vertices):
             raise InputError(
                 f"a fraction of {fraction:g} of the {len(known)} vertices of known class of {graph.name!r} "
                 f"leaves none for {part}; use a larger fraction"
             )
-    return _split(graph, "random:" + ",".join(f"{f:g}" for f in fractions), *parts)
+    return _split(graph, f"{kind}:" + ",".join(f"{f:g}" for f in fractions), *parts)
+
+
+def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The vertices `known` in a random order whose every beginning has its share of each class, off by about
+    one vertex: the k-th of the n vertices of a class, in random order, comes at (k + u) / n, with one u in
+    [0, 1) for each class."""
+    drawn = rng.permutation(known)
+    # Each class in turn, its vertices in random order: a vertex's place within its class is its rank.
+    drawn = drawn[np.argsort(y[drawn], kind="stable")]
+    size = np.bincount(y[drawn])
+    rank = np.arange(len(drawn)) - np.repeat(np.cumsum(size) - size, size)
+    place = (rank + rng.random(len(size))[y[drawn]]) / size[y[drawn]]
+    order: np.ndarray = drawn[np.argsort(place, kind="stable")]
+    return order
 
 
 def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:

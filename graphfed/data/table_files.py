@@ -17,6 +17,7 @@ import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
+from graphfed.files import check_regular
 
 __all__ = ["TableFile", "first_that_fails"]
 
@@ -49,6 +50,7 @@ class TableFile:
         try:
             if path.is_dir():
                 raise InputError(f"{path} is a folder; name the file in it")
+            check_regular(path)
             with path.open("rb") as file:
                 begin = file.read(4)
         except OSError as error:

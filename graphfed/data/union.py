@@ -43,7 +43,9 @@ class SiteTables:
 @dataclass(frozen=True)
 class Union:
     """The columns of the sites' common graph: those of `SiteTables` with N vertices, in the order in which
-    they are first listed, and every edge once, u < v, sorted by (u, v), without self loops."""
+    they are first listed, and every edge once, u < v, sorted by (u, v), without self loops.
+
+    listed: the ends [2, e] of each site's edges as its file has them, as vertices."""
 
     ids: Any
     x: np.ndarray
@@ -52,6 +54,7 @@ class Union:
     ends: np.ndarray
     weight: np.ndarray | None
     held: Held
+    listed: tuple[np.ndarray, ...]
 
 
 def unite(
@@ -95,7 +98,8 @@ def unite(
     site_of = np.repeat(np.arange(len(sites)), [len(site.ids) for site in sites])
     order = np.lexsort((rows.vertex, site_of))
     held = Held(site_of[order], rows.vertex[order], owner[order], edge_site, edge)
-    return Union(rows.ids, x, labels, part, ends, weights, held)
+    listed = tuple(rows.of(s)[site.ends] for s, site in enumerate(sites))
+    return Union(rows.ids, x, labels, part, ends, weights, held, listed)
 
 
 class _Rows:

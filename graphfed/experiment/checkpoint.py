@@ -13,24 +13,31 @@ ledger once. Draws of training are keyed by round and step, so there is no gener
 
 import contextlib
 import hashlib
-import json
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphfed.errors import InputError
+from graphfed.errors import InputError, shown
 from graphfed.experiment.folder import CHECKPOINTS
+from graphfed.experiment.folder_schema import CheckpointFile, check_content
 from graphfed.experiment.state import arrays_of, members_of, values_from
 from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.federation.tape import SERVER_END
-from graphfed.files import read_tensors, write_json, write_tensors
+from graphfed.files import (
+    check_regular,
+    parse_json,
+    read_regular,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from graphfed.methods.base import State
 from graphfed.runtime.interrupts import Wish, listening
+from graphfed.terminal import say
 
 __all__ = [
     "NOTHING_DUE",
@@ -47,7 +54,7 @@ KEPT = 2
 #: Control values of a round in which nobody saves or stops.
 NOTHING_DUE = {"save": 0, "interrupt": 0}
 #: The layout of the files; another number is refused.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Snapshot:
 
     number: the round to come; decision: the control values that open it, None while they are not sent; state,
     evaluated, best: after the latest round, the latest evaluated one, and the best one; best_scores: every
-    client's own best validation count, where clients select by themselves; progress: at the server; history:
+    client's own best validation metric, where clients select by themselves; progress: at the server; history:
     lines of metrics.jsonl; setup_seconds, seconds: spent on set-up, and in all."""
 
     number: int
@@ -129,10 +136,9 @@ class Checkpoints:
             _write(folder, _process_name(fed), fed, snapshot)
         except OSError as error:
             kept = self._saved[-1].name if self._saved else "none"
-            print(
+            say(
                 f"warning: the checkpoint {folder} could not be written ({error.strerror or error}); "
-                f"training goes on, the newest checkpoint is {kept}",
-                file=sys.stderr,
+                f"training goes on, the newest checkpoint is {kept}"
             )
             return
         finally:
@@ -190,17 +196,24 @@ def _rounds(folder: Path) -> list[Path]:
 
 def _fault(folder: Path, process: str) -> str:
     """Why a process's part of a round cannot be used; empty when it can."""
+    arrays = folder / f"{process}.safetensors"
     try:
-        told = json.loads((folder / f"{process}.json").read_bytes())
-        if told["version"] != VERSION:
-            return f"{process}.json is of layout {told['version']}, and this version reads {VERSION}"
-        with (folder / f"{process}.safetensors").open("rb") as file:
+        told = parse_json(read_regular(folder / f"{process}.json"))
+        if isinstance(told, dict) and told.get("version") != VERSION:
+            return (
+                f"{process}.json is of layout {shown(told.get('version'))}, and this version reads {VERSION}"
+            )
+        check_content(told, CheckpointFile, f"{process}.json")
+        check_regular(arrays)
+        with arrays.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
                 return f"{process}.safetensors is damaged (its checksum differs)"
     except OSError as error:
         return f"{Path(error.filename or process).name} cannot be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError):
-        return f"{process}.json is damaged"
+    except InputError as error:
+        return str(error)
+    except ValueError as error:
+        return f"{process}.json is damaged: {error}"
     return ""
 
 
@@ -245,8 +258,12 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
 def _read(
     folder: Path, process: str, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]
 ) -> Snapshot:
+    from safetensors import SafetensorError
+
     try:
-        told = json.loads((folder / f"{process}.json").read_bytes())
+        told = check_content(
+            parse_json(read_regular(folder / f"{process}.json")), CheckpointFile, f"{process}.json"
+        )
         stored, _ = read_tensors(folder / f"{process}.safetensors")
         arrays = {name: stored[name] for name in told["names"]}
         values = values_from(arrays, told["members"], told["places"], fed)
@@ -258,7 +275,7 @@ def _read(
             for p in told["progress"]
         ]
         ledger = Ledger.from_json(told["ledger"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, InputError, SafetensorError) as error:
         raise InputError(
             f"the checkpoint {folder} cannot be used ({type(error).__name__}: {str(error)[:200]}); "
             "remove that folder to go on from the one before"

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import OPTIONS, default_partition, make_config, setting_names
+from graphfed.experiment.diagnostics import TITLES, ResultWarning, check_comparison, unequal_settings
+from graphfed.experiment.folder_schema import ComparisonFile
+from graphfed.experiment.headline import COLUMNS, RANK_NOTE, headline
 from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.plan import (
     Row,
@@ -24,7 +27,13 @@ from graphfed.experiment.plan import (
     statistic,
     statistics,
 )
-from graphfed.experiment.progress import human_bytes, human_seconds, show_progress
+from graphfed.experiment.progress import (
+    human_bytes,
+    human_seconds,
+    show_dropped,
+    show_progress,
+    stages_of,
+)
 from graphfed.experiment.reopen import check_hashes, config_from_json
 from graphfed.experiment.run import Result, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
@@ -33,6 +42,7 @@ from graphfed.files import write_json
 from graphfed.methods.base import Method
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
+from graphfed.terminal import markup
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,6 +80,8 @@ AS_READ = "rmse_as_read"
 def table_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The metrics that a table of these rows shows. Errors over missing readings: one of them, where some
     reading is missing."""
+    if task == CLASSIFICATION:
+        return headline(task, rows[0], rows[0]["test"])
     metrics = [name for name in rows[0]["test"] if name != "loss"]
     if not TASKS[task].error:
         return metrics
@@ -83,7 +95,9 @@ class Comparison:
 
     rows: one a method, as in comparison.json: label, method, seeds; test {metric: {mean, std, values}};
     val and test_pooled alike; hashes {data, split, partition} with one entry for each seed; bytes and seconds
-    {mean, std, values}; rounds, best_round and folders for each seed; recipe (what differs from the default).
+    {mean, std, values}; rounds, best_round and folders for each seed; recipe (what differs from the default);
+    headline (the metrics that come first); training (all settings but the seed); warnings: [{seed, code,
+    text}], of the row's runs.
     added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`).
     std is the sample standard deviation (n - 1 in the denominator), None for a single seed, which says
     nothing of it."""
@@ -110,33 +124,43 @@ class Comparison:
                 "references_added": self.added,
                 "references_missing": self.missing,
                 "rows": self.rows,
+                "warnings": [warning.to_json() for warning in self.warnings],
             }
         )
         return content
 
+    @property
+    def warnings(self) -> list[ResultWarning]:
+        """What looks wrong with the table and with the runs of its rows."""
+        chosen_by = {row.get("selected_by") for row in self.rows}
+        metric = chosen_by.pop() if len(chosen_by) == 1 else None
+        return check_comparison(self.task, metric or TASKS[self.task].metric, self.rows)
+
     def table(self) -> "Table":
         """The rows for a screen (a rich table); it fits 80 columns, where long labels are broken."""
-        from rich.markup import escape
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
         lengths = sorted({rounds for row in self.rows for rounds in row["rounds"]})
         differ = len(lengths) > 1
         table = Table(
-            title=escape(
+            title=markup(
                 f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
                 + ("" if differ else f"; {lengths[0]} rounds")
             ),
-            caption=escape(self._caption()),
+            caption=markup(self._caption()),
             caption_justify="left",
         )
         metrics, error = table_metrics(self.task, self.rows), TASKS[self.task].error
         # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
         # have their deviation below them.
         table.add_column("method", overflow="fold", min_width=6 if error else None)
+        short = COLUMNS if self.task == CLASSIFICATION else {}
         for metric in metrics:
-            table.add_column(metric.replace("_", " "), justify="right", no_wrap=not error)
+            name = short.get(metric, metric.replace("_", " "))
+            table.add_column(name, justify="right", no_wrap=not error)
         pooled = any(row["test_pooled"] for row in self.rows)
+        doubted = self._doubted()
         if pooled:
             table.add_column("pooled", justify="right", no_wrap=True)
         for name in (*(("rounds",) if differ else ()), "bytes", "time"):
@@ -144,13 +168,14 @@ class Comparison:
         for row in self.rows:
             cells = [spread(row["test"].get(metric), error=error) for metric in metrics]
             if pooled:
-                cells.append(spread(row["test_pooled"].get("accuracy")))
+                cells.append(spread(row["test_pooled"].get(metrics[0])))
             if differ:
                 rounds = sorted(set(row["rounds"]))
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
             cells.append(human_bytes(row["bytes"]["mean"]))
             cells.append(human_seconds(row["seconds"]["mean"]))
-            table.add_row(escape(row["label"]) + ("*" if self._own_recipe(row) else ""), *cells)
+            marks = ("*" if self._own_recipe(row) else "") + ("!" if row["label"] in doubted else "")
+            table.add_row(markup(row["label"]) + marks, *cells)
         return table
 
     def __str__(self) -> str:
@@ -160,7 +185,7 @@ class Comparison:
         from rich.console import Console
 
         page = io.StringIO()
-        Console(file=page, width=80).print(self.table())
+        Console(file=page, width=80, emoji=False).print(self.table())
         return page.getvalue().rstrip()
 
     def _shared_recipe(self) -> dict[str, Any]:
@@ -169,9 +194,20 @@ class Comparison:
         return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
 
     def _own_recipe(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What differs from the default recipe in this row and not in all."""
+        """What differs from the default recipe in this row and not in all, and what differs from the values
+        that most rows have, whose defaults may differ between methods."""
         shared = self._shared_recipe()
-        return {key: value for key, value in row["recipe"].items() if key not in shared}
+        own = {key: value for key, value in row["recipe"].items() if key not in shared}
+        return own | unequal_settings(self.rows).get(row["label"], {})
+
+    def _doubted(self) -> dict[str, list[str]]:
+        """By row, what looks wrong with it, in a few words each (unequal settings have a mark of their
+        own)."""
+        found: dict[str, list[str]] = {}
+        for warning in self.warnings:
+            for label in warning.rows if warning.code != "unequal_recipes" else ():
+                found.setdefault(label, []).append(TITLES[warning.code])
+        return found
 
     def _caption(self) -> str:
         unit = "mape in percent" if TASKS[self.task].error else "percent"
@@ -179,10 +215,13 @@ class Comparison:
             f"test {TASKS[self.task].scored}, {unit}: mean ± sample standard deviation over seeds",
             "bytes, time: mean of a run",
         ]
-        if AS_READ in table_metrics(self.task, self.rows):
+        shown = table_metrics(self.task, self.rows)
+        if self.task == CLASSIFICATION:
+            lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
+        if AS_READ in shown:
             lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
         if any(row["test_pooled"] for row in self.rows):
-            lines[1:1] = ["pooled: the same weights on the whole graph, which no client has"]
+            lines.insert(len(lines) - 1, "pooled: the same weights on the whole graph, which no client has")
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")
         if self.missing:
@@ -192,8 +231,9 @@ class Comparison:
             lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
         own = {row["label"]: recipe for row in self.rows if (recipe := self._own_recipe(row))}
         if own:
-            lines.append("* differs from the default recipe, so compare with care:")
+            lines.append("* training settings that not all rows have, so compare with care:")
             lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]
+        lines += [f"! {label}: {', '.join(titles)}" for label, titles in self._doubted().items()]
         return "\n".join(lines)
 
 
@@ -226,7 +266,7 @@ def compare(
     rows, added = _plan(methods, seeds, settings, options)
     folder = files.chosen_folder(out, f"compare-{next(iter(rows[0].configs.values())).data_name}")
     with nullcontext() if folder is None else files.open_folder(folder, keep=has_runs):
-        inputs = _load(rows)
+        inputs = _load(rows, progress)
         if folder is not None:
             write_manifest(folder, _manifest(rows, inputs, added, command))
             first = next(iter(rows[0].configs))
@@ -258,7 +298,7 @@ def resume_comparison(
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
     with files.open_folder(folder, resume=True):
-        inputs = _load(rows)
+        inputs = _load(rows, progress)
         for seed in rows[0].configs:
             check_hashes(folder, inputs[rows[0].label, seed], hashes[str(seed)])
         results = _run_all(rows, inputs, folder, command, progress)
@@ -275,6 +315,8 @@ def _run_all(
     """Every run of every row; those that have ended in `folder` are read, those that have begun go on."""
     results: dict[str, dict[int, Result]] = {row.label: {} for row in rows}
     total, number = sum(len(row.configs) for row in rows), 0
+    first = next(iter(inputs.values()))
+    show_dropped(first.name, first.dropped, progress)
     for row in rows:
         for seed, config in row.configs.items():
             number += 1
@@ -320,21 +362,18 @@ def _manifest(
 
 def comparison_in(folder: Path) -> Comparison:
     """The finished comparison in `folder`, from comparison.json; InputError when it is damaged."""
-    content = files.read_json(folder / "comparison.json")
-    try:
-        return Comparison(
-            dataset=content["dataset"],
-            task=content["task"],
-            clients=content["clients"],
-            partition=content["partition"],
-            seeds=tuple(content["seeds"]),
-            rows=tuple(content["rows"]),
-            added=tuple(content["references_added"]),
-            missing=tuple(content["references_missing"]),
-            folder=folder,
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'comparison.json'} is not a comparison: it lacks {error}") from None
+    content = files.read_json(folder / "comparison.json", ComparisonFile)
+    return Comparison(
+        dataset=content["dataset"],
+        task=content["task"],
+        clients=content["clients"],
+        partition=content["partition"],
+        seeds=tuple(content["seeds"]),
+        rows=tuple(content["rows"]),
+        added=tuple(content["references_added"]),
+        missing=tuple(content["references_missing"]),
+        folder=folder,
+    )
 
 
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
@@ -524,9 +563,10 @@ def _shared_settings(
     return {m: shared[m] | specific[m] for m in known}
 
 
-def _load(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:
+def _load(rows: Sequence[Row], progress: bool) -> dict[tuple[str, int], Inputs]:
     """The inputs of every run; refused when rows of one seed differ."""
-    inputs = load_rows(rows)
+    with show_progress("comparison", progress) as on_event:
+        inputs = load_rows(rows, stages_of(on_event))
     require_equal_hashes(
         {row.label: {seed: inputs[row.label, seed].hashes for seed in row.configs} for row in rows}
     )
@@ -566,9 +606,13 @@ def _row(label: str, results: list[Result]) -> dict[str, Any]:
         "bytes": statistic([r.bytes["total"] for r in results]),
         "seconds": statistic([r.seconds["total"] for r in results]),
         "recipe": results[0].details.get("recipe", {}),
+        "headline": headline(results[0].task, results[0].details, results[0].test),
+        "training": results[0].details.get("training", {}),
+        "selected_by": results[0].details.get("selected_by", TASKS[results[0].task].metric),
+        "warnings": [{"seed": r.seed, **told} for r in results for told in r.details.get("warnings", ())],
         "folders": [None if r.folder is None else str(r.folder) for r in results],
     }
 
 
 def _recipe_key(result: Result) -> str:
-    return json.dumps(result.details.get("recipe", {}), sort_keys=True)
+    return json.dumps([result.details.get(key, {}) for key in ("recipe", "training")], sort_keys=True)

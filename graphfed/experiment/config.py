@@ -30,7 +30,7 @@ from graphfed.experiment.settings import (
     unknown_setting,
 )
 from graphfed.experiment.source import DataSource, data_source, default_data, described
-from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
+from graphfed.methods.base import PRESETS, CommonConfig, ForecastConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
 from graphfed.plain_yaml import read_yaml
@@ -74,6 +74,8 @@ OPTIONS = (
     "placement", "device", "threads", "data_dir", "out", "checkpoint_every", "set",
 )  # fmt: skip
 _SEEDS = ("partition_seed", "split_seed")
+#: The setting that names a method's set of defaults.
+PRESET = "preset"
 #: Settings that are options of their own, so that a run has one place to say them.
 _OPTION_SETTINGS = ("seed",)
 _WHOLE_OPTIONS = ("clients", "rounds", "seed", "sites", "threads")
@@ -156,6 +158,8 @@ class RunConfig:
         it is the method's."""
         own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
         default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
+        # How sums are protected changes no result, up to rounding.
+        default["aggregation"] = own["aggregation"]
         chosen = dataclasses.asdict(self.training)
         # What learns nothing is the same after any number of rounds.
         left_out = ("seed",) if self.method.model else ("seed", "rounds")
@@ -373,7 +377,8 @@ def _parse(text: str) -> Any:
 
 
 def _training_names(method: Method) -> list[str]:
-    return [f.name for f in dataclasses.fields(method.config) if f.name not in _OPTION_SETTINGS]
+    fields = [f.name for f in dataclasses.fields(method.config) if f.name not in _OPTION_SETTINGS]
+    return [*fields, PRESET]
 
 
 def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
@@ -406,6 +411,7 @@ def _training(
                 f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one"
             )
         mine["rounds"] = rounds
+    preset = _one_of(PRESET, mine.pop(PRESET, PRESETS[0]), PRESETS)
     mine = _with_none_named(method, task, mine)
     for key, value in mine.items():
         # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
@@ -418,15 +424,27 @@ def _training(
         limit = MAX_WIDTH if key in ("hidden", "layers", "heads") else MAX_COUNT
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
+    if task == LINK_PREDICTION:
+        _check_no_classes(mine)
     if not method.dropouts and mine.get("fraction", 1) != 1:
         raise InputError(
             f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
             "leave it out"
         )
     try:
-        return method.config(**{**method.settings(task), **mine, "seed": seed}), rest
+        return method.config(**{**method.settings(task, preset), **mine, "seed": seed}), rest
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
+
+
+def _check_no_classes(settings: Mapping[str, Any]) -> None:
+    """InputError for a setting of node classification in link prediction."""
+    for key in ("select", "class_weights"):
+        if settings.get(key) not in ("auto", "none", None):
+            raise InputError(
+                f"{key}={shown(settings[key])} cannot be used: expected none, since link prediction has no "
+                "classes and selects rounds by the AUC; leave it out"
+            )
 
 
 def _with_none_named(method: Method, task: str, given: dict[str, Any]) -> dict[str, Any]:

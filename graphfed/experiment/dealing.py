@@ -10,7 +10,7 @@ from graphfed.data.graph import Graph, Split
 from graphfed.data.overview import site_names
 from graphfed.data.partition import Partition
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.federation.cohort import Names, make_cohort, save_cohort
+from graphfed.federation.cohort import Names, make_cohort, node_names, save_cohort, stable_ids_of
 
 __all__ = ["check_new_folder", "write_cohorts"]
 
@@ -36,8 +36,8 @@ def check_new_folder(folder: Path) -> None:
 
 def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path) -> dict[str, Path]:
     """Write each site's cohort into a new folder: {the site's name: its file}, in the order of the sites. A
-    file has what the site holds and the ids at the far ends of its edges, the names of features and classes,
-    and nothing of what other sites hold.
+    file has what the site holds and the ids at the far ends of its edges, the names of features, classes and
+    its own nodes, and nothing of what other sites hold.
 
     All files or none: InputError for a graph without features and as of `check_new_folder`, GraphfedError
     where the disk refuses."""
@@ -46,12 +46,14 @@ def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path
         raise InputError(f"{graph.name!r} has no features, and methods need them; deal a graph that has some")
     names = site_names(graph, partition) or tuple(f"site{k}" for k in range(partition.num_sites))
     files = {name: f"{stem}.safetensors" for name, stem in zip(names, _stems(names), strict=True)}
-    known = Names(graph.feature_names, graph.class_names)
+    ids = stable_ids_of(graph, partition)
     try:
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:MAX_NAME]}."))
         try:
             for k, file in enumerate(files.values()):
-                save_cohort(make_cohort(graph, split, partition, [k]), made / file, known)
+                cohort = make_cohort(graph, split, partition, [k], stable_ids=ids)
+                known = Names(graph.feature_names, graph.class_names, node_names(graph, cohort, ids))
+                save_cohort(cohort, made / file, known)
             # The folder stays its owner's alone, as it was made: all sites' data is in it.
             os.rename(made, folder)
         except BaseException:

@@ -19,6 +19,7 @@ from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import EVERY, checked_training
 from graphfed.experiment.deployed import check_sets_up_again
+from graphfed.experiment.folder_schema import DeployedResult, LedgerFile, SiteManifest
 from graphfed.experiment.place_data import place_data
 from graphfed.experiment.progress import show_news, show_progress
 from graphfed.experiment.reopen import read_manifest
@@ -243,13 +244,19 @@ def _write(
     asked: Mapping[str, Any],
 ) -> Result:
     """The coordinator's files, from the server's (`deployed`), the result last."""
-    told, ledger = files.read_json(served / "result.json"), files.read_json(served / "ledger.json")
-    joined = files.read_json(served / "manifest.json")["joined"]
-    first = joined[kit.project.sites[0].name]["schema"]
+    told = files.read_json(served / "result.json", DeployedResult)
+    ledger = files.read_json(served / "ledger.json", LedgerFile)
+    joined = files.read_json(served / "manifest.json", SiteManifest)["joined"]
     manifest = read_manifest(folder)
-    manifest["data"] |= place_data(method).facts(first)
-    # What each site says its data's digest is; another secret at each site keys it.
-    digest = _digest({name: site["data"] for name, site in joined.items()})
+    try:
+        manifest["data"] |= place_data(method).facts(joined[kit.project.sites[0].name]["schema"])
+        # What each site says its data's digest is; another secret at each site keys it.
+        digest = _digest({name: site["data"] for name, site in joined.items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise GraphfedError(
+            f"the server's record of the run does not say what data each site has ({type(error).__name__}: "
+            f"{shown(str(error))}); its files are in {served}"
+        ) from None
     manifest["hashes"] = {"data": digest, "split": digest, "partition": digest}
     result = Result(
         method=method.name,

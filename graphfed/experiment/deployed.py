@@ -21,7 +21,6 @@ import json
 import platform
 import re
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,15 +37,19 @@ from graphfed.experiment.checkpoint import Checkpoints, whole_rounds
 from graphfed.experiment.host_data import host_data
 from graphfed.experiment.place_data import PlaceData, place_data
 from graphfed.experiment.predict import with_weights
+from graphfed.experiment.run import diagnosed
+from graphfed.experiment.settings import has_value
 from graphfed.experiment.sites import part_of_run
 from graphfed.experiment.train import EVALUATIONS, Event, Outcome, train
 from graphfed.federation import CLIENTS, SERVER, Federation, wire
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
 from graphfed.methods.base import CommonConfig, Method, Task
+from graphfed.methods.feature_scaling import scale_features
 from graphfed.methods.registry import get_method, register
 from graphfed.methods.training import as_configured
 from graphfed.runtime.interrupts import Wish
+from graphfed.terminal import say
 
 if TYPE_CHECKING:
     from graphfed.runtime.nvflare.place import Place
@@ -59,7 +62,9 @@ MESSAGES = {
     "names of its columns of features and of its classes (in forecasting how many readings there are, when "
     "they were made and which are trained on), how its clock differs, which rounds it can go on "
     "from, and a digest of its data under a secret of its own, by which the server can tell only that the "
-    "data has changed. No data, no number of vertices. The server reads it and tells the coordinator.",
+    "data has changed. Where the run tells the server how many training, validation or test vertices a site "
+    "has, the site declares them here first: no later count may be larger. No data. The server reads it and "
+    "tells the coordinator.",
     "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
     "on from.",
 }
@@ -135,7 +140,8 @@ def predict_place(
             raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train it first")
         arrays, _ = read_tensors(part.folder / "model.safetensors")
         with fed.phase("setup", round=0):
-            fresh = part.method.setup(fed, part.data, part.task, part.config)
+            data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
+            fresh = part.method.setup(fed, data, part.task, part.config)
         with fed.phase("predict"):
             state = with_weights(fed, fresh, arrays, part.method)
             logits = part.method.predict(fed, state, part.config, "all")
@@ -165,14 +171,19 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method, config = _accepted(arguments, place)
     kind, site, of_server = place_data(method), None, None
-    with _kept_private(place):
-        if fed.here:
-            site = kind.read(arguments, _own_file(place), place.name)
-        elif kind.read_server is not None:
-            of_server = kind.read_server(arguments, _own_file(place))
+    if fed.here:
+        file = _own_file(place)
+        with _kept_private(place):
+            site = kind.read(arguments, file, place.name)
+    elif kind.read_server is not None:
+        file = _own_file(place)
+        with _kept_private(place):
+            of_server = kind.read_server(arguments, file)
     folder = place.runs / arguments["run"]
     with _opened(folder, float(arguments["wait"])):
-        told = None if site is None else _joining(kind, site, config, place, whole_rounds(folder, fed))
+        told = (
+            None if site is None else _joining(kind, site, method, config, place, whole_rounds(folder, fed))
+        )
         agreed, reports = _join(fed, told, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
         if fed.server_ends and of_server is not None:
@@ -209,17 +220,18 @@ def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, Com
             f"'graphfed site start ... --allow {module}'"
         )
     name = str(arguments["method"])
-    if place.methods and name not in place.methods:
-        raise InputError(
-            f"{place.name} takes part in no run of {shown(name)}, only of {', '.join(place.methods)}; so its "
-            "operator has said"
-        )
     register(name, module)
     method = get_method(name)
+    # By the name of what would run: a message can give any name to a method of an allowed module.
+    if place.methods and method.name not in place.methods:
+        raise InputError(
+            f"{place.name} takes part in no run of {shown(method.name)}, only of {', '.join(place.methods)}; "
+            "so its operator has said"
+        )
     config = method.config(**arguments["config"])
     for unwanted in place.forbid:
         key, _, value = unwanted.partition("=")
-        if str(getattr(config, key, None)).lower() == value.lower():
+        if has_value(config, key, value):
             raise InputError(
                 f"{place.name} takes part in no run with {key}={value}; so its operator has said: choose "
                 "another value"
@@ -233,7 +245,7 @@ def _kept_private(place: "Place") -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        print(f"{place.name}: {error}", file=sys.stderr, flush=True)
+        say(f"{place.name}: {error}")
         raise InputError(
             f"the data of {place.name} cannot be used; its own console.txt, in its kit, says why"
         ) from None
@@ -274,8 +286,7 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     in this site's kit."""
     secret = place.kit / "digest.key"
     if not secret.exists():
-        write_bytes(secret, secrets.token_bytes(32))
-        secret.chmod(0o600)
+        write_bytes(secret, secrets.token_bytes(32), private=True)
     mac = hmac.new(secret.read_bytes(), digestmod="sha256")
     for name, array in sorted(arrays.items()):
         mac.update(f"{name} {array.dtype} {array.shape} ".encode())
@@ -289,13 +300,14 @@ def versions() -> dict[str, str]:
 
 
 def _joining(
-    kind: PlaceData, own: Any, config: CommonConfig, place: "Place", rounds: list[int]
+    kind: PlaceData, own: Any, method: Method, config: CommonConfig, place: "Place", rounds: list[int]
 ) -> dict[str, Any]:
     """What a site says of itself."""
     return {
         "versions": versions(),
         "python": platform.python_version(),
         "clients": len(own.clients),
+        "declared": kind.declared(own, method, config),
         "schema": own.schema.to_json(),
         "config": _config_hash(config),
         "data": _data_digest(kind.arrays(own), place),
@@ -329,7 +341,49 @@ def _join(
             name="agreed",
         )
     said = fed.local_parts(reports)
+    for told_by_all in said:
+        fed.received.declared = _declared(told_by_all)
     return agreed, dict(zip(arguments["sites"], said[0], strict=True)) if said else {}
+
+
+def _declared(reports: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """What all sites have declared together, [K] by part of the split; they have agreed before."""
+    parts = set.intersection(*(set(report["declared"]) for report in reports))
+    return {
+        part: np.concatenate([np.array(report["declared"][part], dtype=np.int64) for report in reports])
+        for part in parts
+    }
+
+
+def _check_report(site: str, report: Any, clients: int) -> None:
+    """InputError where what a site says of itself has not the form of `_joining`."""
+
+    def is_count(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+    forms: dict[str, Callable[[Any], bool]] = {
+        "versions": lambda value: isinstance(value, dict),
+        "clients": is_count,
+        "declared": lambda value: (
+            isinstance(value, dict)
+            and set(value) <= {"train", "val", "test"}
+            and all(
+                isinstance(counts, list) and len(counts) == clients and all(map(is_count, counts))
+                for counts in value.values()
+            )
+        ),
+        "schema": lambda value: isinstance(value, dict),
+        "config": lambda value: isinstance(value, str),
+        "data": lambda value: isinstance(value, str) and len(value) <= 1000,
+        "clock": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+        "rounds": lambda value: isinstance(value, list) and all(map(is_count, value)),
+    }
+    for key, fits in forms.items():
+        if not isinstance(report, dict) or key not in report or not fits(report[key]):
+            raise InputError(
+                f"what {site} said when it joined cannot be used: {key!r} is missing, or not what a site "
+                f"says; install the same graphfed at {site}, and see who runs it"
+            )
 
 
 def _agree(
@@ -345,6 +399,7 @@ def _agree(
     here = versions()
     schemas = {}
     for site, count, report in zip(sites, clients, reports, strict=True):
+        _check_report(site, report, count)
         for program, version in here.items():
             theirs = report["versions"].get(program)
             if theirs != version:
@@ -385,6 +440,7 @@ def _write_manifest(
         "agreed": dict(agreed),
         "joined": dict(reports),
         "schema": None if own is None else own.schema.to_json(),
+        "dropped": list(getattr(own, "dropped", ())),
         "versions": {**versions(), "python": platform.python_version()},
     }
     write_json(folder / "manifest.json", files.plain(content))
@@ -412,7 +468,8 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
             lines = "".join(json.dumps(files.plain(line), allow_nan=False) + "\n" for line in outcome.history)
             write_bytes(part.folder / "metrics.jsonl", lines.encode())
             result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
-            result |= {"details": outcome.details, "task": dict(part.agreed)}
+            trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
+            result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
         if part.site is not None:
             predicted = fed.local_parts(outcome.predictions)[0]
             _write_predictions(part.folder / "predictions.parquet", part, predicted)

@@ -48,12 +48,12 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
     "deploy": (("nvflare", "cryptography"), "sites on machines of their own"),
     "secure": (
-        ("cryptography", "Crypto", "tenseal", "dp_accounting"),
+        ("cryptography", "tenseal", "dp_accounting"),
         "secure aggregation, secure pooling, encrypted sums, privacy accounting",
     ),
     "rl": (("gymnasium", "stable_baselines3"), "learning FedGraph's sampling policy (graphfed policy)"),
     "docs": (("sphinx", "myst_parser", "furo", "sphinx_gallery"), "building the pages of docs/"),
-    "dev": (("pytest", "hypothesis", "ruff", "mypy"), "working on graphfed itself"),
+    "dev": (("pytest", "hypothesis", "ruff", "mypy", "sklearn", "Crypto"), "working on graphfed itself"),
 }
 #: Less available memory than this, in bytes, and loading torch alone is a risk.
 LITTLE_MEMORY = 1 << 30

@@ -19,18 +19,21 @@ __all__ = ["SECURE_MESSAGES", "Evaluation", "Scored", "is_hidden", "sum_hidden"]
 SECURE_MESSAGES = messages(
     "scores",
     "With aggregation=secure or simulated, in every evaluation",
-    "what a site's predictions are worth, as counts",
+    "what a site's predictions are worth, as counts, and once, before training, how many of its validation "
+    "vertices are of each class",
 )
 
 
 @dataclass(frozen=True)
 class Scored:
     """What the server makes of the clients' scores. metrics: by name, nan where there was nothing to score;
-    lost: whether a prediction was not finite; told: what a report shows of the test."""
+    lost: whether a prediction was not finite; told: what a report shows of the test; count: how many
+    nodes or pairs were scored (0: not counted)."""
 
     metrics: dict[str, float]
     lost: bool
     told: dict[str, Any] = field(default_factory=dict)
+    count: float = 0
 
 
 def same(data: Any) -> Any:
@@ -46,7 +49,7 @@ def everyone(fed: Federation, data: Any) -> None:
 class Evaluation:
     """The evaluation of a task.
 
-    decides(config) -> the validation metric that decides.
+    decides(config, prepared) -> the validation metric that decides.
     messages: the transfers with aggregation=clear, in words (see `Method.messages`).
     prepare(fed, data, task, config) -> what every scoring needs, made once.
     score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
@@ -60,7 +63,7 @@ class Evaluation:
     enrolled(fed, data) -> the clients that take part in training and validation, [K] bool, alike at every
     place; None: all of them."""
 
-    decides: Callable[[Any], str]
+    decides: Callable[[Any, Any], str]
     messages: Mapping[str, str]
     prepare: Callable[[Federation, Any, Task, Any], Any]
     score: Callable[[Federation, Any, Located, str, str, Any, Any], tuple[Located | None, Located]]

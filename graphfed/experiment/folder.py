@@ -18,6 +18,7 @@ file in it, so that no other does.
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -33,10 +34,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import write_bytes, write_json, write_tensors
+from graphfed.files import check_regular, parse_json, read_regular, write_bytes, write_json, write_tensors
 from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from graphfed.data.graph import Graph, Split
 
 __all__ = [
@@ -53,7 +56,9 @@ __all__ = [
     "open_folder",
     "plain",
     "read_json",
+    "read_lines",
     "read_predictions",
+    "read_table",
     "weight_arrays",
     "write_run",
 ]
@@ -88,7 +93,7 @@ def plain(value: Any) -> Any:
 
 
 def chosen_folder(out: Any, label: str) -> Path | None:
-    """The folder that `out` means: a path itself, None ``runs/<label>-<time>``, False none at all.
+    """The folder that `out` means: a path itself, None a new one (`default_folder`), False none at all.
 
     Raises InputError for anything else."""
     if out is False:
@@ -101,17 +106,37 @@ def chosen_folder(out: Any, label: str) -> Path | None:
 
 
 def default_folder(label: str) -> Path:
-    """``runs/<label>-<time>``, free now: a number is added where two runs start in one second.
+    """Make ``runs/<label>-<time>``; a number is added where several runs start in one second.
 
-    The label may be any text (a graph's own name is in it): what is no letter, digit, dot, dash or underscore
-    becomes a dash."""
+    Making the folder is what chooses the name: of two processes that try the same one, one succeeds. Where
+    the run fails before anything is worth keeping, `open_folder` removes it again.
+
+    Args:
+        label: any text (a graph's own name is in it): what is no letter, digit, dot, dash or underscore
+            becomes a dash.
+
+    Raises:
+        InputError: if no folder can be made there.
+    """
     safe = re.sub(r"[^\w.-]+", "-", label)[:MAX_LABEL].strip(".-") or "run"
     base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, number = base, 1
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
+    above: list[Path] = []
+    try:
+        _make_folders(_target(base.parent), above)
+        for number in itertools.count(1):
+            folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                _CLAIMED[_target(folder)] = above
+                return folder
+    except OSError as error:
+        _remove_empty(above)
+        raise _cannot_be_made(base, error) from None
+    raise AssertionError("unreachable")
+
+
+#: Folders that `default_folder` has made and nobody has opened, with those that it made above them.
+_CLAIMED: dict[Path, list[Path]] = {}
 
 
 #: Characters of a label in a folder's name: with four bytes each they fit, time and number included.
@@ -181,6 +206,8 @@ def open_folder(
         check_free(folder)
     target = _target(folder)
     made: list[Path] = []
+    if target in _CLAIMED:
+        made += [*_CLAIMED.pop(target), target]
     lock = FileLock(target / LOCK, timeout=0)
     finished = False
     try:
@@ -349,16 +376,57 @@ def write_predictions(path: Path, tables: Iterable[Any]) -> None:
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
-def read_predictions(folder: Path) -> Any:
-    """The table that `write_predictions` wrote into a run's folder; InputError when it cannot be read."""
+def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> Any:
+    """The table that `write_predictions` wrote into a run's folder, as `read_table` gives it."""
+    return read_table(folder / "predictions.parquet", columns)
+
+
+def read_table(
+    path: Path, columns: Mapping[str, str] | None = None, optional: Mapping[str, str] | None = None
+) -> Any:
+    """Read a Parquet file in a run's folder.
+
+    Args:
+        path: the file.
+        columns: the columns that it must have, with their kinds: "integer", "number" or "text"; only they are
+            read. None for all columns, of whatever kind.
+        optional: columns that it may have, with their kinds; they are read where they are there.
+
+    Returns:
+        A pyarrow table.
+
+    Raises:
+        InputError: if the file cannot be read, or a column is missing or of another kind.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = folder / "predictions.parquet"
     try:
-        return pq.read_table(path)
+        check_regular(path)
+        schema = pq.read_schema(path)
+        here = {name: kind for name, kind in (optional or {}).items() if name in schema.names}
+        wanted = {**(columns or {}), **here}
+        for name, kind in wanted.items():
+            if name not in schema.names:
+                raise ValueError(f"it has no column {name!r}")
+            found = schema.field(name).type
+            if not _is_of_kind(found, kind):
+                raise ValueError(f"column {name!r} must be of kind {kind}; it is {found}")
+        return pq.read_table(path, columns=None if columns is None else list(wanted))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+
+
+def _is_of_kind(found: Any, kind: str) -> bool:
+    """Whether a pyarrow type is one of a kind of `read_table`."""
+    from pyarrow import types
+
+    if types.is_dictionary(found):
+        found = found.value_type
+    if kind == "text":
+        return bool(types.is_string(found) or types.is_large_string(found))
+    whole = bool(types.is_integer(found))
+    return whole or (kind == "number" and bool(types.is_floating(found)))
 
 
 def predictions_table(
@@ -468,14 +536,47 @@ def check_there(folder: Path) -> None:
         raise InputError(f"{folder} holds runs and is none; name one of them, as in {runs[-1].parent}")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file in a run's folder; InputError when it is not there or not JSON."""
+def read_json(path: Path, model: "type[BaseModel]") -> Any:
+    """Read a JSON file in a run's folder.
+
+    Args:
+        path: the file.
+        model: the schema of this kind of file, from `folder_schema`.
+
+    Returns:
+        The file's content, which has the form that `model` describes.
+
+    Raises:
+        InputError: if the file is missing, cannot be read, is not JSON, or has another form.
+    """
+    from graphfed.experiment.folder_schema import check_content
+
+    return check_content(_parsed(path, _text_of(path)), model, str(path))
+
+
+def read_lines(path: Path, model: "type[BaseModel]") -> list[Any]:
+    """Read a file with one JSON object in each line, every one of the form that `model` describes.
+
+    Raises InputError, which names the line, as `read_json`."""
+    from graphfed.experiment.folder_schema import check_content
+
+    lines = enumerate(_text_of(path).splitlines(), 1)
+    named = [(f"{path}, line {number}", line) for number, line in lines]
+    return [check_content(_parsed(name, line), model, name) for name, line in named]
+
+
+def _text_of(path: Path) -> bytes:
     check_there(path.parent)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_regular(path)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}; is this the folder of a run?"
         ) from None
+
+
+def _parsed(name: object, text: bytes) -> Any:
+    try:
+        return parse_json(text)
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+        raise InputError(f"{name} is not JSON: {error}") from None

@@ -11,6 +11,7 @@ windows, `rmse_as_read` is the root of the mean over sensors of their own mean s
 Shapes: K clients, P of them take part, W windows, n steps ahead."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -186,7 +187,7 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     return None if told is None else roster_of(told, fed.num_clients)
 
 
-def decides(config: ForecastConfig) -> str:
+def decides(config: ForecastConfig, prepared: Any) -> str:
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 
 

@@ -2,7 +2,7 @@
 `inputs.Inputs`)."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, default_threads
 from graphfed.experiment.pair_table import PairPredictions, cohort_pairs, pairs_table
+from graphfed.experiment.progress import no_stages
 from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.memory_need import GraphExtent, graph_memory
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ class GraphInputs:
         """The data's is that of the whole graph."""
         whole = self.split.graph_hash if isinstance(self.split, EdgeSplit) else self.graph.hash
         return {"data": whole, "split": self.split.hash, "partition": self.partition.hash}
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return self.graph.dropped
 
     @property
     def num_clients(self) -> int:
@@ -102,7 +108,8 @@ class GraphInputs:
         assert isinstance(config.training, TrainingConfig)
         backbone = config.training.backbone
         weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
-        if self.graph.edge_weight is not None and backbone not in weighted:
+        uses_edges = config.training.network.uses_edges
+        if self.graph.edge_weight is not None and uses_edges and backbone not in weighted:
             raise InputError(
                 f"backbone {backbone!r} has no use for edge weights, and {self.graph.name!r} has them; "
                 f"choose {' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with "
@@ -123,6 +130,7 @@ class GraphInputs:
                 "class_names": graph.class_names,
                 "feature_names": graph.feature_names,
                 "edge_weights": graph.edge_weight is not None,
+                "dropped": list(graph.dropped),
                 "split": split.name,
             },
             "partition": {
@@ -152,6 +160,37 @@ class GraphInputs:
             rows = 64 * self.split.edges.shape[1]
         return 13 * models * weights + rows + 1_000_000
 
+    def memory_needed(self, config: RunConfig) -> int:
+        training, method = config.training, config.method
+        assert isinstance(training, TrainingConfig)
+        extent = self._extent(config)
+        extra = 0.0 if method.memory is None else method.memory(extent, training)
+        return graph_memory(extent, training, personal=method.personal, extra=extra)
+
+    def _extent(self, config: RunConfig) -> GraphExtent:
+        """The counts of what a run trains on."""
+        graph, dealt = self.graph, self._trained_on(config)
+        ends = np.concatenate([dealt.edge_u, dealt.edge_v, dealt.cut_id])
+        elsewhere = np.stack([dealt.cut_site, dealt.cut_remote_id])
+        closure = np.concatenate([dealt.held_id, np.unique(elsewhere, axis=1)[1]])
+        degrees = np.bincount(ends, minlength=int(closure.max(initial=0)) + 1)
+        rows, x, sparse = len(dealt.held_id), graph.x, False
+        stored = rows * graph.num_features
+        if x is not None and not isinstance(x, np.ndarray):
+            sparse, stored = True, x.nnz * rows // max(1, graph.num_nodes)
+        return GraphExtent(
+            clients=dealt.num_sites,
+            rows=rows,
+            edges=2 * len(dealt.edge_u),
+            closure=len(closure),
+            features=graph.num_features,
+            classes=graph.num_classes,
+            stored=stored,
+            sparse=sparse,
+            scored_edges=2 * graph.num_edges if config.method.shared_model else 0,
+            sizes=degrees[closure] + 1,
+        )
+
     def bytes_of_partition(self) -> int:
         return sum(column.nbytes for column in self.partition.tables.values())
 
@@ -165,8 +204,11 @@ class GraphInputs:
         from graphfed.federation.cohort import make_cohort
         from graphfed.methods.training import as_configured
 
-        dealt = self._trained_on(config)
-        made = (make_cohort(self.graph, self.split, dealt, host, device=config.device) for host in hosts)
+        dealt, ids = self._trained_on(config), self._stable_ids(config)
+        made = (
+            make_cohort(self.graph, self.split, dealt, host, stable_ids=ids, device=config.device)
+            for host in hosts
+        )
         return [as_configured(cohort, config.training) for cohort in made]
 
     def part_of_server(self, config: RunConfig) -> None:
@@ -180,6 +222,12 @@ class GraphInputs:
     def _trained_on(self, config: RunConfig) -> Partition:
         return pooled_partition(self.graph) if config.method.pooled else self.partition
 
+    def _stable_ids(self, config: RunConfig) -> np.ndarray | None:
+        """The ids that cohorts have in the place of the partition's (see `stable_ids_of`), or None."""
+        from graphfed.federation.cohort import stable_ids_of
+
+        return None if config.method.numbered else stable_ids_of(self.graph, self._trained_on(config))
+
     def tables(
         self,
         config: RunConfig,
@@ -189,7 +237,11 @@ class GraphInputs:
         """One table: see `folder.predictions_table` and `pair_table.pairs_table`. predicted: (cohort, (rows
         or pairs [n], logits or scores)) of each host; names: of the model's classes, where they are not the
         graph's."""
-        told = predictions_of(config, self, [(c, *part) for c, part in predicted], self._trained_on(config))
+        from graphfed.federation.cohort import with_partition_ids
+
+        ids = self._stable_ids(config)
+        parts = [(with_partition_ids(cohort, ids), *part) for cohort, part in predicted]
+        told = predictions_of(config, self, parts, self._trained_on(config))
         if isinstance(told, PairPredictions):
             yield pairs_table(told, self.graph)
         else:
@@ -213,13 +265,17 @@ class GraphInputs:
             return None
         (weights,) = outcome.state.weights.parts
         assert isinstance(config.training, TrainingConfig)
-        return pooled_score(config.method, self.graph, self.split, weights, config.training)
+        return pooled_score(config.method, self.graph, self.split, weights, config.training, outcome.scaling)
 
 
-def load_graph_inputs(config: RunConfig, loaded: dict[Any, Any] | None = None) -> GraphInputs:
+def load_graph_inputs(
+    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+) -> GraphInputs:
     """What `inputs.load_inputs` gives where the data is a graph."""
+    on_stage(f"loading {config.data_name}")
     graph = load_graph(config, loaded)
     check_graph(config, graph)
+    on_stage(f"splitting {graph.num_nodes} nodes")
     split: Split | EdgeSplit
     if config.task == LINK_PREDICTION:
         split = make_edge_split(graph, config.split, config.split_seed)
@@ -227,6 +283,7 @@ def load_graph_inputs(config: RunConfig, loaded: dict[Any, Any] | None = None) -
     else:
         split = make_split(graph, config.split, config.split_seed)
         check_split(graph, split)
+    on_stage(f"partitioning {graph.num_nodes} nodes and {graph.num_edges} edges ({config.partition})")
     inputs = GraphInputs(graph, split, deal(config, graph))
     inputs.check(config)
     return inputs
@@ -313,7 +370,7 @@ def _pooled_score(config: RunConfig, inputs: GraphInputs, outcome: "Outcome") ->
         return None
     (weights,) = outcome.state.weights.parts
     assert isinstance(config.training, TrainingConfig)
-    return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training)
+    return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training, outcome.scaling)
 
 
 def predictions_of(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.graph_inputs import load_graph_inputs
+from graphfed.experiment.progress import no_stages
 from graphfed.experiment.sensor_inputs import load_sensor_inputs
 from graphfed.methods.tasks import TASKS
 
@@ -29,6 +30,10 @@ class Inputs(Protocol):
     @property
     def hashes(self) -> dict[str, str]:
         """data, split, partition: two runs compare only where these three agree."""
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """What the reader of the data left out, a phrase for each."""
 
     @property
     def num_clients(self) -> int:
@@ -52,6 +57,10 @@ class Inputs(Protocol):
     def bytes_needed(self, config: RunConfig) -> int:
         """About what the files of a run take: predictions, and weights in the model and in three checkpoints,
         each with the best ones and the optimiser's two moments."""
+
+    def memory_needed(self, config: RunConfig) -> int:
+        """About how many bytes of memory a run takes beyond what its process has now, see
+        `methods.memory_need`."""
 
     def bytes_of_partition(self) -> int:
         """What `save_partition` writes."""
@@ -81,14 +90,17 @@ class Inputs(Protocol):
         """What the details of a result have of this kind of data alone."""
 
 
-_LOAD: Mapping[str, Callable[[RunConfig, dict[Any, Any] | None], Inputs]] = {
+_LOAD: Mapping[str, Callable[[RunConfig, dict[Any, Any] | None, Callable[[str], None]], Inputs]] = {
     "graph": load_graph_inputs,
     "sensors": load_sensor_inputs,
 }
 
 
-def load_inputs(config: RunConfig, loaded: dict[Any, Any] | None = None) -> Inputs:
-    """Load the data, split it and deal it. `loaded` keeps what was loaded, for several runs on one data set.
+def load_inputs(
+    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+) -> Inputs:
+    """Load the data, split it and deal it. `loaded` keeps what was loaded, for several runs on one data set;
+    on_stage(text) is called with what begins.
 
     Raises InputError for missing files, too many clients, a split the data set does not have, ..."""
-    return _LOAD[TASKS[config.task].data](config, loaded)
+    return _LOAD[TASKS[config.task].data](config, loaded, on_stage)

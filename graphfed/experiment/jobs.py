@@ -7,7 +7,6 @@ closes, a process stops what it runs, which is saved as by SIGTERM, and ends."""
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,9 +22,10 @@ from typing import Any, Protocol
 from graphfed.errors import INTERRUPTED, GraphfedError, InputError, shown
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.plan import InputCache, run_or_read
-from graphfed.experiment.progress import human_seconds, show_progress
+from graphfed.experiment.progress import human_seconds, show_progress, stages_of
 from graphfed.experiment.reopen import config_from_json
 from graphfed.runtime.interrupts import heard_since, stopping
+from graphfed.terminal import say
 
 __all__ = ["Job", "Run", "check_jobs", "run_all"]
 
@@ -61,7 +61,8 @@ class Run:
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
         """In this process."""
         with show_progress(label, progress) as on_event:
-            run_or_read(self.config, cache.get(self.config), self.folder, command, on_event)
+            inputs = cache.get(self.config, stages_of(on_event))
+            run_or_read(self.config, inputs, self.folder, command, on_event)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
         """For a process of its own."""
@@ -107,7 +108,7 @@ class _Ended:
             trained = spent - self._before
             left = f", {human_seconds(trained * (self._expected - self._done) / self._done)} left"
         told = f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}"
-        print(told, file=sys.stderr, flush=True)
+        say(told)
 
 
 def _run_in_processes(
@@ -143,15 +144,28 @@ def _run_in_processes(
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """In this block this process does not hear Ctrl-C."""
+    """Hold Ctrl-C back in this block, and from the processes that are started in it for good. One that comes
+    meanwhile is heard when the block ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    ignored = handler in (signal.SIG_IGN, None)
+    # Started first: it would let SIGINT through again.
+    resource_tracker.ensure_running()
+    # The mask is for the new processes, which inherit it; other threads of this one still take the signal.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if not ignored:
+        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not ignored:
+            signal.signal(signal.SIGINT, handler)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 # ---- in a process of its own -------------------------------------------------------------------------------

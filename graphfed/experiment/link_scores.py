@@ -9,6 +9,7 @@ the clients, and nobody's own. Fewer scores are told apart then: those that diff
 may tie."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,7 +150,7 @@ def _scored(edges: Tensor, others: Tensor, loss: Tensor, lost: bool) -> Scored:
     """edges, others: how many have each code."""
     count = int(edges.sum() + others.sum())
     metrics = {"auc": area(edges, others), "loss": float(loss) / count if count else float("nan")}
-    return Scored(metrics, lost, {"test_roc": _curve(edges, others)})
+    return Scored(metrics, lost, {"test_roc": _curve(edges, others)}, count)
 
 
 def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
@@ -193,11 +194,13 @@ def score(
         return None, fed.server.run(scored_sum, sums)
     coded = fed.clients.run(coded_pairs, data, scores, target)
     rows = fed.upload(coded, prepared[target], name=f"{name}_pair_scores", grad=False)
-    lost = fed.sum(fed.clients.run(summed_loss, data, scores, target), name=f"{name}_pair_loss", grad=False)
+    # As in `vertex_scores`.
+    lost = fed.clients.run(summed_loss, data, scores, target)
+    lost = fed.sum(lost, name=f"{name}_pair_loss", grad=False, finite=False)
     return None, fed.server.run(pair_scores, rows, lost)
 
 
-def decides(config: TrainingConfig) -> str:
+def decides(config: TrainingConfig, prepared: Any) -> str:
     return TASKS[LINK_PREDICTION].metric
 
 

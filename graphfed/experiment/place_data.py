@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from graphfed.data.dropped import in_one_line
 from graphfed.data.sensor_description import describes_sensors
 from graphfed.data.windows import TimeSplit
 from graphfed.errors import InputError, shown
+from graphfed.experiment.evaluation import is_hidden
 from graphfed.experiment.schema import Schema, compare_schemas
 from graphfed.experiment.sensor_inputs import forecast_table
 from graphfed.experiment.site_data import SiteData, dealt_clients, make_site_cohort, read_site
@@ -25,7 +27,7 @@ from graphfed.experiment.site_sensors import OwnSeries, read_graph, read_reading
 from graphfed.federation.cohort import cohort_arrays
 from graphfed.federation.series import Network, Series, load_network, load_series
 from graphfed.files import read_metadata
-from graphfed.methods.base import Method, Task
+from graphfed.methods.base import CommonConfig, Method, Task
 from graphfed.methods.tasks import FORECASTING, TASKS
 from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
@@ -76,7 +78,9 @@ class PlaceData:
     path): the server's, None where it has none. agree(schemas, server) -> what all places agree on, of what
     each site says of itself; task(agreed); facts(schema) -> of the data, for the run's manifest. arrays(own)
     -> what a digest of a site's data is made of. part(own, clients, task, device) -> what its host trains on;
-    server_part(server, agreed): what the server does. table(own, part, predicted) -> predictions.parquet at
+    server_part(server, agreed): what the server does. declared(own, method, config) -> how many vertices of
+    each part of the split each of the site's clients has, [K_h] by part, as far as the run shows them to the
+    server anyway. table(own, part, predicted) -> predictions.parquet at
     the site."""
 
     read: Callable[[Mapping[str, Any], Path, str], Any]
@@ -88,6 +92,7 @@ class PlaceData:
     table: Callable[[Any, Any, Any], Any]
     read_server: Callable[[Mapping[str, Any], Path], Any] | None = None
     server_part: Callable[[Any, Mapping[str, Any]], Any] = lambda server, agreed: server
+    declared: Callable[[Any, Method, CommonConfig], dict[str, list[int]]] = lambda own, method, config: {}
 
 
 def place_data(method: Method) -> PlaceData:
@@ -131,6 +136,15 @@ def graph_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
         "class_names": [name for name in schema["class_names"] if name],
         "edge_weights": schema["weighted"],
     }
+
+
+def graph_declared(own: SiteData, method: Method, config: CommonConfig) -> dict[str, list[int]]:
+    cohort, declared = own.cohort, {}
+    if "training_counts" in method.messages:
+        declared["train"] = cohort.counts(cohort.train).tolist()
+    if not is_hidden(getattr(config, "aggregation", "clear")):
+        declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
+    return declared
 
 
 def graph_arrays(own: SiteData) -> dict[str, np.ndarray]:
@@ -299,7 +313,8 @@ def read_network(arguments: Mapping[str, Any], path: Path) -> Network | Edges:
 
 _KINDS: Mapping[str, PlaceData] = {
     "graph": PlaceData(
-        read_graph_site, agree_on_graphs, graph_task, graph_facts, graph_arrays, graph_part, vertex_table
+        read_graph_site, agree_on_graphs, graph_task, graph_facts, graph_arrays, graph_part, vertex_table,
+        declared=graph_declared,
     ),
     "sensors": PlaceData(
         read_sensors, agree_on_sensors, forecasting_task, sensor_facts, series_arrays, series_part,
@@ -336,6 +351,7 @@ def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
         f"{cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
         f"{cohort.num_features} features, {cohort.num_classes} classes"
         + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
+        + (f"; {in_one_line(read.dropped)}" if read.dropped else "")
     )
 
 

@@ -3,7 +3,7 @@ once, runs that go on where they stopped, and statistics over seeds."""
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from graphfed.errors import InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.inputs import Inputs, load_inputs
+from graphfed.experiment.progress import no_stages
 from graphfed.experiment.reopen import go_on
-from graphfed.experiment.run import Result, execute, has_checkpoint
+from graphfed.experiment.run import Result, check_memory, execute, has_checkpoint
 from graphfed.methods.base import WINDOW_SETTINGS, ForecastConfig
 
 __all__ = [
@@ -126,10 +127,10 @@ class InputCache:
         self._made: dict[Any, Inputs] = {}  # the one used last is the last
         self._keep = keep
 
-    def get(self, config: RunConfig) -> Inputs:
+    def get(self, config: RunConfig, on_stage: Callable[[str], None] = no_stages) -> Inputs:
         """The inputs of a run; raises what `load_inputs` raises."""
         key = _input_key(config)
-        inputs = self._made.pop(key, None) or load_inputs(config, self._loaded)
+        inputs = self._made.pop(key, None) or load_inputs(config, self._loaded, on_stage)
         self._made[key] = inputs
         if self._keep is not None and len(self._made) > self._keep:
             del self._made[next(iter(self._made))]
@@ -137,10 +138,18 @@ class InputCache:
         return inputs
 
 
-def load_rows(rows: Sequence[Row]) -> dict[tuple[str, int], Inputs]:
-    """The inputs of every run, loaded once each."""
+def load_rows(
+    rows: Sequence[Row], on_stage: Callable[[str], None] = no_stages
+) -> dict[tuple[str, int], Inputs]:
+    """The inputs of every run, loaded once each; on_stage(text) is called with what begins."""
     cache = InputCache(keep=None)
-    return {(row.label, seed): cache.get(config) for row in rows for seed, config in row.configs.items()}
+    loaded = {
+        (row.label, seed): cache.get(config, on_stage) for row in rows for seed, config in row.configs.items()
+    }
+    for row in rows:
+        for seed, config in row.configs.items():
+            check_memory(config, loaded[row.label, seed])
+    return loaded
 
 
 def _input_key(config: RunConfig) -> tuple[Any, ...]:

@@ -28,12 +28,13 @@ import torch
 from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError
+from graphfed.experiment.class_weights import agree_class_weights
 from graphfed.experiment.config import RunConfig
 from graphfed.experiment.evaluation import Evaluation
 from graphfed.experiment.host_data import host_data
 from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.policy_settings import Clock, Part
-from graphfed.experiment.train import EVALUATIONS
+from graphfed.experiment.train import EVALUATIONS, agree_before_setup
 from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.methods import fedgraph
 from graphfed.methods.averaging import check_aggregation
@@ -131,9 +132,11 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     task = inputs.task(config.task)
     parts = inputs.parts(config, fed.hosts)
     data = host_data(task.name).located(fed, parts, [inputs.part_of_server(config)])
+    data, _ = agree_before_setup(fed, data, config.method, task, training)
     evaluation = EVALUATIONS[task.name]
     with fed.phase("eval"):
         scoring = evaluation.prepare(fed, data, task, training)
+    data = agree_class_weights(fed, data, task, training)
     with fed.phase("setup", round=0):
         weights = fed.server.run(initial_weights, task, training, str(fed.device))
         nothing = fed.server.run(fedgraph.no_policy)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
+from graphfed.experiment.folder_schema import EpisodeLine
 from graphfed.experiment.policy_environment import FederationEnvironment, PreparedFederation, Reward
 from graphfed.experiment.policy_settings import LearningConfig
 from graphfed.experiment.progress import OnEvent, human_seconds
@@ -163,11 +164,10 @@ class Learning:
 def lines_in(folder: Path) -> list[dict[str, Any]]:
     """The lines of episodes.jsonl, none where it is not there; InputError when it is damaged."""
     path = folder / LINES
-    try:
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        for number, line in enumerate(lines, 1):
-            if line["episode"] != number or not isinstance(line["return"], float):
-                raise ValueError(f"line {number} is of no episode {number}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}); learn anew, in another folder") from None
+    lines = files.read_lines(path, EpisodeLine) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if line["episode"] != number:
+            raise InputError(
+                f"{path} is damaged (line {number} is of no episode {number}); learn anew, in another folder"
+            )
     return lines

@@ -3,7 +3,8 @@
     manifest.json        what was asked, the reward, seeds, versions, hashes; whether the policy has seen the
                          test part
     partition.safetensors  where --partition named a file: a copy of it
-    episodes.jsonl       one line an episode: return, accuracy, seconds, how much was sampled
+    episodes.jsonl       one line an episode: return, accuracy, modelled and wall seconds, how much was
+                         sampled
     checkpoint/          what learning needs to go on (`policy_ddpg.Checkpoint`); none of a bandit's, which
                          follows from the returns
     policy.safetensors   the policy (`sampling_policies.write_policy`)
@@ -26,6 +27,7 @@ import numpy as np
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.folder_schema import PolicyResult
 from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.policy_settings import (
     KINDS,
@@ -35,7 +37,7 @@ from graphfed.experiment.policy_settings import (
     RewardConfig,
     take_settings,
 )
-from graphfed.experiment.progress import OnEvent, show_progress
+from graphfed.experiment.progress import OnEvent, show_progress, stages_of
 from graphfed.experiment.recipe_drawing import COLOURS, figure_of, svg
 from graphfed.experiment.reopen import check_hashes, config_from_json, read_manifest
 from graphfed.experiment.run import (
@@ -119,7 +121,7 @@ class LearnedPolicy:
             lines.append(f"kept: the actor after episode {self.details['kept_episode']}")
         lines.append(
             f"without noise: return {final['return']:.2f}; {part} accuracy {accuracy['best']:.4g}, in the "
-            f"last round {accuracy['final']:.4g}; {final['modelled_seconds']:.3g} s by the time model"
+            f"last round {accuracy['final']:.4g}; {final['modelled_seconds']:.3g} modelled seconds"
         )
         if self.policy_saw_test:
             lines.append(SAW_TEST)
@@ -197,10 +199,12 @@ def learn_policy(
                 f"the output folder {folder} holds something else; name a new one with --out, or ask the same"
             )
         return _resume(question, folder, manifest, progress)
-    with files.open_folder(folder, keep=_has_episodes):
-        inputs = load_inputs(config)
-        with show_progress(question.label, progress) as on_event:
-            return _learn(question, inputs, folder, command, None, on_event)
+    with (
+        files.open_folder(folder, keep=_has_episodes),
+        show_progress(question.label, progress) as on_event,
+    ):
+        inputs = load_inputs(config, on_stage=stages_of(on_event))
+        return _learn(question, inputs, folder, command, None, on_event)
 
 
 def resume_policy(
@@ -224,24 +228,20 @@ def _resume(
 ) -> LearnedPolicy:
     if (folder / "result.json").exists():
         return learned_in(folder)
-    with files.open_folder(folder, resume=True):
-        inputs = load_inputs(question.config)
+    with files.open_folder(folder, resume=True), show_progress(question.label, progress) as on_event:
+        inputs = load_inputs(question.config, on_stage=stages_of(on_event))
         check_hashes(folder, inputs, manifest["hashes"])
         write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), now()]})
-        with show_progress(question.label, progress) as on_event:
-            return _learn(question, inputs, folder, manifest["command"], manifest, on_event)
+        return _learn(question, inputs, folder, manifest["command"], manifest, on_event)
 
 
 def learned_in(folder: Path) -> LearnedPolicy:
     """What was learned in `folder`, from its files; InputError when they are damaged."""
     from graphfed.experiment.policy_episodes import lines_in
 
-    content, lines = files.read_json(folder / "result.json"), lines_in(folder)
-    try:
-        names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
-        return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'result.json'} is not of a learned policy: it lacks {error}") from None
+    content, lines = files.read_json(folder / "result.json", PolicyResult), lines_in(folder)
+    names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
+    return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
 
 
 # ---- what is asked -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Every method predicts as in training: with only what its protocol lets it see at prediction time. Another
 graph is one site's, which only a model that all clients share can serve."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from graphfed.experiment.inputs import Inputs, load_inputs
 from graphfed.experiment.reopen import config_from_json, read_manifest, reopen
 from graphfed.experiment.sensor_inputs import SensorInputs
 from graphfed.experiment.source import data_source
-from graphfed.files import read_tensors, write_bytes
+from graphfed.files import check_regular, read_tensors, write_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 
@@ -171,6 +172,7 @@ def _weights_in(folder: Path) -> dict[str, np.ndarray]:
     path = folder / "model.safetensors"
     try:
         # The reader below calls every file that it may not open a missing one.
+        check_regular(path)
         path.open("rb").close()
     except PermissionError:
         raise InputError(f"{path} may not be read by you; change its permissions") from None
@@ -198,6 +200,8 @@ def _predict(
 
     from graphfed.experiment.host_data import host_data
     from graphfed.experiment.train import EVALUATIONS, taking_part
+    from graphfed.federation import CLIENTS
+    from graphfed.methods.feature_scaling import apply_scaling, scale_features, scaling_from
     from graphfed.runtime.local import stacked
 
     method, evaluation = config.method, EVALUATIONS[config.task]
@@ -208,7 +212,12 @@ def _predict(
     if "classes" in known:  # another graph may lack some
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
+    scaling = scaling_from(arrays, fed.device) if elsewhere else None
     with fed.phase("setup", round=0), taking_part(fed, enrolled):
+        if scaling is None:
+            data, _ = scale_features(fed, data, method, config.training, task)
+        else:  # of the data that the model was trained on
+            data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
         fresh = method.setup(fed, data, task, config.training)
     if elsewhere and config.task == FORECASTING:
         _check_not_own(method, fresh, inputs.name)
@@ -293,11 +302,16 @@ def _chosen(table: Any, graph: str, nodes: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted = pa.array([str(node) for node in nodes], pa.string())
     forecast = "sensor" in table.column_names
     names = table["sensor" if forecast else "id" if "id" in table.column_names else "vertex"].cast(
         pa.string()
     )
+    here = set(names.to_pylist())
+    texts = [str(node) for node in nodes]
+    if not here.issuperset(texts):
+        # They may be from a CSV file that graphfed wrote, with apostrophes before some.
+        texts = [unguarded(text) for text in texts]
+    wanted = pa.array(texts, pa.string())
     known = pc.index_in(wanted, value_set=names.combine_chunks())
     missing = np.flatnonzero(pc.is_null(known).to_numpy(zero_copy_only=False))
     if missing.size:
@@ -323,6 +337,9 @@ def read_nodes(path: Path) -> list[str]:
 def write_table(path: Path, table: Any) -> None:
     """Write a table as CSV or Parquet, by the ending, atomically.
 
+    A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
+    apostrophe before it (`guarded`); Parquet has every text as it is.
+
     InputError for another ending and a file that is there; GraphfedError when the disk refuses."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -341,7 +358,30 @@ def write_table(path: Path, table: Any) -> None:
 
 
 def _plain(column: Any) -> Any:
-    """A column that CSV can hold."""
+    """A column that CSV can hold, and that a spreadsheet takes for text."""
     import pyarrow as pa
 
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    return pa.array([None if text is None else guarded(text) for text in column.to_pylist()], column.type)
+
+
+#: Texts that a spreadsheet takes for a formula (OWASP, "CSV Injection": = + - @, tab, line ends, and the wide
+#: forms of the signs), and those that `guarded` has made of one.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def guarded(text: str) -> str:
+    """Put an apostrophe before a text that a spreadsheet would take for a formula.
+
+    A number such as -5 stays: a spreadsheet reads that number. A text that already begins with apostrophes
+    and such a sign gets one more, so that `unguarded` gives every text back."""
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

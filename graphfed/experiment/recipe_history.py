@@ -4,12 +4,13 @@ A place is `round`, `bytes` (sent in set-up and training so far), `seconds` (of 
 machine's clock), or `facts.<name>`, a number that the method says of itself: facts.modelled_seconds. In a
 run of a method that says nothing of itself there is no such place."""
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.experiment import folder as files
+from graphfed.experiment.folder_schema import MetricsLine
 from graphfed.experiment.recipe_values import mapping, number, text
 from graphfed.experiment.run import Result
 from graphfed.methods.registry import get_method
@@ -110,12 +111,9 @@ def history_of(result: Result) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl. InputError where a written run has none that can be read."""
     assert result.folder is not None
     path = result.folder / "metrics.jsonl"
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if not lines or not all(isinstance(line, dict) and {*PLACES, "val"} <= {*line} for line in lines):
-            raise ValueError(f"a line has not all of {', '.join(PLACES)} and val")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}; run it again in another folder") from None
+    lines = files.read_lines(path, MetricsLine)
+    if not lines:
+        raise InputError(f"{path} has no line; run it again in another folder")
     return lines
 
 

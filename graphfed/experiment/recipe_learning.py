@@ -2,7 +2,6 @@
 folder, as `graphfed policy` writes it; and an item of the kind `returns`, which shows how they learned."""
 
 import hashlib
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,12 @@ import numpy as np
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.folder_schema import PolicyResult
 from graphfed.experiment.plan import InputCache
 from graphfed.experiment.policy_settings import BanditConfig, take_settings
 from graphfed.experiment.recipe import POLICIES
 from graphfed.experiment.recipe_policies import RecipePolicy
+from graphfed.terminal import say
 
 __all__ = ["Learning", "digest", "returns_of", "settled_from"]
 
@@ -63,14 +64,14 @@ class Learning:
         return make_config(
             "fedgraph",
             **self.policy.options,
-            settings={**rest, **self.settings_of_run()},
+            settings={"preset": "paper", **rest, **self.settings_of_run()},
             data_dir=self.data_dir,
         )
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
         """Learn it in this process, or go on; cache: of runs, which learning does not share."""
         if progress:
-            print(label, file=sys.stderr, flush=True)
+            say(label)
         _learn(self._asked(), self.folder, command, progress)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
@@ -86,7 +87,7 @@ class Learning:
         kind = self.policy.kind
         # Of the arms the one that takes longest; updates as soon as the second episode.
         short = {"bandit.shares": "1", "bandit.chances": "1"} if kind == "bandit" else {"ddpg.batch": 2}
-        settings = {**self.policy.settings, "reward.target": 0.5, **short}
+        settings = {**self._asked()["settings"], "reward.target": 0.5, **short}
         rounds = self.config().training.rounds
         asked = {**self._asked(), "settings": settings, "rounds": min(TRIAL_ROUNDS, rounds)}
         asked["episodes"] = None if kind == "bandit" else 2
@@ -102,7 +103,7 @@ class Learning:
             **self.policy.options,
             "kind": self.policy.kind,
             "episodes": self.policy.episodes,
-            "settings": dict(self.policy.settings),
+            "settings": {"preset": "paper", **self.policy.settings},
             "data_dir": None if self.data_dir is None else str(self.data_dir),
         }
 
@@ -150,29 +151,23 @@ def returns_of(folder: Path) -> dict[str, Any]:
     bandit the best arm, share and chance, else None; kept: of DDPG the episode after which the actor is the
     policy, else None; final: the return without noise; seconds: of all
     episodes. InputError for a damaged file."""
-    content = files.read_json(folder / "result.json")
-    try:
-        returns = [float(told) for told in content["returns"]]
-        moving = [float(np.mean(returns[max(0, n - WINDOW) : n])) for n in range(1, len(returns) + 1)]
-        bandit = content["kind"] == "bandit"
-        return {
-            "kind": content["kind"],
-            "seed": content["seed"],
-            "returns": returns,
-            "moving_mean": moving,
-            "first": float(np.mean(returns[:WINDOW])),
-            "last": moving[-1],
-            "settled": None if bandit else 1 + settled_from(moving),
-            "best": content["details"]["best"] if bandit else None,
-            "kept": None if bandit else content["details"]["kept_episode"],
-            "final": content["final"]["return"],
-            "seconds": sum(content["seconds"][part] for part in ("rounds", "evaluation", "learning")),
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{folder / 'result.json'} is not of a learned policy ({error!r}); remove {folder} to learn it "
-            "again"
-        ) from None
+    content = files.read_json(folder / "result.json", PolicyResult)
+    returns = [float(told) for told in content["returns"]]
+    moving = [float(np.mean(returns[max(0, n - WINDOW) : n])) for n in range(1, len(returns) + 1)]
+    bandit = content["kind"] == "bandit"
+    return {
+        "kind": content["kind"],
+        "seed": content["seed"],
+        "returns": returns,
+        "moving_mean": moving,
+        "first": float(np.mean(returns[:WINDOW])),
+        "last": moving[-1],
+        "settled": None if bandit else 1 + settled_from(moving),
+        "best": content["details"]["best"] if bandit else None,
+        "kept": None if bandit else content["details"]["kept_episode"],
+        "final": content["final"]["return"],
+        "seconds": sum(content["seconds"][part] for part in ("rounds", "evaluation", "learning")),
+    }
 
 
 def settled_from(values: Sequence[float], within: float = 0.05) -> int:

@@ -20,6 +20,7 @@ from graphfed.experiment.recipe_drawing import (
     svg,
 )
 from graphfed.experiment.recipe_history import ROUND
+from graphfed.terminal import markup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,12 +42,11 @@ WIDE = 10
 
 def table_of(paper: str, item: Mapping[str, Any], hints: Sequence[str]) -> "Table":
     """A rich table; hints: lines below it, before the source."""
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
-        title=escape(f"{paper}/{item['item']}: {item['title']}"),
-        caption=escape("\n".join([*hints, *_targets(item), f"printed: {item['source']}", *item["notes"]])),
+        title=markup(f"{paper}/{item['item']}: {item['title']}"),
+        caption=markup("\n".join([*hints, *_targets(item), f"printed: {item['source']}", *item["notes"]])),
         caption_justify="left",
     )
     columns, lines = CELLS[item["kind"]](item)
@@ -67,11 +67,10 @@ def _targets(item: Mapping[str, Any]) -> list[str]:
 
 def relative_table_of(paper: str, item: Mapping[str, Any]) -> "Table":
     """A rich table of how rows compare with each other."""
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
-        title=escape(f"{paper}/{item['item']}, relative: {item['title']}"),
+        title=markup(f"{paper}/{item['item']}, relative: {item['title']}"),
         caption="by how many percent of the other row's figure: over the seeds that both rows have",
         caption_justify="left",
     )
@@ -95,13 +94,11 @@ def relative_table_of(paper: str, item: Mapping[str, Any]) -> "Table":
 
 
 def _fill(table: "Table", columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    from rich.markup import escape
-
     table.add_column(columns[0], overflow="fold")
     for name in columns[1:]:
-        table.add_column(escape(name), justify="right")
+        table.add_column(markup(name), justify="right")
     for line in lines:
-        table.add_row(*(escape(cell) for cell in line))
+        table.add_row(*(markup(cell) for cell in line))
 
 
 def _runs_cells(item: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -207,7 +207,8 @@ def _row(where: str, content: Mapping[str, Any], shared: Shared) -> RecipeRow:
         label=folder_name(where, "the label", label),
         method="" if shared.drawn == "returns" else METHODS.get(shared.drawn) or str(content["method"]),
         options={**shared.options, **content["options"]},
-        settings={**shared.settings, **content["set"]},
+        # A reproduction is made with the papers' settings.
+        settings={"preset": "paper", **shared.settings, **content["set"]},
         seeds=seeds_in(where, content["seeds"]) if "seeds" in content else shared.seeds,
         printed={} if counts else _printed(where, printed, shared),
         panel=panel,

@@ -2,19 +2,32 @@
 
 import dataclasses
 import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.folder_schema import (
+    AnyManifest,
+    ComparisonManifest,
+    DeployedManifest,
+    OtherManifest,
+    RunManifest,
+    SweepManifest,
+    check_content,
+)
 from graphfed.experiment.inputs import Inputs, load_inputs
+from graphfed.experiment.progress import no_stages
 from graphfed.experiment.run import Result, finish, now, write_manifest
 from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from graphfed.experiment.train import Event
 
@@ -26,32 +39,38 @@ _OPTIONS = (
     "threads", "checkpoint_every",
 )  # fmt: skip
 
-#: What the manifests of sweeps, reproductions and policies have in place of a config.
-NO_RUNS = ("sweep", "reproduce", "policy")
+#: The schema of a manifest, by a key that only manifests of its kind have. A run's has none of these.
+MANIFESTS: dict[str, type[BaseModel]] = {
+    "rows": ComparisonManifest,
+    "sweep": SweepManifest,
+    "reproduce": OtherManifest,
+    "policy": OtherManifest,
+    "deployment": DeployedManifest,
+}
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy; InputError when
     there is none, or it is damaged."""
     path = Path(folder) / "manifest.json"
-    manifest: dict[str, Any] = files.read_json(path)
-    if isinstance(manifest, dict) and isinstance(manifest.get("rows"), list):
-        return manifest
-    if isinstance(manifest, dict) and any(isinstance(manifest.get(key), dict) for key in NO_RUNS):
-        return manifest
-    for key in ("config", "hashes", "seeds"):
-        if not isinstance(manifest, dict) or not isinstance(manifest.get(key), dict):
-            raise InputError(f"{path} is not the manifest of a run: it has no {key!r}")
-    return manifest
+    manifest: dict[str, Any] = files.read_json(path, AnyManifest)
+    kind = next((model for key, model in MANIFESTS.items() if key in manifest), RunManifest)
+    return check_content(manifest, kind, str(path))  # type: ignore[no-any-return]
 
 
 def reopen(
-    folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None
+    folder: str | Path,
+    *,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    on_stage: Callable[[str], None] = no_stages,
 ) -> tuple[RunConfig, Inputs]:
     """The config of the run in `folder`, checked again, and its graph, split and partition, made again.
 
     data: needed where the run's data was an object in Python, which no file names. data_dir: where the data
     files are now (default: where they were).
+
+    on_stage(text) is called with what begins.
 
     A partition that was read from a file is read from it again, or, once the file is gone, from the copy in
     the folder.
@@ -72,7 +91,7 @@ def reopen(
     if "config" not in manifest:
         raise InputError(f"{folder} is a folder of several runs; name one of those in it")
     config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)
-    inputs = load_inputs(config)
+    inputs = load_inputs(config, on_stage=on_stage)
     check_hashes(Path(folder), inputs, manifest["hashes"])
     return config, inputs
 
@@ -89,10 +108,16 @@ def check_hashes(folder: Path, inputs: Inputs, hashes: "Mapping[str, Any]") -> N
 
 
 def config_from_json(
-    asked: "Mapping[str, Any]", folder: Path, *, data: Any = None, data_dir: str | Path | None = None
+    asked: "Mapping[str, Any]",
+    folder: Path,
+    *,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    origin: str | None = None,
 ) -> RunConfig:
     """The inverse of `RunConfig.to_json`, every value checked again. `folder` is where it was written, for
-    messages and for what was kept beside it."""
+    messages and for what was kept beside it. origin: what a refusal of a value begins with (default: the
+    folder's manifest.json)."""
     try:
         source = asked["data_source"] if data is None else data
         if source is None:
@@ -116,7 +141,11 @@ def config_from_json(
             f"{folder / 'manifest.json'} is damaged, or of another version of graphfed: "
             f"its config lacks {error}"
         ) from None
-    return make_config(task=task, data=source, data_dir=known, settings=settings, **options)
+    try:
+        return make_config(task=task, data=source, data_dir=known, settings=settings, **options)
+    except InputError as error:
+        before = f"{folder / 'manifest.json'}: " if origin is None else origin
+        raise InputError(f"{before}{error}") from None
 
 
 def _saved_partition(named: str | None, folder: Path) -> str | None:
@@ -141,7 +170,7 @@ def go_on(
         start, faults = newest_round(folder, process_names(config.sites or 1, config.runtime == "processes"))
         back = "the beginning" if start is None else f"round {start}"
         for fault in faults:
-            print(f"warning: {fault}; going back to {back}", file=sys.stderr)
+            say(f"warning: {fault}; going back to {back}")
         again = [*manifest.get("resumed", []), {"at": now(), "round": start}]
         write_manifest(folder, {**manifest, "resumed": again})
         if config.runtime == "local":

@@ -17,7 +17,6 @@ time."""
 import dataclasses
 import glob
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment import recipe_sensors
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.folder_schema import ReproductionFile
 from graphfed.experiment.graph_inputs import GraphInputs
 from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.jobs import Run, check_jobs, run_all
@@ -52,6 +52,7 @@ from graphfed.experiment.workloads import balanced_or_read, require_same, struct
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.fedgraph import FedGraphConfig
 from graphfed.methods.tasks import TASKS
+from graphfed.terminal import say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -225,8 +226,8 @@ def _write(finished: Reproduction, recipe: Recipe) -> None:
 def _items_before(folder: Path) -> list[dict[str, Any]]:
     """The items in reproduce.json, none where it is not there."""
     path = folder / "reproduce.json"
-    content = files.read_json(path) if path.exists() else {}
-    items: list[dict[str, Any]] = content.get("items", []) if isinstance(content, dict) else []
+    content = files.read_json(path, ReproductionFile) if path.exists() else {}
+    items: list[dict[str, Any]] = content.get("items", [])
     return items
 
 
@@ -540,7 +541,7 @@ class _Balance:
     def row(self, whole: Path, graphs: dict[Any, Graph], progress: bool) -> dict[str, Any]:
         """What was found; whole: the folder of the reproduction, graphs: those that are loaded."""
         if progress and not self.ended:
-            print(f"{self.item}: {self.asked.label}", file=sys.stderr, flush=True)
+            say(f"{self.item}: {self.asked.label}")
         found = balanced_or_read(self.config, lambda: structure(self.config, graphs), self.folder)
         printed = self.asked.printed.get("largest")
         return {

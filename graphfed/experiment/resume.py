@@ -7,7 +7,7 @@ from typing import Any
 
 from graphfed.experiment.compare import Comparison, comparison_in, resume_comparison
 from graphfed.experiment.policy_learning import LearnedPolicy, resume_policy
-from graphfed.experiment.progress import show_progress
+from graphfed.experiment.progress import show_progress, stages_of
 from graphfed.experiment.reopen import go_on, read_manifest, reopen
 from graphfed.experiment.reproduce import Reproduction, resume_reproduction
 from graphfed.experiment.run import Result
@@ -60,6 +60,7 @@ def _resume_run(
         from graphfed.experiment.deploy import resume_deployment
 
         return resume_deployment(folder, progress=progress)
-    config, inputs = reopen(folder, data=data, data_dir=data_dir)
+    with show_progress(folder.name, progress) as on_event:
+        config, inputs = reopen(folder, data=data, data_dir=data_dir, on_stage=stages_of(on_event))
     with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
         return go_on(config, inputs, folder, on_event)

@@ -2,8 +2,7 @@
 
 import dataclasses
 import platform
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,18 +14,24 @@ import numpy as np
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import EVERY, RunConfig, make_config
+from graphfed.experiment.diagnostics import Evidence, check_run
+from graphfed.experiment.folder_schema import ResultFile
 from graphfed.experiment.inputs import Inputs, load_inputs
-from graphfed.experiment.progress import show_progress
+from graphfed.experiment.progress import human_bytes, show_dropped, show_progress, stages_of
 from graphfed.files import write_json
+from graphfed.memory import memory_bytes, peak_memory
+from graphfed.methods.memory_need import ACCURACY
 
 if TYPE_CHECKING:
     from graphfed.experiment.train import Event, Outcome
     from graphfed.federation import Ledger
-    from graphfed.methods.base import Method
+    from graphfed.methods.base import CommonConfig, Method
 
 __all__ = [
     "Result",
+    "check_memory",
     "computing_with",
+    "diagnosed",
     "execute",
     "finish",
     "has_checkpoint",
@@ -79,11 +84,8 @@ class Result:
     def read(folder: str | Path) -> "Result":
         """The result in a run's folder; InputError when there is none."""
         folder = Path(folder)
-        content = files.read_json(folder / "result.json")
+        content = files.read_json(folder / "result.json", ResultFile)
         names = [f.name for f in dataclasses.fields(Result) if f.name != "folder"]
-        missing = [name for name in names if not isinstance(content, dict) or name not in content]
-        if missing:
-            raise InputError(f"{folder / 'result.json'} is not the result of a run: it has no {missing[0]!r}")
         return Result(**{name: content[name] for name in names}, folder=folder)
 
 
@@ -163,10 +165,13 @@ def run(
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
     # Opened before anything is loaded: a folder that cannot be made is known at once.
-    with nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint):
-        inputs = load_inputs(config)
-        with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
-            return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+    with (
+        nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint),
+        show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event,
+    ):
+        inputs = load_inputs(config, on_stage=stages_of(on_event))
+        show_dropped(inputs.name, inputs.dropped, progress)
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
 
 
 def execute(
@@ -180,14 +185,65 @@ def execute(
 ) -> Result:
     """Train and score on loaded inputs, and write what is found into `folder` (None: write nothing), which is
     open. own_partition: keep a copy there of a partition that was read from a file."""
+    needed = check_memory(config, inputs)
+    if on_event is not None and needed is not None:
+        _foretell_memory(needed, on_event)
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)
         write_manifest(folder, _manifest(config, inputs, command))
         if own_partition:
             keep_partition(folder, config, inputs)
+        stages_of(on_event)("describing and drawing the data")
         _write(folder, "overview.json", inputs.overview())
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
+
+
+#: Memory beyond which a run says what it will take before it starts.
+MUCH_MEMORY = 2 * 10**9
+#: About what a process of its own has before it has data.
+MEMORY_OF_PROCESS = 250_000_000
+
+
+def check_memory(config: RunConfig, inputs: Inputs) -> int | None:
+    """Refuse a run that clearly does not fit into the memory of this machine, before it starts.
+
+    Args:
+        config: What is to be run.
+        inputs: Its data, split and partition.
+
+    Returns:
+        About how many bytes it takes beyond what this process has; None on an accelerator, whose memory is
+        another one.
+
+    Raises:
+        InputError: If even a third of what it takes (`memory_need.ACCURACY`) is not available.
+    """
+    if config.device != "cpu":
+        return None
+    processes = 0 if config.sites is None else config.sites + 1
+    needed = inputs.memory_needed(config) + processes * MEMORY_OF_PROCESS
+    available, _ = memory_bytes()
+    if available is not None and needed > ACCURACY * available:
+        raise InputError(
+            f"{config.method.name} on {config.data_name} takes about {human_bytes(needed)} of memory, and "
+            f"{human_bytes(available)} are available; use fewer nodes or features, a smaller hidden width, "
+            "other settings of the method ('graphfed methods "
+            f"{config.method.name}'), or a machine with more memory"
+        )
+    return needed
+
+
+def _foretell_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
+    """Say how much memory a run takes where that is much, or more than there is."""
+    from graphfed.experiment.train import Event
+
+    available, _ = memory_bytes()
+    short = available is not None and needed > available
+    if short or needed > MUCH_MEMORY:
+        free = "" if available is None else f", and {human_bytes(available)} are available"
+        text = f"this run takes about {human_bytes(needed)} of memory{free}"
+        on_event(Event("note", 0, 0, None, 0, 0.0, f"{text}; it may fail" if short else text))
 
 
 def finish(
@@ -209,6 +265,13 @@ def finish(
             name: {"mean": column.mean(), "max": column.max()} for name, column in trained.accounts.items()
         }
     details |= more
+    details |= diagnosed(
+        config.method,
+        config.task,
+        config.training,
+        outcome,
+        inputs.described(config)["data"].get("class_names") or (),
+    )
     result = Result(
         method=config.method.name,
         dataset=inputs.name,
@@ -231,6 +294,7 @@ def finish(
         folder=folder,
     )
     if folder is not None:
+        stages_of(on_event)("writing the files of the run")
         files.write_run(
             folder,
             history=outcome.history,
@@ -241,6 +305,51 @@ def finish(
             accounts=trained.accounts,
         )
     return result
+
+
+def diagnosed(
+    method: "Method", task: str, training: "CommonConfig", outcome: "Outcome", class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the details of a result say of how far it can be trusted and compared.
+
+    Args:
+        method: The method that was run.
+        task: A name in `methods.tasks.TASKS`.
+        training: Its settings.
+        outcome: What the run gave where the server is.
+        class_names: The names of the classes; empty where they have none.
+
+    Returns:
+        `training`: the settings that rows of a table should have in common (without the seed; empty where
+        nothing is trained); `selected_by`: the validation metric that chose the round; `warnings`: a list of
+        {code, text}, see `experiment.diagnostics`.
+    """
+    from graphfed.experiment.train import EVALUATIONS
+
+    learns = bool(method.model)
+    # To classify nodes the clients' class counts decide; the server has told which metric it was.
+    metric = outcome.details.get("selected_by") or EVALUATIONS[task].decides(training, None)
+    evidence = Evidence(
+        task=task,
+        metric=metric,
+        rounds=training.rounds,
+        rounds_run=outcome.rounds_run,
+        best_round=outcome.best_round,
+        lr=training.lr,
+        history=outcome.history,
+        val=outcome.val or {},
+        test=outcome.test or {},
+        confusion=outcome.test_confusion,
+        class_names=class_names,
+        scored=outcome.details.get("scored", {}),
+        learns=learns,
+    )
+    settings = dataclasses.asdict(training) if learns else {}
+    return {
+        "training": {key: value for key, value in settings.items() if key != "seed"},
+        "selected_by": metric,
+        "warnings": [warning.to_json() for warning in check_run(evidence)],
+    }
 
 
 def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]:
@@ -320,6 +429,7 @@ def _train(
 
     method = config.method
     task, clients = inputs.task(config.task), inputs.clients_of(config.method)
+    stages_of(on_event)(f"handing the data out to {clients} clients")
     if config.runtime == "processes":
         from graphfed.experiment.sites import train_in_processes
         from graphfed.methods.registry import METHODS
@@ -377,6 +487,7 @@ def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]
     """The arrays of model.safetensors (see `weight_arrays`). Of a model in several values the names begin
     with the value's."""
     from graphfed.federation.payload import part_of
+    from graphfed.methods.feature_scaling import to_arrays
 
     arrays: dict[str, np.ndarray] = {}
     for name in method.model:
@@ -387,6 +498,8 @@ def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]
             parts = tuple(part_of(w, 0) for w in parts)  # the only client's are the model
         prefix = f"{name}." if len(method.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
+    if outcome.scaling is not None:
+        arrays |= to_arrays(outcome.scaling)
     return arrays
 
 
@@ -405,11 +518,7 @@ def computing_with(count: int) -> Iterator[None]:
 
 def peak_rss_mb() -> float:
     """The largest resident memory that this process or one of its sites' has had, in MB of 10^6 bytes."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return round(max(peaks) * unit / 1e6, 1)
+    return round(peak_memory() / 1e6, 1)
 
 
 def versions() -> dict[str, str]:

@@ -30,9 +30,15 @@ class Schema:
     parts: str
 
     @property
-    def owners_known(self) -> bool:
-        """Whether the site knows how many sites own each of its vertices: who dealt the data has said so."""
+    def dealt(self) -> bool:
+        """Whether somebody with the whole graph dealt the data."""
         return self.ids == "dealt"
+
+    @property
+    def owners_known(self) -> bool:
+        """Whether the site knows how many sites own each of its vertices: who dealt the data has said so, and
+        a vertex that goes by its site and its id is at that site alone."""
+        return self.ids in ("dealt", "site and id")
 
     def to_json(self) -> dict[str, Any]:
         """A mapping that `from_json` takes."""
@@ -81,8 +87,8 @@ def _origin(one: _Site, other: _Site) -> str | None:
     """Vertices that go by different ids would never meet; parts of different origin can put a vertex that two
     sites share into training at one of them and into the test at the other."""
     (a, mine), (b, theirs) = one, other
-    if mine.owners_known != theirs.owners_known:
-        dealt, own = (a, b) if mine.owners_known else (b, a)
+    if mine.dealt != theirs.dealt:
+        dealt, own = (a, b) if mine.dealt else (b, a)
         return (
             f"site {shown(dealt)} reads a cohort file that was dealt and site {shown(own)} files of its own; "
             "let all sites read the one or the other"

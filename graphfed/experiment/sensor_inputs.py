@@ -3,7 +3,7 @@
 
 Shapes: S sensors, T steps, W windows, m lags, n steps ahead."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,10 @@ from graphfed.data.sensors import Sensors
 from graphfed.data.windows import TimeSplit, make_time_split
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.experiment.config import RunConfig, threads_for
+from graphfed.experiment.progress import no_stages
 from graphfed.experiment.source import sensors_of
 from graphfed.methods.base import ForecastConfig, Task
+from graphfed.methods.memory_need import SeriesExtent, series_memory
 
 if TYPE_CHECKING:
     from graphfed.experiment.train import Outcome
@@ -40,6 +42,10 @@ class SensorInputs:
     @property
     def name(self) -> str:
         return self.sensors.name
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -109,6 +115,15 @@ class SensorInputs:
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return 13 * models * weights + rows + 1_000_000
 
+    def memory_needed(self, config: RunConfig) -> int:
+        training = config.training
+        assert isinstance(training, ForecastConfig)
+        split, method = self.split, config.method
+        extent = SeriesExtent(self.num_clients, -(-split.train // split.every), split.val + split.test)
+        extra = 0.0 if method.memory is None else method.memory(extent, training)
+        learns, pooled = bool(method.model), method.pooled
+        return series_memory(extent, training, learns=learns, pooled=pooled, extra=extra)
+
     def bytes_of_partition(self) -> int:
         return 0
 
@@ -170,8 +185,11 @@ class SensorInputs:
         return {}
 
 
-def load_sensor_inputs(config: RunConfig, loaded: dict[Any, Any] | None = None) -> SensorInputs:
+def load_sensor_inputs(
+    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+) -> SensorInputs:
     """What `inputs.load_inputs` gives where the data is readings of sensors."""
+    on_stage(f"loading {config.data_name}")
     sensors = load_sensors(config, loaded)
     if config.clients not in (None, sensors.num_sensors):
         raise InputError(

@@ -5,10 +5,11 @@ The words come from the config dataclass of the method, so that help, tables and
 `unknown_setting` says where a name belongs that the method does not have.
 """
 
+import contextlib
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -24,11 +25,13 @@ __all__ = [
     "Setting",
     "explain",
     "explain_in",
+    "has_value",
     "home_of",
     "settings_in",
     "settings_of",
     "told",
     "unknown_setting",
+    "unusable_value",
 ]
 
 
@@ -156,6 +159,61 @@ def _methods_with(key: str, value: str) -> list[str]:
     return [m.name for m in methods for s in settings_of(m) if s.name == key and value in s.choices]
 
 
+def _readings(text: str) -> Iterator[Any]:
+    """Yield what a value that was typed may stand for; the type of its setting decides."""
+    yield from (text, text.lower())
+    if text.lower() in ("none", "null"):
+        yield None
+    with contextlib.suppress(ValueError):
+        yield int(text)
+
+
+def has_value(config: Any, key: str, text: str) -> bool:
+    """Return whether a setting has the value that `text` means.
+
+    Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
+
+    Args:
+        config: A method's settings.
+        key: The name of a setting; one that the method lacks has no value.
+        text: The value, as it is typed on the command line.
+    """
+    from pydantic import ValidationError
+
+    if key not in {field.name for field in dataclasses.fields(config)}:
+        return False
+    for value in _readings(text):
+        # A value that the setting cannot have, or not beside the others, is not the one that it has.
+        with contextlib.suppress(ValidationError):
+            if getattr(dataclasses.replace(config, **{key: value}), key) == getattr(config, key):
+                return True
+    return False
+
+
+def unusable_value(method: Method, key: str, text: str) -> str:
+    """Return why a method's setting can never have the value that `text` means; empty where it can.
+
+    Args:
+        method: A method that has the setting.
+        key: The setting's name.
+        text: The value, as it is typed on the command line.
+    """
+    from pydantic import ValidationError
+
+    complaint = ""
+    for value in _readings(text):
+        try:
+            method.config(**{**method.defaults, key: value})
+        except ValidationError as error:
+            missed = [e for e in error.errors(include_url=False) if e["loc"][:1] == (key,)]
+            if not missed or any(e["type"] not in MISSED for e in missed):
+                return ""  # its kind and range are right; beside other settings it may be possible
+            complaint = complaint or explain(missed[0], method)
+        else:
+            return ""
+    return complaint
+
+
 def told(value: Any) -> str:
     """A default as it is written on the command line."""
     return "none" if value is None else str(value)
@@ -183,6 +241,7 @@ SYNONYMS: dict[str, str] = {
         "mu": "prox_mu proximal_mu mu_prox",
         "server_lr": "server_learning_rate lr_server global_lr",
         "hops": "num_hops n_hops hop",
+        "unsent_value": "feature_mean neutral_value",
         "lags": "history input_len input_length seq_len window_size num_lags",
         "horizon": "pred_len output_len output_length prediction_length forecast_horizon steps_ahead",
         "partition.beta": "beta dirichlet_beta dirichlet concentration iid_beta dirichlet_alpha",

@@ -10,8 +10,9 @@ a trial (`graphfed data deal`). Sites that never see each other's files agree on
 
 What a site cannot know alone it does not guess. That another site has the label of one of its vertices, or
 owns it too, is worked out by `graphfed.methods.alignment.count_owners`; without it every vertex has the one
-owner who reads it, and a part of the split counts at the sites that have the label. An edge between two sites
-stands in the files of both: each counts the edges that it lists.
+owner who reads it, and a part of the split counts at the sites that have the label. Where vertices go by
+site and id none is at two sites, and there is nothing to work out. An edge between two sites stands in the
+files of both: each counts the edges that it lists.
 
 Shapes: N vertices, E edges inside a client in both directions, C edges to other clients.
 """
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from graphfed.data.description import Description, at_site, describe_file
 from graphfed.data.graph import undirected
-from graphfed.data.own_tables import BETWEEN, Among, Tables, classes_of, read_tables
+from graphfed.data.own_tables import BETWEEN, Among, Tables, classes_of, dropped_by, read_tables
 from graphfed.data.splits import hashed_parts
 from graphfed.data.vertex_ids import vertex_ids
 from graphfed.errors import InputError, shown
@@ -41,12 +42,14 @@ __all__ = ["SiteData", "dealt_clients", "make_site_cohort", "read_site"]
 @dataclass(frozen=True, eq=False)
 class SiteData:
     """A site's own data. cohort: its clients' rows, features in float32; schema: what it may tell the others;
-    ids: the user's own ids of the rows, a pyarrow array of N texts, None for a cohort that was dealt. They
-    stay here, for the site's own predictions."""
+    ids: the user's own ids of the rows, a pyarrow array of N texts, None for a cohort that was dealt of a
+    graph without any. They stay here, for the site's own predictions. dropped: what was found in the files
+    and left out, a phrase for each."""
 
     cohort: Cohort
     schema: Schema
     ids: Any = None
+    dropped: tuple[str, ...] = ()
 
     @property
     def clients(self) -> tuple[int, ...]:
@@ -112,6 +115,8 @@ def make_site_cohort(
 
 
 def _read_dealt(path: Path, roster: Sequence[str], site: str) -> SiteData:
+    import pyarrow as pa
+
     cohort, names = load_cohort(path), load_names(path)
     if cohort.x is None:
         raise InputError(f"{path} has no features, and methods need them; deal a graph that has some")
@@ -123,11 +128,12 @@ def _read_dealt(path: Path, roster: Sequence[str], site: str) -> SiteData:
             "with as many clients as the run has"
         )
     for what, told, count in (
-        ("feature", names.features, cohort.num_features),
-        ("class", names.classes, cohort.num_classes),
+        ("feature columns", names.features, cohort.num_features),
+        ("class columns", names.classes, cohort.num_classes),
+        ("nodes", names.nodes, cohort.num_rows),
     ):
         if told and len(told) != count:
-            raise InputError(f"{path} names {len(told)} of {count} {what} columns; deal it again")
+            raise InputError(f"{path} names {len(told)} of {count} {what}; deal it again")
     if cohort.cut_client.numel() and not 0 <= int(cohort.cut_client.min()) <= int(
         cohort.cut_client.max()
     ) < len(roster):
@@ -141,6 +147,7 @@ def _read_dealt(path: Path, roster: Sequence[str], site: str) -> SiteData:
             ids="dealt",
             parts="dealt",
         ),
+        pa.array(names.nodes) if names.nodes else None,
     )
 
 
@@ -196,7 +203,14 @@ def _read_own(
         _cohort(rows, number, order, y, part, len(class_names), description),
         Schema(description.features, class_names, rows.weight is not None, ids, parts),
         rows.ids.take(order),
+        dropped_by(description, [rows.ends], len(number), _count_edges(rows)),
     )
+
+
+def _count_edges(rows: _Rows) -> int:
+    """The edges in the tables, undirected and without self loops."""
+    (u, _), _ = undirected("", rows.ends, None, "sum", len(rows.texts))
+    return len(u)
 
 
 def _cohort(

@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from graphfed.data.graph import Split
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig, make_config
+from graphfed.experiment.folder_schema import SweepFile, TrialFile
+from graphfed.experiment.graph_inputs import GraphInputs
 from graphfed.experiment.inputs import Inputs
 from graphfed.experiment.plan import (
     Row,
@@ -34,14 +37,15 @@ from graphfed.experiment.plan import (
     statistic,
     statistics,
 )
-from graphfed.experiment.progress import human_seconds, show_progress
+from graphfed.experiment.progress import human_seconds, show_dropped, show_progress
 from graphfed.experiment.reopen import check_hashes, config_from_json, read_manifest
 from graphfed.experiment.run import Result, execute, keep_partition, now, write_manifest
 from graphfed.experiment.settings import unknown_setting
 from graphfed.experiment.source import data_source
 from graphfed.files import write_json
-from graphfed.methods.base import WINDOW_SETTINGS
+from graphfed.methods.base import WINDOW_SETTINGS, TrainingConfig
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.terminal import markup
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,15 +112,14 @@ class Sweep:
 
     def table(self) -> "Table":
         """The best trials for a screen (a rich table)."""
-        from rich.markup import escape
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
         title = f"{self.method} on {self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
-        table = Table(title=escape(title), caption=escape(self._caption()), caption_justify="left")
+        table = Table(title=markup(title), caption=markup(self._caption()), caption_justify="left")
         keys = list(self.trials[0]["settings"])
         for key in ("trial", *keys):
-            table.add_column(escape(key), justify="right")
+            table.add_column(markup(key), justify="right")
         table.add_column(f"validation {self.metric}", justify="right")
         table.add_column("seconds", justify="right")
         for trial in self.ranked()[:SHOWN]:
@@ -124,7 +127,7 @@ class Sweep:
             told = "failed" if trial["failed"] else spread(trial["val"][self.metric], error=self._error)
             cells += [told, human_seconds(trial["seconds"]["mean"] or 0.0)]
             bold = "bold" if trial["trial"] == self.chosen["trial"] else None
-            table.add_row(*(escape(cell) for cell in cells), style=bold)
+            table.add_row(*(markup(cell) for cell in cells), style=bold)
         return table
 
     def _caption(self) -> str:
@@ -223,13 +226,10 @@ def resume_sweep(
 
 def sweep_in(folder: Path) -> Sweep:
     """The finished sweep in `folder`, from sweep.json; InputError when it is damaged."""
-    content = files.read_json(folder / "sweep.json")
-    try:
-        content = {"task": CLASSIFICATION, **content}  # sweeps of earlier versions do not say so
-        known = {f.name: content[f.name] for f in dataclasses.fields(Sweep) if f.name != "folder"}
-        lists = {key: tuple(known[key]) for key in ("seeds", "trials", "edges")}
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'sweep.json'} is not a sweep: it lacks {error}") from None
+    content = files.read_json(folder / "sweep.json", SweepFile)
+    content = {"task": CLASSIFICATION, **content}  # sweeps of earlier versions do not say so
+    known = {f.name: content[f.name] for f in dataclasses.fields(Sweep) if f.name != "folder"}
+    lists = {key: tuple(known[key]) for key in ("seeds", "trials", "edges")}
     return Sweep(**{**known, **lists}, folder=folder)
 
 
@@ -363,7 +363,7 @@ def _with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     """The same run with other settings of its method; InputError for one that cannot be used."""
     asked = config.to_json()
     changed = {**asked, "training": {**asked["training"], **settings}}
-    return config_from_json(changed, Path(), data=config.data_source)
+    return config_from_json(changed, Path(), data=config.data_source, origin="")
 
 
 def _check_inputs(
@@ -389,7 +389,9 @@ def _finish(
 ) -> Sweep:
     """Run what is missing, choose, reveal the test metrics of what is chosen, and write sweep.json."""
     first = next(iter(plan.configs.values()))
-    metric, error = _decides(first), TASKS[first.task].error
+    known = next(iter(inputs.values()))
+    show_dropped(known.name, known.dropped, progress)
+    metric, error = _decides(first, known), TASKS[first.task].error
     total = plan.trials or len(list(plan.combinations()))
 
     def measure(number: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -443,8 +445,8 @@ def _trial_run(
     """One trial with one seed: read where its file is there, else run and written. No test metric leaves."""
     path = None if folder is None else folder / "trials" / f"{number:04d}-seed{config.seed}.json"
     if path is not None and path.exists():
-        told: dict[str, Any] = files.read_json(path)
-        if not isinstance(told, dict) or {*told} != {"settings", *_RUN_KEYS} or told["settings"] != settings:
+        told: dict[str, Any] = files.read_json(path, TrialFile)
+        if {*told} != {"settings", *_RUN_KEYS} or told["settings"] != settings:
             raise InputError(
                 f"{path} is not this trial ({settings_text(settings)}): it is damaged, or of another version "
                 "of Optuna; remove it to run the trial again"
@@ -499,11 +501,21 @@ def _score(trial: Mapping[str, Any], metric: str, error: bool) -> float:
     return -float(mean) if error else float(mean)
 
 
-def _decides(config: RunConfig) -> str:
-    """The validation metric that the runs choose their rounds by."""
-    from graphfed.experiment.train import EVALUATIONS
+def _decides(config: RunConfig, inputs: Inputs) -> str:
+    """The validation metric that trials are compared by: the one that the runs select their rounds by, before
+    any setting is varied."""
+    import torch
 
-    return EVALUATIONS[config.task].decides(config.training)
+    from graphfed.experiment.train import EVALUATIONS
+    from graphfed.experiment.vertex_scores import choose_selection
+
+    if not isinstance(config.training, TrainingConfig) or config.task != CLASSIFICATION:
+        return EVALUATIONS[config.task].decides(config.training, None)
+    assert isinstance(inputs, GraphInputs)
+    assert isinstance(inputs.split, Split)
+    classes = torch.from_numpy(inputs.graph.y[inputs.split.val])
+    counts = torch.bincount(classes, minlength=inputs.graph.num_classes)
+    return choose_selection(counts, config.training.select).metric
 
 
 def _chosen(best: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from graphfed.errors import InputError, did_you_mean
 from graphfed.experiment import folder as files
+from graphfed.experiment.folder_schema import CheckpointFile, MetricsLine, ResultFile
 from graphfed.experiment.reopen import read_manifest
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
@@ -120,10 +121,7 @@ def _runs_below(folder: Path) -> list[Path]:
 
 def _read(folder: Path) -> TrackedRun:
     manifest = read_manifest(folder)
-    try:
-        started = datetime.fromisoformat(manifest["started"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{folder / 'manifest.json'} does not say when the run was started") from None
+    started = datetime.fromisoformat(manifest["started"]).timestamp()
     asked = {key: manifest.get(key) for key in ("started", "config", "hashes")}
     identity = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     ended = (folder / "result.json").exists()
@@ -133,8 +131,8 @@ def _read(folder: Path) -> TrackedRun:
     tags = {"method": str(manifest["config"].get("method")), "graphfed.id": identity}
     tags |= {f"hash.{what}": str(value) for what, value in manifest["hashes"].items()}
     if ended:
-        result = files.read_json(folder / "result.json")
-        step = result.get("best_round") or last["round"]
+        result = files.read_json(folder / "result.json", ResultFile)
+        step = result["best_round"] or last["round"]
         points += [
             Point(f"test/{metric}", float(value), step, started + last["seconds"])
             for metric, value in result["test"].items()
@@ -145,19 +143,16 @@ def _read(folder: Path) -> TrackedRun:
 
 def _history(folder: Path) -> list[dict[str, Any]]:
     """The rounds: of metrics.jsonl, else of the newest checkpoint that can be read."""
-    try:
-        path = folder / "metrics.jsonl"
-        if path.exists():
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    path = folder / "metrics.jsonl"
+    if path.exists():
+        return files.read_lines(path, MetricsLine)
     for checkpoint in sorted((folder / files.CHECKPOINTS).glob("round-*"), reverse=True):
         for name in ("local.json", "server.json"):
             try:
-                history: list[dict[str, Any]] = json.loads((checkpoint / name).read_bytes())["history"]
+                history: list[dict[str, Any]] = files.read_json(checkpoint / name, CheckpointFile)["history"]
                 return history
-            except (OSError, ValueError, KeyError):
-                continue  # being written, or removed meanwhile
+            except InputError:
+                continue  # being written, removed meanwhile, or damaged
     return []
 
 

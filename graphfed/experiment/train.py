@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,25 @@ import numpy as np
 from graphfed.data.graph import Graph, Split
 from graphfed.data.partition import partition
 from graphfed.errors import GraphfedError, InputError
+from graphfed.experiment import class_weights
 from graphfed.experiment.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.experiment.evaluation import SECURE_MESSAGES, Evaluation, Scored
 from graphfed.experiment.forecast_scores import FORECASTS
 from graphfed.experiment.link_scores import LINKS
 from graphfed.experiment.state import roster_code, roster_of
-from graphfed.experiment.vertex_scores import VERTICES, metrics_of, score_clients, total
+from graphfed.experiment.vertex_scores import (
+    VERTICES,
+    add_clients,
+    choose_selection,
+    count_classes,
+    metrics_of,
+    score_clients,
+    total,
+)
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
+from graphfed.memory import peak_memory
+from graphfed.methods import feature_scaling
 from graphfed.methods.base import CommonConfig, Method, State, Task, TrainingConfig, clients_in_round
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
 from graphfed.methods.training import as_configured, choose_clients, own_view, predict_shared, prepare
@@ -38,6 +50,7 @@ __all__ = [
     "MESSAGES",
     "Event",
     "Outcome",
+    "agree_before_setup",
     "pooled_score",
     "restored",
     "taking_part",
@@ -58,6 +71,8 @@ MESSAGES = {
     **CONTROL,
     **{name: words for known in EVALUATIONS.values() for name, words in known.messages.items()},
     **SECURE_MESSAGES,
+    **feature_scaling.MESSAGES,
+    **class_weights.MESSAGES,
 }
 
 #: By name, as accuracy, auc or rmse; None where there was nothing to score
@@ -67,7 +82,9 @@ Metrics = dict[str, float | None]
 @dataclass(frozen=True)
 class Event:
     """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far; note:
-    in phase "note", something that a person should know."""
+    in phase "note", something that a person should know, and in phase "stage" what begins now, which matters
+    where it takes long; memory: the most bytes that this process has had, where all places are in it;
+    may_stop: whether the run may end before the last round."""
 
     phase: str
     round: int
@@ -76,6 +93,8 @@ class Event:
     bytes: int
     seconds: float
     note: str = ""
+    memory: int = 0
+    may_stop: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +104,8 @@ class Outcome:
     elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
     vertex, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
     own part (`Method.account`); details: more of the test, in link prediction
-    test_roc, points [false positive rate, true positive rate]."""
+    test_roc, points [false positive rate, true positive rate]; scaling: what the features are scaled by, None
+    where they are not, or every client has a scaling of its own."""
 
     best_round: int | None
     rounds_run: int
@@ -98,6 +118,7 @@ class Outcome:
     predictions: Located
     details: dict[str, Any] = field(default_factory=dict)
     accounts: Located | None = None
+    scaling: feature_scaling.Scaling | None = None
 
 
 # ---- functions run at the server ---------------------------------------------------------------------------
@@ -161,6 +182,35 @@ def metrics_here(scored: Located) -> Metrics | None:
 # ---- the run -----------------------------------------------------------------------------------------------
 
 
+def agree_before_setup(
+    fed: Federation, data: Any, method: Method, task: Task, config: CommonConfig
+) -> tuple[Any, Located | None]:
+    """Agree on what every method's clients need alike: the scale of features, the weights of classes.
+
+    Returns:
+        The clients' data with both, and the `Scaling` that they share (see `scale_features`)."""
+    data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
+    return class_weights.agree_class_weights(fed, data, task, config), scaling
+
+
+@dataclass
+class _Watch:
+    """Reports a run's progress to `on_event`, with the seconds since `began`."""
+
+    fed: Federation
+    config: CommonConfig
+    on_event: Callable[[Event], None] | None
+    began: float
+
+    def report(self, phase: str, number: int, val: Metrics | None, note: str = "") -> None:
+        if self.on_event is None:
+            return
+        seconds, fed = time.perf_counter() - self.began, self.fed
+        memory = peak_memory() if fed.link is None else 0
+        sent, may_stop = fed.ledger.counted_bytes, self.config.patience is not None
+        self.on_event(Event(phase, number, self.config.rounds, val, sent, seconds, note, memory, may_stop))
+
+
 def train(
     fed: Federation,
     method: Method,
@@ -181,17 +231,14 @@ def train(
             f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
         )
     evaluation = EVALUATIONS[task.name]
-    began = time.perf_counter()
-
-    def tell(phase: str, number: int, val: Metrics | None, note: str = "") -> None:
-        if on_event is not None:
-            seconds = time.perf_counter() - began
-            on_event(Event(phase, number, config.rounds, val, fed.ledger.counted_bytes, seconds, note))
-
-    fed.on_news = lambda news: tell("note", 0, None, news)
+    watch = _Watch(fed, config, on_event, time.perf_counter())
+    fed.on_news = partial(watch.report, "note", 0, None)
+    fed.on_stage = partial(watch.report, "stage", 0, None)
+    fed.begin(f"setting up {method.name}")
     with fed.phase("eval"):
         prepared = evaluation.prepare(fed, data, task, config)
     enrolled = evaluation.enrolled(fed, data)
+    data, scaling = agree_before_setup(fed, data, method, task, config)
     with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
             with fed.phase("setup", round=0):
@@ -201,18 +248,18 @@ def train(
         else:
             run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
             # As if training had begun so long ago.
-            began = time.perf_counter() - run.seconds
-            ready = began + run.setup_seconds
+            watch.began = time.perf_counter() - run.seconds
+            ready = watch.began + run.setup_seconds
 
         with nullcontext() if checkpoints is None else checkpoints.listen():
             # Told once signals are heard: who stops a run that says it has begun finds it saved.
-            tell("setup", run.number - 1, None)
+            watch.report("setup", run.number - 1, None)
             while True:
                 due = NOTHING_DUE if checkpoints is None else checkpoints.due()
                 run, decision = _open_round(fed, method, config, run, due, enrolled)
                 if checkpoints is not None and (decision["save"] or decision["stop"]):
-                    spent = time.perf_counter() - began
-                    checkpoints.save(fed, replace(run, setup_seconds=ready - began, seconds=spent))
+                    spent = time.perf_counter() - watch.began
+                    checkpoints.save(fed, replace(run, setup_seconds=ready - watch.began, seconds=spent))
                 if decision["interrupt"]:
                     raise Interrupted(f"stopped before round {run.number}")
                 if decision["stop"]:
@@ -220,19 +267,20 @@ def train(
                 number = run.number
                 run, val = _round(fed, method, data, task, config, run, evaluation, prepared)
                 run.history.append(_line(fed, method, run.state, number, val, time.perf_counter() - ready))
-                tell("train", number, val)
+                watch.report("train", number, val)
     trained = time.perf_counter()
     if decision["diverged"] and not decision["best_round"]:
         raise GraphfedError(
             f"{method.name} diverged in round {decision['diverged']}: its predictions are no longer finite; "
-            f"use a smaller learning rate (lr is {config.lr:g})"
+            f"use a smaller learning rate (lr is {config.lr:g}){_seen_before(fed)}"
         )
 
+    fed.begin("predicting and scoring with the best round")
     predictions, final = _score_once(fed, method, data, run.best, config, evaluation, prepared, enrolled)
     done = time.perf_counter()
     rounds_run = len(run.history)
-    tell("done", rounds_run, metrics_here(final["val"]))
-    told = _told(fed, method, run.best, final["test"])
+    watch.report("done", rounds_run, metrics_here(final["val"]))
+    told = _told(fed, method, run.best, final)
     if decision["diverged"]:
         told["diverged_in_round"] = decision["diverged"]
     return Outcome(
@@ -242,9 +290,9 @@ def train(
         test=metrics_here(final["test"]),
         test_confusion=told.pop("test_confusion", None),
         seconds={
-            "setup": ready - began,
+            "setup": ready - watch.began,
             "train": trained - ready,
-            "total": done - began,
+            "total": done - watch.began,
             "per_round": (trained - ready) / rounds_run,
         },
         history=run.history,
@@ -252,12 +300,23 @@ def train(
         predictions=predictions,
         details=told,
         accounts=None if method.account is None else method.account(fed, run.best, config),
+        scaling=None if scaling is None else next(iter(scaling.parts), None),
     )
 
 
-def _told(fed: Federation, method: Method, best: State, test: Located) -> dict[str, Any]:
-    """What a result says beyond metrics, where the server is in this process."""
-    told = {key: value for scored in fed.local_parts(test) for key, value in scored.told.items()}
+def _seen_before(fed: Federation) -> str:
+    """What the checks of received numbers found worth a word before training diverged, for a message."""
+    notes = list(fed.received.notes.values())
+    return f", or look here first: {'; '.join(notes[-3:])}" if notes else ""
+
+
+def _told(fed: Federation, method: Method, best: State, final: Mapping[str, Located]) -> dict[str, Any]:
+    """What a result says beyond metrics, where the server is in this process. scored: how many nodes or pairs
+    of each part, where they are counted."""
+    told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
+    counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
+    if any(counts.values()):
+        told["scored"] = counts
     return {**told, **_facts(fed, method, best)}
 
 
@@ -338,6 +397,8 @@ def _round(
     number = run.number
     roster = run.decision["roster"]
     present = None if roster is None else roster_of(roster, fed.num_clients)
+    if not run.history:
+        fed.begin(f"training: round {number} of {config.rounds}")
     with taking_part(fed, present), fed.phase("train", round=number):
         state = method.round(fed, run.state, config, number)
     # What only the next round needs is of the newest round in every state, so that nothing is held twice.
@@ -349,7 +410,9 @@ def _round(
     with fed.phase("eval"):
         outputs = method.predict(fed, state, config, "val")
         scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared, config)
-    progress = fed.server.run(judge, run.progress, scored, number, task.name, evaluation.decides(config))
+    progress = fed.server.run(
+        judge, run.progress, scored, number, task.name, evaluation.decides(config, prepared)
+    )
     run = replace(run, evaluated=state, progress=progress)
     if method.personal:
         assert evaluation.better_clients is not None, (
@@ -401,7 +464,12 @@ def taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
 
 
 def pooled_score(
-    method: Method, graph: Graph, split: Split, weights: Any, config: TrainingConfig
+    method: Method,
+    graph: Graph,
+    split: Split,
+    weights: Any,
+    config: TrainingConfig,
+    scaling: feature_scaling.Scaling | None,
 ) -> dict[str, Any]:
     """Another question than the test score: the same weights on the pooled graph, with every edge. For shared
     models only."""
@@ -409,6 +477,9 @@ def pooled_score(
         graph, split, partition(graph, "random", 1, 0), [0], device=next(iter(weights.values())).device
     )
     cohort = as_configured(cohort, config)
+    if scaling is not None:
+        cohort = feature_scaling.apply_scaling(cohort, scaling)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
-    scores = score_clients(cohort, predict_shared(prepared, weights, config, "test"), "test")
-    return metrics_of(total(scores))
+    selection = choose_selection(add_clients(count_classes(cohort, "val")), config.select)
+    logits = predict_shared(prepared, weights, config, "test")
+    return metrics_of(total(score_clients(cohort, logits, "test", None, True)), selection.positive)

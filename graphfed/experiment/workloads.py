@@ -18,6 +18,7 @@ from graphfed.data.graph import Graph
 from graphfed.errors import InputError
 from graphfed.experiment import folder as files
 from graphfed.experiment.config import RunConfig
+from graphfed.experiment.folder_schema import WorkloadsFile
 from graphfed.experiment.graph_inputs import load_graph
 from graphfed.experiment.run import computing_with
 from graphfed.federation import CLIENTS
@@ -41,7 +42,7 @@ def balanced_or_read(config: RunConfig, graph: Callable[[], Graph], folder: Path
     largest workload; seconds."""
     path = folder / FILE
     if path.exists():
-        there: dict[str, Any] = files.read_json(path)
+        there: dict[str, Any] = files.read_json(path, WorkloadsFile)
         return there
     with computing_with(config.threads or 1):
         found: dict[str, Any] = files.plain({"asked": asked(config), **balanced(config, graph())})
@@ -58,10 +59,9 @@ def require_same(config: RunConfig, folder: Path) -> None:
     path = folder / FILE
     if not path.exists():
         return
-    content = files.read_json(path)
-    there = content.get("asked") if isinstance(content, dict) else None
+    there = files.read_json(path, WorkloadsFile)["asked"]
     for key, here in files.plain(asked(config)).items():
-        if not isinstance(there, dict) or there.get(key) != here:
+        if there.get(key) != here:
             raise InputError(
                 f"what is in {path} had another {key} than the recipe; name another folder with --out"
             )

@@ -3,6 +3,7 @@
 from graphfed.federation.core import Federation, StageError, as_leaves
 from graphfed.federation.ledger import Ledger
 from graphfed.federation.link import Link
+from graphfed.federation.received import ReceivedError
 from graphfed.federation.transfer import Ideal
 from graphfed.federation.values import CLIENTS, SERVER, Located
 from graphfed.federation.wrap import Cast, Wrapper
@@ -16,6 +17,7 @@ __all__ = [
     "Ledger",
     "Link",
     "Located",
+    "ReceivedError",
     "StageError",
     "Wrapper",
     "as_leaves",

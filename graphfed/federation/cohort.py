@@ -6,7 +6,7 @@ written for a cohort and never loop over its clients.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from graphfed.data.graph import Graph, Split
-from graphfed.data.links import PARTS, EdgeSplit, scored_pairs
+from graphfed.data.links import PARTS, EdgeSplit, ScoredPairs, scored_pairs
 from graphfed.data.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation.cohort_checks import LINKS, check_arrays
-from graphfed.files import read_metadata, read_tensors, write_tensors
+from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix, sums_by
 
 __all__ = [
+    "OWNER_UNITS",
     "Cohort",
     "Links",
     "Names",
@@ -31,9 +32,17 @@ __all__ = [
     "load_cohort",
     "load_names",
     "make_cohort",
+    "node_names",
     "save_cohort",
+    "stable_ids_of",
+    "with_partition_ids",
     "with_unit_features",
 ]
+
+
+#: What a node counts for in sums over clients. A node that several clients own counts once, an equal share at
+#: each; with up to 16 owners that is a whole number of these units, so sums are exact.
+OWNER_UNITS = 720_720
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +70,8 @@ class Cohort:
     id), cut_id [C]: edges to other clients' vertices; owned, train, val, test [N] bool: a vertex is trained
     on and scored where it is owned, which may be at several clients; owners [N]: at how many, of all the
     run's clients; edge_weight [E] and cut_weight [C]: of a weighted graph, else None; links: what is scored
-    in link prediction, else None, and then no vertex is in a part."""
+    in link prediction, else None, and then no vertex is in a part; class_weights [C]: what a training vertex
+    of each class counts for in the loss (None: 1)."""
 
     clients: tuple[int, ...]
     client: Tensor
@@ -81,6 +91,7 @@ class Cohort:
     edge_weight: Tensor | None = None
     cut_weight: Tensor | None = None
     links: Links | None = None
+    class_weights: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -116,6 +127,11 @@ class Cohort:
         weight = torch.cat([self.edge_weight, self.cut_weight]) if with_cut else self.edge_weight
         return sums_by(ends, weight, self.num_rows)
 
+    def loss_weights(self, rows: Tensor) -> Tensor | None:
+        """What the loss of each of these labelled rows [n] counts for, by its class, [n]; None: 1 for
+        each."""
+        return None if self.class_weights is None else self.class_weights[self.y[rows]]
+
     def counts(self, mask: Tensor) -> Tensor:
         """Rows of each client in a mask [N], [K] int64."""
         return torch.bincount(self.client[mask], minlength=self.num_clients)
@@ -123,10 +139,49 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Names:
-    """What a cohort's columns and classes are called: features (F of them), classes (C); () where unknown."""
+    """What a cohort's columns and classes are called: features (F of them), classes (C); and what the user
+    calls its rows: nodes (N). () where unknown."""
 
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
+    """The ids that every reader of the user's files gives a partition's nodes (`Graph.stable_ids`), so that a
+    draw keyed by an id is the same whoever reads the files; None: the partition's own ids. These stand for a
+    graph whose nodes are known by number, and for a partition with copies that count as different nodes: no
+    site reads such copies from files of its own."""
+    copies = bool((partition.held_id != partition.held_vertex).any())
+    return None if copies else graph.stable_ids
+
+
+def node_names(graph: Graph, cohort: Cohort, stable_ids: np.ndarray | None) -> tuple[str, ...]:
+    """What the user calls the nodes of a cohort that was made with `stable_ids`; () where they have no names,
+    or where the partition's ids are not the graph's numbers."""
+    if graph.ids is None or stable_ids is None:
+        return ()
+    return tuple(graph.ids.take(with_partition_ids(cohort, stable_ids).id.cpu().numpy()).to_pylist())
+
+
+def with_partition_ids(cohort: Cohort, stable_ids: np.ndarray | None) -> Cohort:
+    """A cohort that was made with `stable_ids`, with the ids of the partition in their place, by which its
+    rows are not sorted: to find the nodes that predictions are of."""
+    if stable_ids is None:
+        return cohort
+    order = np.argsort(stable_ids)
+
+    def numbers(ids: Tensor) -> Tensor:
+        found = order[np.searchsorted(stable_ids, ids.cpu().numpy(), sorter=order)]
+        return torch.from_numpy(found).to(ids.device)
+
+    links = cohort.links
+    return replace(
+        cohort,
+        id=numbers(cohort.id),
+        cut_id=numbers(cohort.cut_id),
+        links=None if links is None else replace(links, id=numbers(links.id)),
+    )
 
 
 def make_cohort(
@@ -135,11 +190,14 @@ def make_cohort(
     partition: Partition,
     clients: Sequence[int],
     *,
+    stable_ids: np.ndarray | None = None,
     device: torch.device | str = "cpu",
 ) -> Cohort:
     """Stack the given clients (ascending ids) of a partitioned graph. Features take torch's default dtype.
 
     With a split of the edges `graph` and `partition` have the training edges only (`links.training_graph`).
+    stable_ids [N]: the ids that the rows have, by the ids of the partition (`stable_ids_of`); None: those of
+    the partition.
 
     Raises InputError for clients that are not sites of the partition, ascending, each once."""
     if list(clients) != sorted({*clients} & {*range(partition.num_sites)}):
@@ -156,9 +214,15 @@ def make_cohort(
     owners = np.bincount(which[partition.held_owner], minlength=len(known))[which[mine]]
     width = int(partition.held_id.max(initial=0)) + 1
     codes = client * width + ids
+    place = np.arange(len(codes))
+    if stable_ids is not None:
+        ids = stable_ids[ids]
+        order = np.lexsort((ids, client))
+        client, ids, vertex, owned, owners = (part[order] for part in (client, ids, vertex, owned, owners))
+        place[order] = np.arange(len(order))
 
     def row_of(site: np.ndarray, held_id: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = np.searchsorted(codes, wanted[site] * width + held_id)
+        rows: np.ndarray = place[np.searchsorted(codes, wanted[site] * width + held_id)]
         return rows
 
     inside = wanted[partition.edge_site] >= 0
@@ -167,6 +231,14 @@ def make_cohort(
     outside = wanted[partition.cut_site] >= 0
 
     cut = row_of(partition.cut_site[outside], partition.cut_id[outside])
+    cut_client, remote_id = partition.cut_remote_site[outside], partition.cut_remote_id[outside]
+    cut_id = remote_id if stable_ids is None else stable_ids[remote_id]
+    if stable_ids is not None:  # the partition's order is that of its own ids
+        u, v = np.minimum(u, v), np.maximum(u, v)
+        order = np.lexsort((v, u))
+        u, v = u[order], v[order]
+        order = np.lexsort((cut_id, cut_client, cut))
+        cut, cut_client, cut_id, remote_id = (part[order] for part in (cut, cut_client, cut_id, remote_id))
 
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -175,29 +247,20 @@ def make_cohort(
     if graph.edge_weight is not None:
         weight = graph.weights_between(vertex[u], vertex[v])
         edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
-        far = partition.vertex_of(partition.cut_remote_id[outside])
+        far = partition.vertex_of(remote_id)
         cut_weight = tensor(graph.weights_between(vertex[cut], far)).to(torch.get_default_dtype())
 
     x: Tensor | SparseMatrix | None = None
     if graph.x is not None:
         mine_x = graph.x[vertex]
-        sparse = sp.issparse(mine_x)
         x = (
             SparseMatrix.from_scipy(mine_x).to(device)
-            if sparse
+            if sp.issparse(mine_x)
             else tensor(mine_x).to(torch.get_default_dtype())
         )
     links = None
     if isinstance(split, EdgeSplit):
-        pairs = scored_pairs(split, partition)
-        here = wanted[pairs.site] >= 0
-        links = Links(
-            row=tensor(row_of(pairs.site[here], pairs.id[here])),
-            site=tensor(pairs.other_site[here]),
-            id=tensor(pairs.other_id[here]),
-            label=tensor(pairs.label[here]),
-            part=tensor(pairs.part[here]),
-        )
+        links = _links(scored_pairs(split, partition), wanted, row_of, stable_ids, tensor)
         parts = np.zeros((3, len(vertex)), dtype=bool)
     else:
         parts = np.stack([mask[vertex] & owned for mask in (split.train, split.val, split.test)])
@@ -210,8 +273,8 @@ def make_cohort(
         y=tensor(np.where(owned, graph.y[vertex], -1)),
         edge_index=tensor(np.stack([np.concatenate([u, v]), np.concatenate([v, u])])),
         cut_row=tensor(cut),
-        cut_client=tensor(partition.cut_remote_site[outside]),
-        cut_id=tensor(partition.cut_remote_id[outside]),
+        cut_client=tensor(cut_client),
+        cut_id=tensor(cut_id),
         owned=tensor(owned),
         train=tensor(parts[0]),
         val=tensor(parts[1]),
@@ -221,6 +284,30 @@ def make_cohort(
         edge_weight=edge_weight,
         cut_weight=cut_weight,
         links=links,
+    )
+
+
+def _links(
+    pairs: ScoredPairs,
+    wanted: np.ndarray,
+    row_of: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    stable_ids: np.ndarray | None,
+    tensor: Callable[[np.ndarray], Tensor],
+) -> Links:
+    """The pairs that the clients of a cohort score. wanted: of each site, its place among these clients, or
+    -1; row_of(site, id): the row; tensor: on the cohort's device."""
+    here = np.flatnonzero(wanted[pairs.site] >= 0)
+    row, other = row_of(pairs.site[here], pairs.id[here]), pairs.other_id[here]
+    if stable_ids is not None:
+        other = stable_ids[other]
+        order = np.lexsort((other, row))
+        here, row, other = here[order], row[order], other[order]
+    return Links(
+        row=tensor(row),
+        site=tensor(pairs.other_site[here]),
+        id=tensor(other),
+        label=tensor(pairs.label[here]),
+        part=tensor(pairs.part[here]),
     )
 
 
@@ -253,8 +340,9 @@ _PLAIN = (
     "owners",
 )
 _WEIGHTS = ("edge_weight", "cut_weight")
-#: The key of the names among a file's texts.
-_NAMES = "names"
+#: The key of the names among a file's texts, and of the names of the rows among its arrays: JSON in UTF-8, as
+#: texts are to be short.
+_NAMES, _NODES = "names", "node_names"
 
 
 def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
@@ -280,10 +368,12 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
 def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
     """Write a cohort as one safetensors file: what a site's process reads, and all it reads. names: go along
     as text."""
-    told = None
+    told, arrays = None, cohort_arrays(cohort)
     if names is not None:
         told = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
-    write_tensors(path, cohort_arrays(cohort), told)
+        if names.nodes:
+            arrays[_NODES] = np.frombuffer(json.dumps(names.nodes).encode(), dtype=np.uint8)
+    write_tensors(path, arrays, told)
 
 
 def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
@@ -314,14 +404,15 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
 
 
 def load_names(path: Path) -> Names:
-    """The names that `save_cohort` wrote beside a cohort; without any () for both. InputError for a file that
+    """The names that `save_cohort` wrote beside a cohort; without any () for all. InputError for a file that
     is no cohort's, and for names that are no lists of text."""
     try:
-        told = read_metadata(path).get(_NAMES)
-        if told is None:
+        arrays, told = read_tensors(path, {_NODES})
+        if _NAMES not in told:
             return Names()
-        content = json.loads(told)
-        lists = [content["features"], content["classes"]]
+        content = json.loads(told[_NAMES])
+        nodes = json.loads(arrays[_NODES].tobytes()) if _NODES in arrays else []
+        lists = [content["features"], content["classes"], nodes]
     except Exception as error:
         raise InputError(f"{path} is not a cohort file: {error}") from error
     for names in lists:

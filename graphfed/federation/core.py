@@ -21,6 +21,7 @@ from graphfed.errors import GraphfedError, InputError, PlaceError
 from graphfed.federation import payload as pay
 from graphfed.federation.ledger import Charge, Flow, Ledger
 from graphfed.federation.link import SERVER_END, Link, Message, Pair, deliver
+from graphfed.federation.received import Received, ReceivedError
 from graphfed.federation.route import (
     PeerIds,
     PeerRoute,
@@ -28,26 +29,29 @@ from graphfed.federation.route import (
     check_wants,
     everyone,
     find_rows,
+    ids_fit,
     in_order,
     link_codes,
     make_table,
     row_counts,
     sums_of_parts,
     traffic,
+    wants_fit,
     widened_table,
 )
 from graphfed.federation.tape import Crossing, Pending, Record, Tape
 from graphfed.federation.transfer import (
+    Accept,
     Ideal,
     Transfer,
     answer,
-    check_arrived,
     check_rows,
     gradients_for,
     pack,
     tell,
     tensors_asked,
     unpack,
+    unpack_arrived,
     wrapped_leaves,
 )
 from graphfed.federation.values import (
@@ -60,8 +64,9 @@ from graphfed.federation.values import (
     check_function,
     versions,
 )
-from graphfed.federation.wire import WireError, refuse_constant
+from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
+from graphfed.files import parse_json
 from graphfed.nn.sparse import SparseWeights
 from graphfed.secure.session import Ended, Party, run_all, run_both, run_one
 
@@ -144,11 +149,14 @@ class Federation(OfTheProgram):
     """One run of K clients and a server, seen from one process.
 
     hosts: for every host of the run the ids of its clients, ascending over all hosts; here: the hosts in this
-    process; server_here: whether the server is; link: how to reach the others (None when everything is here).
+    process; server_here: whether the server is; link: how to reach the others (None when everything is here);
+    names: what messages call the hosts (None: by their clients).
 
     The payload transfers share these options: `name` is the transfer's name on the ledger, `protection` its
     class there; ``grad=False`` sends no gradient back; `wrap` goes around the payload (see `wrap.Wrapper`). A
-    payload is a tensor, or tensors in dictionaries and tuples."""
+    payload is a tensor, or tensors in dictionaries and tuples. What comes from another process is checked
+    (`received`): ``finite=False`` allows numbers that are not finite, and `accept` is a rule of the
+    transfer's own (`transfer.Accept`)."""
 
     def __init__(
         self,
@@ -158,8 +166,10 @@ class Federation(OfTheProgram):
         server_here: bool = True,
         link: Link | None = None,
         device: torch.device | str = "cpu",
+        names: Sequence[str] | None = None,
     ) -> None:
         self.hosts = [tuple(h) for h in hosts]
+        self._names = None if names is None else tuple(names)
         flat = [k for h in self.hosts for k in h]
         if not flat or flat != list(range(len(flat))) or not all(self.hosts):
             raise ValueError(
@@ -176,6 +186,8 @@ class Federation(OfTheProgram):
         self.link, self.device = link, torch.device(device)
         self.num_clients = len(flat)
         self.ledger = Ledger(self.num_clients)
+        #: The checks of what comes from other processes.
+        self.received = Received(self._name, self.hosts)
         self.clients, self.server = _Place(self, CLIENTS), _Place(self, SERVER)
         self.held = np.zeros(self.num_clients, dtype=bool)
         for h in self.here:
@@ -189,6 +201,8 @@ class Federation(OfTheProgram):
         self._sequence = 0
         #: Who is told what a person should know while a program works (see `tell`).
         self.on_news: Callable[[str], None] | None = None
+        #: Who is told what a program works on (see `begin`).
+        self.on_stage: Callable[[str], None] | None = None
         self.set_roster(np.ones(self.num_clients, dtype=bool))
 
     # ---- who takes part, where it stands -------------------------------------------------------------------
@@ -255,6 +269,15 @@ class Federation(OfTheProgram):
         if self.on_news is not None:
             self.on_news(news)
 
+    def begin(self, stage: str) -> None:
+        """Report what the program works on from now on. Whoever watches is shown it where it takes long.
+
+        Args:
+            stage: What begins, as in "making the messages of 2708 nodes". Only what every place knows.
+        """
+        if self.on_stage is not None:
+            self.on_stage(stage)
+
     def locate(self, place: str, name: str, parts: Sequence[Any]) -> Located:
         """A value that a place has of its own before anything crosses: one part for each host of the place in
         this process."""
@@ -291,6 +314,8 @@ class Federation(OfTheProgram):
     def _name(self, end: int) -> str:
         if end == SERVER_END:
             return "server"
+        if self._names is not None:
+            return self._names[end]
         first, last = self.hosts[end][0], self.hosts[end][-1]
         return f"client {first}" if first == last else f"clients {first}..{last} (stacked)"
 
@@ -359,8 +384,10 @@ class Federation(OfTheProgram):
             rows[self.hosts[h][0] : self.hosts[h][-1] + 1] = c
         table = None
         if self.server_ends:
-            arrived = [_pair_of_tensors(got[p].payload, name) for p in self._up]
-            table, rows = make_table(arrived, [len(h) for h in self.hosts], name)
+            for h, _ in self._up:
+                if self._is_elsewhere(h) and not ids_fit(got[h, SERVER_END].payload, len(self.hosts[h])):
+                    raise self._refusal(h, name, "ids that do not fit its clients")
+            table, rows = make_table([got[p].payload for p in self._up])
             counts = {h: rows[clients[0] : clients[-1] + 1] for h, clients in enumerate(self.hosts)}
         flow = Flow.up(rows, self._seen)
         self.ledger.charge(Charge(name, "ids", "int64", [], protection, flow, 8))
@@ -422,8 +449,10 @@ class Federation(OfTheProgram):
         links: dict[Pair, Tensor] = {}
         for a, held in mine.items():
             for b in hosts:
+                if self._is_elsewhere(b) and not wants_fit(got[b, a].payload, self.hosts[b]):
+                    raise self._refusal(b, name, "wants that are none of its clients'")
                 site, ids, asker = got[b, a].payload
-                rows = find_rows(held, self.hosts[a], site, ids, name)
+                rows = find_rows(held, self.hosts[a], site, ids, name, self._name(b))
                 if len(rows):
                     send[a, b] = rows
                     links[a, b] = link_codes(site, asker, self.num_clients)
@@ -463,7 +492,9 @@ class Federation(OfTheProgram):
             for p in route.pairs:
                 if p[0] != a:
                     continue
-                numbers = _some_of(got[p[1], a].payload, len(route.send[p]), name)
+                numbers = got[p[1], a].payload
+                if not _is_some_of(numbers, len(route.send[p])):
+                    raise self._refusal(p[1], name, "row numbers that are no part of what it may ask for")
                 rows.append(route.send[p][numbers])
                 links[p] = route.links[p][numbers]
                 send[p] = torch.arange(so_far, so_far + len(numbers), device=self.device)
@@ -508,12 +539,12 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
+        accept: Accept | None = None,
     ) -> Located:
         """Clients to server: a row of `x` for every id of the route, [M_h, ...] at each host -> [M, ...] in
         client order."""
-        return Located(
-            SERVER, name, self._rows_up(x, route, Transfer(name, "rows", route.flow, protection, grad, wrap))
-        )
+        transfer = Transfer(name, "rows", route.flow, protection, grad, wrap, accept=accept)
+        return Located(SERVER, name, self._rows_up(x, route, transfer))
 
     def gather(
         self,
@@ -523,11 +554,26 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
+        accept: Accept | None = None,
     ) -> Located:
-        """Clients to server: every client's own value, [K_h, ...] at each host -> [K, ...] in client
-        order; `collect` where nobody may be absent."""
+        """Gather one value from every client at the server, [K_h, ...] at each host -> [K, ...] in client
+        order. Every client must be present; use `collect` if some may be absent.
+
+        Args:
+            x: at the clients, one row for each client of a host.
+            name: of the transfer, in the ledger.
+            protection: what hides the rows, in the ledger's words.
+            grad: whether gradients go back along the same way.
+            wrap: changes rows where they leave the clients, and back where they arrive.
+
+        Returns:
+            The rows at the server, in client order.
+
+        Raises:
+            PlaceError: if a client is absent, or `x` is not one row for each client.
+        """
         self._all_present(name)
-        return self.collect(x, name=name, protection=protection, grad=grad, wrap=wrap)
+        return self.collect(x, name=name, protection=protection, grad=grad, wrap=wrap, accept=accept)
 
     def collect(
         self,
@@ -537,11 +583,14 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
+        finite: bool = True,
+        accept: Accept | None = None,
     ) -> Located:
         """Clients to server: a row of every client that takes part, [P_h, ...] at each host -> [P, ...] in
         client order."""
         self._expect(x, CLIENTS, name)
-        return self._own_rows(x, Transfer(name, "gather", self._flow, protection, grad, wrap))
+        transfer = Transfer(name, "gather", self._flow, protection, grad, wrap, finite=finite, accept=accept)
+        return self._own_rows(x, transfer)
 
     def scatter(
         self,
@@ -561,7 +610,7 @@ class Federation(OfTheProgram):
             check_rows(value, sum(sizes.values()), f"transfer {name!r}: {x.name!r}", "the clients are")
             messages = dict(zip(self._down, pay.split_rows(value, list(sizes.values())), strict=True))
         transfer = Transfer(name, "scatter", self._flow.back, protection, grad, wrap)
-        got = self._move(transfer, messages, self._down)
+        got = self._move(transfer, messages, self._down, {(end, h): sizes[h] for end, h in self._down})
         for (_, h), rows in got.items():
             check_rows(rows, sizes[h], f"transfer {name!r}: from the server", "its clients are")
         parts = tuple(got.get((SERVER_END, h), ABSENT) for h in self.here)
@@ -619,7 +668,8 @@ class Federation(OfTheProgram):
 
     def _rows_down(self, messages: Mapping[Pair, Any], route: Route, transfer: Transfer) -> Located:
         """The rows that a route names, at each client."""
-        got, name = self._move(transfer, messages, self._down), transfer.name
+        sizes = {(end, h): route.sizes[h] for end, h in self._down if h in route.sizes}
+        got, name = self._move(transfer, messages, self._down, sizes), transfer.name
         for h in self.here:
             check_rows(
                 got[SERVER_END, h],
@@ -663,6 +713,8 @@ class Federation(OfTheProgram):
         protection: str = "clear",
         grad: bool = True,
         wrap: Wrapper | None = None,
+        finite: bool = True,
+        accept: Accept | None = None,
     ) -> Located:
         """Clients to server, added up. With a route: rows of the same id are added, [U, ...] in its table's
         order.
@@ -672,7 +724,8 @@ class Federation(OfTheProgram):
         needs a route: a stacked cohort has no parts to wrap, only their total. In the clear the server sees
         each part."""
         if route is not None:
-            rows = self._rows_up(x, route, Transfer(name, "sum", route.flow, protection, grad, wrap))
+            transfer = Transfer(name, "sum", route.flow, protection, grad, wrap, finite=finite, accept=accept)
+            rows = self._rows_up(x, route, transfer)
             return Located(SERVER, name, tuple(pay.add_rows(r, *_groups(route)) for r in rows))
         if wrap is not None:
             raise PlaceError(
@@ -680,9 +733,10 @@ class Federation(OfTheProgram):
                 "cohort holds the total of its clients and not their parts; use average or gather"
             )
         self._expect(x, CLIENTS, name)
-        got = self._move(
-            Transfer(name, "sum", self._flow, protection, grad, leading=False), self._from_hosts(x), self._up
+        transfer = Transfer(
+            name, "sum", self._flow, protection, grad, leading=False, finite=finite, accept=accept
         )
+        got = self._move(transfer, self._from_hosts(x), self._up)
         return Located(SERVER, name, self._total([got[p] for p in self._up]) if self.server_ends else ())
 
     def max(
@@ -729,7 +783,10 @@ class Federation(OfTheProgram):
         own = self.link is not None or wrap is not None
         if own:
             messages = {(h, end): pay.parts(m, self._present_in(h)) for (h, end), m in messages.items()}
-        got = self._move(Transfer(name, "average", self._flow, protection, grad, wrap), messages, self._up)
+        rows = {(h, end): len(self._present_in(h)) for h, end in self._up}
+        like = None if otherwise is None or not otherwise.parts else otherwise.parts[0]
+        transfer = Transfer(name, "average", self._flow, protection, grad, wrap)
+        got = self._move(transfer, messages, self._up, rows, like)
         if not self.server_ends:
             return Located(SERVER, name, ())
         share = self._shares(weights.parts[0], name)
@@ -767,7 +824,10 @@ class Federation(OfTheProgram):
         self._all_present(name)
         mine = dict(zip(self.here, x.parts, strict=True))
         messages = {(a, b): pay.take_rows(mine[a], rows) for (a, b), rows in route.send.items()}
-        got = self._move(Transfer(name, "rows", route.flow, protection, grad, wrap), messages, route.pairs)
+        # A route that follows from who takes part has no places.
+        rows_of = {p: len(route.place[p]) for p in route.pairs if p in route.place}
+        transfer = Transfer(name, "rows", route.flow, protection, grad, wrap)
+        got = self._move(transfer, messages, route.pairs, rows_of)
         received = []
         for b in self.here:
             parts = [got[p] for p in route.pairs if p[1] == b]
@@ -931,11 +991,26 @@ class Federation(OfTheProgram):
             got = self._deliver(answers, back, f"{record.key}/grad")
             for charge in record.answers:
                 self.ledger.charge(charge)
+            gradients = self._gradients_of(record, got)
             for (source, to), tensors in record.sent.items():
-                gradients = got[to, source].payload
-                for tensor, gradient in zip(tensors, gradients_for(tensors, gradients, record), strict=True):
+                for tensor, gradient in zip(tensors, gradients[to, source], strict=True):
                     pending.add(source, tensor, gradient)
         pending.flush_all()
+
+    def _gradients_of(self, record: Record, got: Mapping[Pair, Message]) -> dict[Pair, tuple[Tensor, ...]]:
+        """The gradients that came back for the tensors that were sent from here."""
+        name, gradients = f"{_transfer_of(record.key)}/grad", {}
+        for (source, to), tensors in record.sent.items():
+            try:
+                gradients[to, source] = gradients_for(tensors, got[to, source].payload, record.wrap)
+            except WireError as error:
+                raise self._refusal(to, name, str(error)) from error
+        apart = {p: found for p, found in gradients.items() if self._is_elsewhere(p[0])}
+        own = {p: found for p, found in gradients.items() if p not in apart}
+        if apart:
+            transfer = Transfer(name, "gradients", self._flow, "", grad=False)
+            self.received.check_numbers(transfer, apart, own, self.ledger.round)
+        return gradients
 
     def _go_back(self, record: Crossing, pending: Pending) -> None:
         """The gradient of a crossing, by its own way."""
@@ -961,31 +1036,72 @@ class Federation(OfTheProgram):
     # ---- messages ------------------------------------------------------------------------------------------
 
     def _next_key(self, name: str) -> str:
-        """The key of a transfer's messages: alike in every process, because all run the same program."""
+        """The key of a transfer's messages: alike in every process, because all run the same program. It ends
+        with the transfer's name (`_transfer_of`)."""
         self._sequence += 1
         return f"{self.ledger.round}/{self._sequence}/{name}"
 
     def _deliver(
         self, messages: Mapping[Pair, Message], pairs: Sequence[Pair], key: str
     ) -> dict[Pair, Message]:
-        ends = (*self.here, *self.server_ends)
-        return deliver(messages, pairs, key, link=self.link, ends=ends, device=self.device)
+        return deliver(
+            messages,
+            pairs,
+            key,
+            link=self.link,
+            ends=(*self.here, *self.server_ends),
+            device=self.device,
+            refusal=lambda end, why: self._refusal(end, _transfer_of(key), why),
+        )
+
+    def _refusal(self, end: int, name: str, why: str) -> ReceivedError:
+        """The error for what another place sent in a transfer; `why` goes on "it sent"."""
+        return self.received.refusal(end, name, self.ledger.round, why)
+
+    def _is_elsewhere(self, end: int) -> bool:
+        """Whether an end is in another process."""
+        return end not in (self.server_ends if end == SERVER_END else self.here)
+
+    def _unpack_all(
+        self,
+        transfer: Transfer,
+        arrived: Mapping[Pair, Message],
+        payloads: Mapping[Pair, Any],
+        rows: Mapping[Pair, int],
+        like: Any,
+    ) -> dict[Pair, Any]:
+        """The payloads of the messages that were received here; those from other processes are checked."""
+        received, apart = {}, {}
+        for pair, message in arrived.items():
+            if not self._is_elsewhere(pair[0]):
+                received[pair] = unpack(message, transfer.wrap)
+                continue
+            try:
+                received[pair] = apart[pair] = unpack_arrived(message, transfer.wrap)
+            except WireError as error:
+                raise self._refusal(pair[0], transfer.name, str(error)) from error
+        if apart:
+            self.received.check(transfer, apart, payloads, rows, like, self.ledger.round)
+        return received
 
     def _move(
-        self, transfer: Transfer, payloads: Mapping[Pair, Any], pairs: Sequence[Pair]
+        self,
+        transfer: Transfer,
+        payloads: Mapping[Pair, Any],
+        pairs: Sequence[Pair],
+        rows: Mapping[Pair, int] | None = None,
+        like: Any = None,
     ) -> dict[Pair, Any]:
         """Deliver payloads: `payloads` has those sent from here, the result those received here. Records and
-        charges."""
+        charges. rows, like: what is known of the payloads that come from other processes (see
+        `Received.check`)."""
         name, wrap = transfer.name, transfer.wrap
         key, recording = self._next_key(name), transfer.grad and self._tape is not None
         if wrap is not None:
             payloads = {p: pay.densify(x) for p, x in payloads.items()}
         outgoing = {p: pack(x, recording, wrap, name) for p, x in payloads.items()}
         arrived = self._deliver(outgoing, pairs, key)
-        if self.link is not None:
-            for message in arrived.values():
-                check_arrived(message, wrap, name)
-        received = {p: unpack(m, wrap) for p, m in arrived.items()}
+        received = self._unpack_all(transfer, arrived, payloads, rows or {}, like)
         crossing = arrived or outgoing
         if not crossing:  # nothing of this transfer is seen from here
             return received
@@ -1043,7 +1159,8 @@ class Federation(OfTheProgram):
         self._all_present(name)
         for h, part in zip(self.here, x.parts, strict=True):
             check_rows(part, route.sizes[h], f"transfer {name!r}: {x.name!r}", named)
-        got = self._move(transfer, self._from_hosts(x), self._up)
+        rows = {(h, end): route.sizes[h] for h, end in self._up if h in route.sizes}
+        got = self._move(transfer, self._from_hosts(x), self._up, rows)
         if not self.server_ends:
             return ()
         for h, end in self._up:
@@ -1056,7 +1173,7 @@ class Federation(OfTheProgram):
         payloads = self._from_hosts(x)
         for (h, _), part in payloads.items():
             check_rows(part, sizes[h], f"transfer {name!r}: {x.name!r}", "its clients are")
-        got = self._move(transfer, payloads, self._up)
+        got = self._move(transfer, payloads, self._up, {(h, end): sizes[h] for h, end in self._up})
         if not self.server_ends:
             return Located(SERVER, name, ())
         for (h, _), part in got.items():
@@ -1116,6 +1233,11 @@ class Federation(OfTheProgram):
             )
 
 
+def _transfer_of(key: str) -> str:
+    """The name of the transfer that a key's messages are of."""
+    return key.split("/", 2)[2]
+
+
 def _as_json(fn: Callable[..., dict[str, Any]], *inputs: Any) -> str:
     """The decision of `fn` as text: what every place reads."""
     return json.dumps(fn(*inputs), allow_nan=False)
@@ -1134,8 +1256,8 @@ def _from_json(text: Any, longest: int, what: str) -> Any:
         raise WireError(f"{what} is no text of at most {longest} characters")
     try:
         text.encode()  # half of a surrogate pair has no bytes
-        return json.loads(text, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise WireError(f"{what} is not JSON: {type(error).__name__}") from None
 
 
@@ -1148,21 +1270,13 @@ def _groups(route: Route) -> tuple[Tensor, int]:
 _NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
-def _some_of(numbers: Any, size: int, name: str) -> Tensor:
-    """Row numbers that another host sent: some of 0..size - 1, each once. WireError for anything else."""
-    whole = isinstance(numbers, Tensor) and numbers.dtype == torch.int64 and numbers.dim() == 1
-    if whole and len(numbers):
-        whole = int(numbers[0]) >= 0 and int(numbers[-1]) < size and bool((numbers.diff() > 0).all())
-    if not whole:
-        raise WireError(f"route {name!r}: what another client asks for is no part of what it may ask for")
-    assert isinstance(numbers, Tensor)
-    return numbers
-
-
-def _pair_of_tensors(payload: Any, name: str) -> tuple[Tensor, Tensor]:
-    if isinstance(payload, tuple) and len(payload) == 2 and all(isinstance(x, Tensor) for x in payload):
-        return payload
-    raise WireError(f"route {name!r}: expected ids and their counts, got {tell(payload)}")
+def _is_some_of(numbers: Any, size: int) -> bool:
+    """Whether these are row numbers, some of 0..size - 1, each once and ascending."""
+    if not isinstance(numbers, Tensor) or numbers.dtype != torch.int64 or numbers.dim() != 1:
+        return False
+    if not len(numbers):
+        return True
+    return int(numbers[0]) >= 0 and int(numbers[-1]) < size and bool((numbers.diff() > 0).all())
 
 
 def _gradient(x: Any) -> Any:

@@ -113,6 +113,7 @@ def share_key(
 
     The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``."""
     clients, protection = fed.client_ids(), "simulated" if simulated else "clear"
+    fed.begin(f"{name}: making and sending keys")
     made = fed.clients.run(make_key, clients, parameters, simulated)
     route = fed.peer_route(
         fed.clients.run(wants_key, clients), name=f"{name}/key_request", protection="public"
@@ -268,6 +269,7 @@ def encrypted_sum(
     ProtocolError for damaged messages."""
     protection, layout = "simulated" if simulated else "encrypted", Layout(width, SUM.slots)
     holder, evaluator = share_key(fed, simulated=simulated, name=name)
+    fed.begin(f"{name}: encrypting, summing and decrypting")
     have = fed.route(ids, name=f"{name}/ids")
     want_ids = ids if wanted is None else fed.clients.run(chosen_ids, ids, wanted)
     want = have if wanted is None else fed.route(want_ids, name=f"{name}/wanted_ids")

@@ -1,7 +1,7 @@
 """Messages between the ends of a transfer: handed over inside a process, sent as checked bytes across a
 link."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,11 +52,12 @@ def deliver(
     link: Link | None,
     ends: Sequence[int],
     device: torch.device,
+    refusal: Callable[[int, str], Exception],
 ) -> dict[Pair, Message]:
     """The messages of `pairs` whose destination is one of the `ends` here; `messages` are those sent from
     here.
 
-    Raises WireError for bytes that are not a message."""
+    Raises what `refusal` gives for a sender and the reason, for bytes that are not a message."""
     if link is None:
         return {p: messages[p] for p in pairs}
     for source, to in pairs:
@@ -71,7 +72,11 @@ def deliver(
         if source in ends:
             arrived[source, to] = messages[source, to]
         else:
-            arrived[source, to] = _open(link.recv(source, f"{key}/{source}>{to}"), device)
+            text = link.recv(source, f"{key}/{source}>{to}")
+            try:
+                arrived[source, to] = _open(text, device)
+            except wire.WireError as error:
+                raise refusal(source, f"what cannot be read ({error})") from error
     return arrived
 
 

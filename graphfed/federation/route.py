@@ -4,6 +4,7 @@ decision 2)."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
-from graphfed.federation.wire import WireError
 from graphfed.nn.sparse import SparseMatrix, ranges
 
 __all__ = ["PeerIds", "PeerRoute", "Route", "RouteTable", "RowIds", "everyone"]
@@ -138,21 +138,36 @@ def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
     return counts
 
 
-def make_table(
-    arrived: list[tuple[Tensor, Tensor]], sizes: list[int], name: str
-) -> tuple[RouteTable, np.ndarray]:
-    """The server's table from every host's (ids, rows of each of its clients), and every client's rows [K].
+def ids_fit(payload: Any, num_clients: int) -> bool:
+    """Whether a host's payload is ids [M] int64 and how many of them each of its clients has, [K_h] int64."""
+    if not _are_vectors(payload, 2):
+        return False
+    ids, counts = payload
+    fit = len(counts) == num_clients and bool((counts >= 0).all()) and bool((counts <= len(ids)).all())
+    return fit and int(counts.sum()) == len(ids)
 
-    `sizes`: clients of each host. Raises WireError when a host's counts do not fit its ids."""
-    for h, ((ids, counts), size) in enumerate(zip(arrived, sizes, strict=True)):
-        whole = (
-            ids.ndim == 1
-            and ids.dtype == torch.int64
-            and counts.shape == (size,)
-            and counts.dtype == torch.int64
-        )
-        if not whole or bool((counts < 0).any()) or int(counts.sum()) != len(ids):
-            raise WireError(f"route {name!r}: the ids from host {h} do not fit its {size} clients")
+
+def wants_fit(payload: Any, host: tuple[int, ...]) -> bool:
+    """Whether what a host asks another one for is owners, ids and askers, [m] int64 each, and the askers are
+    its clients."""
+    if not _are_vectors(payload, 3) or len({len(vector) for vector in payload}) > 1:
+        return False
+    asker = payload[2]
+    return not len(asker) or (int(asker.min()) >= host[0] and int(asker.max()) <= host[-1])
+
+
+def _are_vectors(payload: Any, count: int) -> bool:
+    """Whether these are so many vectors of int64."""
+    return (
+        isinstance(payload, tuple)
+        and len(payload) == count
+        and all(isinstance(x, Tensor) and x.dtype == torch.int64 and x.ndim == 1 for x in payload)
+    )
+
+
+def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.ndarray]:
+    """The server's table from every host's (ids, rows of each of its clients), and every client's rows
+    [K]."""
     unique, index = torch.unique(torch.cat([ids for ids, _ in arrived]), return_inverse=True)
     every = torch.cat([counts for _, counts in arrived])
     client = torch.repeat_interleave(torch.arange(len(every), device=every.device), every)
@@ -178,8 +193,10 @@ def check_wants(wants: PeerIds, host: tuple[int, ...], num_clients: int, name: s
         raise PlaceError(f"route {name!r}: client {own} wants a row of its own; what it holds does not cross")
 
 
-def find_rows(held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, name: str) -> Tensor:
-    """The rows of a cohort that hold the wanted (client, id) pairs, [m].
+def find_rows(
+    held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, name: str, asked_by: str
+) -> Tensor:
+    """The rows of a cohort that hold the wanted (client, id) pairs, [m]; asked_by: for messages.
 
     Raises InputError when a client of this host is asked for a vertex it does not hold."""
     client = site - host[0]
@@ -199,7 +216,7 @@ def find_rows(held: PeerIds, host: tuple[int, ...], site: Tensor, ids: Tensor, n
         first = int(wrong.nonzero()[0])
         raise InputError(
             f"route {name!r}: client {int(site[first])} is asked for vertex {int(ids[first])}, "
-            "which it does not hold"
+            f"which it does not hold, by {asked_by}"
         )
     return row
 

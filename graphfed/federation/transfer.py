@@ -1,10 +1,11 @@
 """One payload transfer on its way: what it weighs, what crosses of it, and what comes back as gradients."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,24 +13,30 @@ from graphfed.errors import PlaceError
 from graphfed.federation import payload as pay
 from graphfed.federation.ledger import Charge, Flow
 from graphfed.federation.link import Message, Pair
-from graphfed.federation.tape import Record
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = [
+    "Accept",
     "Ideal",
     "Transfer",
     "answer",
-    "check_arrived",
     "check_rows",
     "gradients_for",
     "pack",
     "tell",
     "tensors_asked",
     "unpack",
+    "unpack_arrived",
     "wrapped_leaves",
 ]
+
+
+#: A transfer's own rule for what comes from another process: gets a host's payload, and what the host's
+#: clients have declared, [K_h] by part of the split ({} where nothing was asked for). Returns what was sent
+#: that cannot be used, in words that go on "it sent"; empty where nothing is wrong.
+Accept = Callable[[Any, Mapping[str, np.ndarray]], str]
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,9 @@ class Ideal:
 class Transfer:
     """One payload transfer: its name, its kind and flow on the ledger, and the caller's options.
 
-    leading: the first dimension of the payload counts the units of the flow; ideal: counted as this."""
+    leading: the first dimension of the payload counts the units of the flow; ideal: counted as this; finite:
+    numbers that are not finite are no part of it; accept: its own rule for what comes from other
+    processes."""
 
     name: str
     kind: str
@@ -55,6 +64,8 @@ class Transfer:
     wrap: Wrapper | None = None
     leading: bool = True
     ideal: Ideal | None = None
+    finite: bool = True
+    accept: Accept | None = None
 
     def charge(self, payload: Any) -> Charge:
         """What the payload of one message says of all: they differ in the number of units only."""
@@ -88,14 +99,26 @@ def pack(payload: Any, recording: bool, wrap: Wrapper | None, name: str) -> Mess
     return Message(encoded, flags, dtypes)
 
 
-def check_arrived(message: Message, wrap: Wrapper | None, name: str) -> None:
-    """Raises WireError for a message from another process that is no payload of this transfer."""
+def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
+    """The payload of a message from another process, out of the wrapper.
+
+    Raises:
+        WireError: for what is no payload of tensors in this wrapper; the message goes on "it sent".
+    """
     leaves = pay.leaves(message.payload)
     kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
     if not all(isinstance(x, kinds) for x in leaves):
-        raise WireError(f"transfer {name!r}: what arrived is no payload of tensors: {tell(message.payload)}")
+        raise WireError(f"what is no payload of tensors: {tell(message.payload)}")
     if len(message.dtypes) != (0 if wrap is None else len(leaves)):
-        raise WireError(f"transfer {name!r}: the sender and the receiver do not use the same wrapper")
+        raise WireError("a payload in another wrapper than the receiver's")
+    try:
+        payload = unpack(message, wrap)
+    except Exception as error:  # whatever a wrapper makes of bytes that are none of its own
+        raise WireError(f"what its wrapper cannot open ({type(error).__name__})") from error
+    count = len(pay.floating_leaves(payload))
+    if message.grad and len(message.grad) != count:
+        raise WireError(f"{len(message.grad)} gradient flags for {count} tensors")
+    return payload
 
 
 def unpack(message: Message, wrap: Wrapper | None) -> Any:
@@ -146,17 +169,25 @@ def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
     return Message(tuple(wrap.encode(g) for g in gradients))
 
 
-def gradients_for(tensors: Sequence[Tensor], arrived: Any, record: Record) -> list[Tensor]:
-    """The gradients of sent tensors, out of the wrapper. WireError when they do not fit the tensors."""
-    wrap = record.wrap
-    if isinstance(arrived, tuple) and wrap is not None and wrap.gradients:
-        arrived = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, arrived, strict=False))
-    alike = isinstance(arrived, tuple) and len(arrived) == len(tensors)
-    if not alike or any(
-        g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, arrived, strict=True)
-    ):
-        raise WireError(f"transfer {record.key!r}: the gradients that came back do not fit what was sent")
-    return list(arrived)
+def gradients_for(tensors: Sequence[Tensor], arrived: Any, wrap: Wrapper | None) -> tuple[Tensor, ...]:
+    """The gradients of sent tensors, out of the wrapper.
+
+    Raises:
+        WireError: when they do not fit the tensors; the message goes on "it sent".
+    """
+    unfit = WireError("gradients that do not fit what it got")
+    if not isinstance(arrived, tuple) or not all(isinstance(g, Tensor) for g in arrived):
+        raise unfit
+    if len(arrived) != len(tensors):
+        raise unfit
+    if wrap is not None and wrap.gradients:
+        try:
+            arrived = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, arrived, strict=True))
+        except Exception as error:  # whatever a wrapper makes of bytes that are none of its own
+            raise unfit from error
+    if any(g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, arrived, strict=True)):
+        raise unfit
+    return tuple(arrived)
 
 
 def tell(x: Any) -> str:

@@ -230,6 +230,7 @@ def align(fed: Federation, data: Located, task: Task, config: AlignedConfig) -> 
 
     InputError for a holder without vertices or with features of another width, a missing key or another than
     the other holders', and a vertex with other features at one holder than at another."""
+    fed.begin("finding the nodes that sites have in common")
     holders = fed.clients.run(prepare, data, task, config)
     protection = protection_of(config)
     if config.vertex_ids == "keyed":

@@ -5,9 +5,9 @@ sends n_k w_k masked (`federation.secure_sum`), and the server, which knows the 
 least three clients with training vertices must take part: fewer are refused, since the sum of one is its own,
 and of two, each could take its own part out of the next model."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -30,6 +30,31 @@ class AveragingConfig(TrainingConfig):
         description="how weights are averaged at the server: it reads each site's, or by secure aggregation "
         "their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
     )
+    optimizer_at: Literal["auto", "server", "clients"] = Field(
+        default="auto",
+        description="server: clients send the gradient of one step, and the optimiser steps on the mean, as "
+        "in central training; clients: every client runs the optimiser, and weights are averaged; auto: "
+        "server with local_steps=1, else clients",
+    )
+
+    @property
+    def asks_for_server(self) -> bool:
+        """Whether the settings ask for the optimiser to run at the server."""
+        return self.optimizer_at == "server" or (self.optimizer_at == "auto" and self.local_steps == 1)
+
+    @property
+    def at_server(self) -> bool:
+        """Whether the optimiser runs at the server."""
+        return self.asks_for_server
+
+    @model_validator(mode="after")
+    def _one_gradient_a_round(self) -> Self:
+        if self.optimizer_at == "server" and self.local_steps != 1:
+            raise InputError(
+                f"local_steps={self.local_steps} cannot be used with optimizer_at=server: expected 1, since "
+                "a client sends one gradient in a round; leave optimizer_at out, or set it to clients"
+            )
+        return self
 
 
 def check_aggregation(aggregation: str, clients: int) -> None:

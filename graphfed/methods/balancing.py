@@ -391,6 +391,7 @@ def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config
     history = [fed.clients.run(moment_of, trade)]
     calls = 1
     for number in range(1, config.balance_rounds + 1):
+        fed.begin(f"balancing the trees: round {number}, at most {config.balance_rounds}")
         trade = compare_again(fed, around, pairs, trade, config, margin=1, anew=number == 1)
         calls += 1
         able = fed.gather(fed.clients.run(can_give, around, trade), name="balance/can_give", grad=False)
@@ -399,6 +400,7 @@ def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config
         trade = offer_and_take(fed, around, pairs, trade, config.seed, number)
         history.append(fed.clients.run(moment_of, trade))
     for more in range(config.shuffle_rounds):
+        fed.begin(f"balancing the trees: shuffling round {more + 1} of {config.shuffle_rounds}")
         trade = compare_again(fed, around, pairs, trade, config, margin=0, anew=more == 0)
         calls += 1
         trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))

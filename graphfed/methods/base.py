@@ -19,7 +19,7 @@ only read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any, Literal
 
 from pydantic import Field
@@ -28,8 +28,11 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation, Located
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, TASKS
 from graphfed.nn.backbones import BACKBONES, Backbone
+from graphfed.nn.optim import Optimizer
 
 __all__ = [
+    "PAPER_SETTINGS",
+    "PRESETS",
     "WINDOW_SETTINGS",
     "CommonConfig",
     "ForecastConfig",
@@ -41,26 +44,38 @@ __all__ = [
 ]
 
 
+#: What node classification can select rounds by.
+Select = Literal[
+    "auto",
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "auc",
+    "average_precision",
+    "recall_at_1_percent",
+]
+
+
 @dataclass(frozen=True, config={"extra": "forbid"})
 class CommonConfig:
     """The settings of every method of every task."""
 
-    rounds: int = Field(default=100, ge=1, description="communication rounds")
-    lr: float = Field(default=0.5, gt=0, allow_inf_nan=False, description="learning rate of the clients")
+    rounds: int = Field(default=300, ge=1, description="communication rounds")
+    lr: float = Field(default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the clients")
     weight_decay: float = Field(
         default=5e-4, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient"
     )
-    hidden: int = Field(default=16, ge=1, description="hidden width (GAT: of every head)")
+    hidden: int = Field(default=64, ge=1, description="hidden width (GAT: of every head)")
     layers: int = Field(default=2, ge=1, description="graph layers")
     fraction: float = Field(
         default=1.0, gt=0, le=1, description="share of the clients that take part in a round"
     )
-    optimizer: Literal["sgd", "adam"] = Field(default="sgd", description="optimiser of the clients")
+    optimizer: Optimizer = Field(default="adam", description="optimiser of the clients")
     client_state: Literal["reset", "keep"] = Field(
         default="reset", description="optimiser state of a client: fresh every round, or kept"
     )
     patience: int | None = Field(
-        default=None, ge=1, description="stop after this many evaluations without improvement"
+        default=50, ge=1, description="stop after this many evaluations without improvement"
     )
     eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the validation part")
     aggregation: Literal["clear"] = Field(
@@ -74,13 +89,29 @@ class TrainingConfig(CommonConfig):
     """The settings that methods on graphs share; the defaults are the default recipe of node classification.
     Of link prediction it differs (`tasks.TASKS`)."""
 
-    features: Literal["raw", "unit"] = Field(
-        default="raw", description="features as they are, or those of every vertex scaled to length 1"
+    client_state: Literal["reset", "keep"] = Field(
+        default="keep", description="optimiser state of a client: fresh every round, or kept"
+    )
+    features: Literal["scaled", "raw", "unit"] = Field(
+        default="scaled",
+        description="scaled: every feature brought to one scale that the clients agree on; raw: as they are; "
+        "unit: those of every node scaled to length 1",
     )
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
     backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
     heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
-    local_steps: int = Field(default=3, ge=1, description="full-batch steps of every client in a round")
+    local_steps: int = Field(default=1, ge=1, description="full-batch steps of every client in a round")
+    select: Select = Field(
+        default="auto",
+        description="the validation metric that rounds are selected by; auto: accuracy, or where one class "
+        "has more than 80 percent of the validation vertices average_precision (two classes) or "
+        "balanced_accuracy",
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        default="none",
+        description="weight of each class in the training loss: all equal, or balanced: inversely "
+        "proportional to how many training vertices of all clients it has",
+    )
 
     @property
     def network(self) -> Backbone:
@@ -92,13 +123,14 @@ class TrainingConfig(CommonConfig):
 class ForecastConfig(CommonConfig):
     """The settings that methods of forecasting share."""
 
+    rounds: int = Field(default=100, ge=1, description="communication rounds")
     lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the clients")
     weight_decay: float = Field(
         default=0.0, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient"
     )
     hidden: int = Field(default=64, ge=1, description="width of the recurrent network's state")
     layers: int = Field(default=1, ge=1, description="recurrent layers")
-    optimizer: Literal["sgd", "adam"] = Field(default="adam", description="optimiser of the clients")
+    optimizer: Optimizer = Field(default="adam", description="optimiser of the clients")
     patience: int | None = Field(
         default=20, ge=1, description="stop after this many evaluations without improvement"
     )
@@ -111,6 +143,24 @@ class ForecastConfig(CommonConfig):
         "what stands in its place, taken for a reading",
     )
 
+
+#: Choices of `preset`: the defaults, or what the papers' figures were made with.
+PRESETS = ("default", "paper")
+#: What preset=paper changes in every method on graphs that has the setting: the settings that the tables on
+#: citation graphs share (docs/runs.md). A method adds its own (`Method.paper_settings`).
+PAPER_SETTINGS: Mapping[str, Any] = {
+    "rounds": 100,
+    "lr": 0.5,
+    "weight_decay": 5e-4,
+    "hidden": 16,
+    "optimizer": "sgd",
+    "optimizer_at": "clients",
+    "client_state": "reset",
+    "patience": None,
+    "features": "raw",
+    "local_steps": 3,
+    "select": "accuracy",
+}
 
 #: Settings that are of the data that is trained on: which windows there are.
 WINDOW_SETTINGS = ("lags", "horizon", "every")
@@ -178,6 +228,8 @@ class Method:
     disjoint: bool = False
     #: Every client must hold one vertex, and no more.
     one_vertex: bool = False
+    #: Vertices must be numbered 0, 1, ... over all clients, which only one party that has all data can do.
+    numbered: bool = False
     #: Goes on with clients that hold no vertex.
     empty_clients: bool = True
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
@@ -202,18 +254,34 @@ class Method:
     crosses: str = ""
     #: What keeps the receiver from reading it, in a few words.
     protection: str = "none: in clear"
-    #: Recipe settings in which the method differs from the default recipe of its task.
+    #: memory(extent, config): about how many bytes the method takes beyond training its backbone, from the
+    #: counts of a partitioned graph or of readings (`methods.memory_need`). None: nothing large.
+    memory: Callable[[Any, Any], float] | None = None
+    #: Settings in which the method differs from the defaults of its task.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    #: What preset=paper changes, beyond PAPER_SETTINGS and `defaults`.
+    paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def shared_config(self) -> type[CommonConfig]:
         """The settings that it has in common with the other methods of its tasks."""
         return ForecastConfig if issubclass(self.config, ForecastConfig) else TrainingConfig
 
-    def settings(self, task: str | None = None) -> dict[str, Any]:
-        """The settings in which a run of a task (None: the first) differs from `shared_config` where nobody
-        chooses any: the task's recipe, then the method's."""
-        return {**TASKS[task or self.tasks[0]].recipe, **self.defaults}
+    def settings(self, task: str | None = None, preset: str = "default") -> dict[str, Any]:
+        """Return the settings in which a run differs from `shared_config` where the user chooses none.
+
+        Args:
+            task: A name in `tasks.TASKS`; None for the method's first.
+            preset: One of `PRESETS`."""
+        spec = TASKS[task or self.tasks[0]]
+        if preset == "default":
+            return {**spec.recipe, **self.defaults}
+        if self.shared_config is ForecastConfig:
+            return {**spec.recipe, **self.defaults, **self.paper_settings}
+        shared = {**PAPER_SETTINGS, **spec.paper_settings}
+        names = {f.name for f in fields(self.config)}
+        known = {name: value for name, value in shared.items() if name in names}
+        return {**known, **self.defaults, **self.paper_settings}
 
     def requirements(self) -> list[str]:
         """Everything a run of this method asks for, in a few words each."""
@@ -223,6 +291,7 @@ class Method:
         asked += ["all data at one party"] if self.pooled else []
         asked += ["each vertex at one client"] if self.disjoint else []
         asked += ["one vertex at every client"] if self.one_vertex else []
+        asked += ["vertices numbered from 0"] if self.numbered else []
         asked += [] if self.empty_clients or self.one_vertex else ["a vertex at every client"]
         asked += [] if self.dropouts or self.pooled else ["every client in every round"]
         return [*asked, *self.needs]

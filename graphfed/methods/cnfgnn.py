@@ -23,8 +23,10 @@ Five ways to train the same networks (setting `strategy`; Section 3.2.3 and Tabl
 A round of AT + FedAvg sends 2 N W + (2 + 2 R_s) N S H numbers (N clients, W weights, S windows), one of SL
 4 N S H. Per server round AT sends (2 + 2 R_s) / R_s times N S H, which is less than SL's 4 from R_s = 2 on.
 
-Differs from the paper: the graph network steps down the mean over nodes, not the sum (line 27), as the
-authors' program does and Adam mostly hides. Weights of nodes are averaged alike, since all have as many
+Differs from the paper: the graph network takes means where the paper's takes sums, which grow with the
+number of sensors, so that a larger network has sums that training has not seen (the paper:
+network=graph_network). It steps down the mean over nodes, not the sum (line 27), as the authors' program does
+and Adam mostly hides. Weights of nodes are averaged alike, since all have as many
 windows (N_i / N). A missing reading is left out of losses unless missing=as_read, as the paper trains. The
 scale is a federated statistic. Every client draws the same order of windows."""
 
@@ -71,6 +73,7 @@ from graphfed.methods.forecasting import (
     standardise,
     teaching,
 )
+from graphfed.methods.memory_need import NUMBER, SeriesExtent
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn import gru
 from graphfed.nn.edges import Edges, induced
@@ -107,9 +110,10 @@ class CNFGNNConfig(NeuralConfig):
         default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the server's graph network"
     )
     network: Literal["graph_network", "mean_network", "gat", "diffusion"] = Field(
-        default="graph_network",
-        description="the server's network: the paper's graph network, the same with means for its sums (for "
-        "sensors that training did not see), graph attention, or the diffusion convolution of DCRNN",
+        default="mean_network",
+        description="the server's network: the paper's graph network, the same with means for its sums "
+        "(which carries over to sensors that training did not see), graph attention, or the diffusion "
+        "convolution of DCRNN",
     )
     server_batch: int = Field(
         default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
@@ -410,6 +414,12 @@ def forecast_centrally(
 # ---- the method --------------------------------------------------------------------------------------------
 
 
+def memory(extent: SeriesExtent, config: CNFGNNConfig) -> float:
+    """Forecasts of the scored windows, with the embeddings that they are made from."""
+    steps = config.lags + config.horizon
+    return 1.5 * NUMBER * extent.sensors * extent.scored * steps * config.hidden
+
+
 def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -> State:
     """The common scale, and first weights everywhere."""
     check_aggregation(config.aggregation, int(fed.roster.sum()))
@@ -622,6 +632,7 @@ METHOD = Method(
     config=CNFGNNConfig,
     setup=setup,
     round=round,
+    memory=memory,
     predict=predict,
     partition="sensors",
     tasks=(FORECASTING,),
@@ -651,4 +662,5 @@ METHOD = Method(
         "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
         "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
     },
+    paper_settings={"network": "graph_network"},
 )

@@ -46,5 +46,6 @@ METHOD = Method(
     messages=rules.MESSAGES,
     dropouts=True,
     shared_model=True,
-    defaults={"backbone": "gat", "hidden": 8, "heads": 8, "optimizer": "adam", "lr": 0.01},
+    defaults={"backbone": "gat", "hidden": 8, "heads": 8},
+    paper_settings={"optimizer": "adam", "lr": 0.01},
 )

@@ -5,20 +5,24 @@ receiver (Lumos, section VI-A; methods.md 1.2 and 1.4).
     wl(u) bins       r(u) bins, one for each of the r(u) devices that keep u
     eps wl(u) / d    eps / |bin| (accounting=per_receiver), or eps / d (coalition): `bins.budget_of`
     x'_u             `Sent.flat`: the bits of each bin, packed
-    x''_u, Eq. (27)  `received_features`: (low + high) / 2 and, at the coordinates of the bin, a deviation
+    x''_u, Eq. (27)  `received_features`: `unsent_value` and, at the coordinates of the bin, a deviation
 
 Which bin a receiver gets is drawn from the noise; which coordinates are in it follows from a public key, the
 sender's id and the number of bins. So beside the bits a receiver needs that number and the bin's: 8 bytes,
 from which it learns r(u). With pad_bins there are as many bins at every device, sent or not, and it does not;
 a device with more receivers than bins sends the same bin to several.
 
-What a received bit says. The deviation of (27), (high - low) / 2 times c = (e^e' + 1) / (e^e' - 1), makes it
-unbiased; e' is small, so c is large (590 for a bin of 589 coordinates at eps = 2), and so is its variance;
-and a coordinate that was not sent is put in the middle of the bounds, where a sparse feature never is.
-decode=shrunk takes the linear estimate of least mean squared error instead, for a feature of which nothing is
-known but its mean m (`feature_mean`, public) and that it varies within the bounds: m + (U - m) / (1 + c^2),
-with U the unbiased value; and m for a coordinate that was not sent. What is done with a bit once it is sent
-does not touch its privacy."""
+What a received bit says. (27) reads it as (low + high) / 2 plus or minus (high - low) / 2 times
+c = (e^e' + 1) / (e^e' - 1), which makes it unbiased; e' is small, so c is large (590 for a bin of 589
+coordinates at eps = 2), and so is its variance. decode=shrunk takes the linear estimate of least mean squared
+error instead, for a feature of which nothing is known but its mean m and that it varies within the bounds:
+m + (U - m) / (1 + c^2), with U the unbiased value.
+
+What stands for a coordinate that was not sent is `unsent_value`, a public number: m, of both estimates. The
+paper takes the middle of the bounds, where a sparse feature never is: 0.5 for each of thousands of features
+that are nearly all 0 adds more to a leaf than the device's own features do. The default is 0: what a sparse
+feature is, what a standardised one is on average, and what adds nothing to a network's input. What is done
+with a bit once it is sent, or without one, does not touch its privacy."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -46,7 +50,6 @@ __all__ = [
     "received_features",
     "receiver_mechanism",
     "sizes_told",
-    "unsent",
 ]
 
 
@@ -75,10 +78,11 @@ class EncoderConfig(ReleasedConfig):
         ge=1,
         description="so many bins at every device, which hides how many receivers it has; none: one for each",
     )
-    feature_mean: float = Field(
+    unsent_value: float = Field(
         default=0.0,
         allow_inf_nan=False,
-        description="with decode=shrunk: what a feature is taken for where nothing is known, public",
+        description="what stands for a feature that a receiver gets no bit of, and what decode=shrunk "
+        "shrinks to: a public guess of its mean (the paper: the middle of the bounds)",
     )
 
     @model_validator(mode="after")
@@ -88,9 +92,9 @@ class EncoderConfig(ReleasedConfig):
                 "rescale=True cannot be used: expected decode=unbiased beside it (shrunk is biased by intent)"
             )
         low, high = self.feature_low, self.feature_high
-        if self.decode == "shrunk" and not low <= self.feature_mean <= high:
+        if not low <= self.unsent_value <= high:
             raise InputError(
-                f"feature_mean={shown(self.feature_mean)} cannot be used: expected a number between "
+                f"unsent_value={shown(self.unsent_value)} cannot be used: expected a number between "
                 f"feature_low={shown(low)} and feature_high={shown(high)}"
             )
         return self
@@ -221,7 +225,7 @@ def sizes_told(header: Tensor, width: int) -> Tensor:
 def received_features(
     header: Tensor, flat: Tensor, sender: Tensor, width: int, config: EncoderConfig
 ) -> BitMatrix:
-    """The deviations of x''_v from `unsent`, [P, d]: an entry for each coordinate of a bin.
+    """The deviations of x''_v from `unsent_value`, [P, d]: an entry for each coordinate of a bin.
 
     header [P, 2], flat [B] and sender [P] (stable ids) of the pairs. What `encode` sent, decoded."""
     size = sizes_told(header, width)
@@ -255,21 +259,14 @@ def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return known, first, place
 
 
-def unsent(config: EncoderConfig) -> float:
-    """What stands for a coordinate that a receiver got no bit of."""
-    middle = (config.feature_low + config.feature_high) / 2
-    return config.feature_mean if config.decode == "shrunk" else middle
-
-
 def _deviations(budget: Tensor, size: Tensor, width: int, config: EncoderConfig) -> tuple[Tensor, Tensor]:
-    """What a bit of 1, and of 0, of each bin puts on top of `unsent`, float64 [P] each."""
-    half, middle = (
-        (config.feature_high - config.feature_low) / 2,
-        (config.feature_low + config.feature_high) / 2,
-    )
+    """What a bit of 1, and of 0, of each bin puts on top of `unsent_value`, float64 [P] each."""
+    low, high = config.feature_low, config.feature_high
     c = gain(budget)
-    if config.decode == "unbiased":
-        up = half * c * (width / size.clamp(min=1) if config.rescale else 1.0)
-        return up, -up
-    share, off = 1 / (1 + c * c), middle - config.feature_mean
-    return share * (off + half * c), share * (off - half * c)
+    # Eq. (27): U = (low + high) / 2 +- (high - low) / 2 c.
+    up, down = ((low + high) / 2 + sign * (high - low) / 2 * c for sign in (1, -1))
+    if config.decode == "shrunk":
+        share = 1 / (1 + c * c)
+    else:
+        share = width / size.clamp(min=1) if config.rescale else torch.ones_like(c)
+    return share * (up - config.unsent_value), share * (down - config.unsent_value)

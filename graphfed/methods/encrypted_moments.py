@@ -288,10 +288,12 @@ def encrypted_rows(
     InputError for features that cannot be encrypted; ProtocolError for damaged messages."""
     protection, layout = "simulated" if simulated else "encrypted", layout_of(width)
     holder, evaluator = share_key(fed, simulated=simulated, name=ENCRYPTED, parameters=PRODUCT.name)
+    fed.begin("encrypting the features")
     sealed = fed.clients.run(encrypt_features, holder, data, layout)
     sealed = fed.upload(sealed, vertices, name=f"{ENCRYPTED}/features", protection=protection, grad=False)
     rows = []
     for part in range(parts):
+        fed.begin(f"making the encrypted message: part {part + 1} of {parts}")
         which = (layout, part, parts, key)
         route = fed.widened(
             wanted,

@@ -19,7 +19,7 @@ from graphfed.federation import Federation, Located
 from graphfed.methods import fedavg
 from graphfed.methods.averaging import PROTECTION, AveragingConfig
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.fedavg import MESSAGES, average_local_training, predict
+from graphfed.methods.fedavg import WEIGHT_MESSAGES, average_local_training, predict
 
 __all__ = ["METHOD", "FedAdamConfig", "round", "with_moments"]
 
@@ -39,6 +39,11 @@ class FedAdamConfig(AveragingConfig):
         allow_inf_nan=False,
         description="adaptivity: added to the root of the second moment",
     )
+
+    @property
+    def at_server(self) -> bool:
+        """Clients always train by themselves."""
+        return False
 
 
 def constant_like(weights: Tensors, value: float) -> Tensors:
@@ -91,7 +96,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    messages=MESSAGES,
+    messages=WEIGHT_MESSAGES,
     dropouts=True,
     shared_model=True,
 )

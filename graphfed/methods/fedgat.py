@@ -31,14 +31,15 @@ exchange=encrypted the server has the edges and no features; the clients read wh
 evaluation=direct is a simulation, in one process only: clients get the neighbours' features and evaluate the
 polynomial of every score; the same results to rounding, the ledger of the chosen form, marked `simulated`.
 
-Differs from the paper: E^(0) and F^(0) are halved, as the identities need (zeroth=doubled is the program).
-The matrix form's polynomial is summed by its Chebyshev recurrence. The scores' vectors are those of GAT, b =
-W a (attention=free: weights of their own, as in the program). psi is smoothed, as in the program, which
-approximates psi and not exp(psi) (score=plain). The clients' gradients are averaged unless another rule is
-asked for, as in the program, which calls that FedAvg: the paper's text averages weights. Dropout, off unless
-it is asked for, has no part in the first layer, whose sums are made before training. A graph's edge weights
-have none. The encryption, which the paper names and nobody has built, is of the vector form; most_neighbours,
-which the program has (150), is off unless it is asked for."""
+Differs from the paper: a vertex keeps the only neighbour elsewhere that it has (the paper: drop_single=True,
+Alg. 1, which protects nothing: see above). E^(0) and F^(0) are halved, as the identities need (zeroth=doubled
+is the program). The matrix form's polynomial is summed by its Chebyshev recurrence. The scores' vectors are
+those of GAT, b = W a (attention=free: weights of their own, as in the program). psi is smoothed, as in the
+program, which approximates psi and not exp(psi) (score=plain). The clients' gradients are averaged unless
+another rule is asked for, as in the program, which calls that FedAvg: the paper's text averages weights.
+Dropout, off unless it is asked for, has no part in the first layer, whose sums are made before training. A
+graph's edge weights have none. The encryption, which the paper names and nobody has built, is of the vector
+form; most_neighbours, which the program has (150), is off unless it is asked for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ from graphfed.methods.hoods import (
     wider_hood,
     without_messages_of_others,
 )
+from graphfed.methods.memory_need import NUMBER, GraphExtent
 from graphfed.methods.moment_messages import Neighbourhoods, Pooled, matrix_message, numbers, vector_message
 from graphfed.methods.released import by_vertex, vertex_route
 from graphfed.methods.rules import RuleConfig
@@ -87,6 +89,7 @@ __all__ = [
     "FedGATConfig",
     "Pooled",
     "kept_edges",
+    "memory",
     "messages_of",
     "setup",
     "upload",
@@ -126,8 +129,9 @@ class FedGATConfig(RuleConfig):
         "a simulation in one process with the bytes of the message",
     )
     drop_single: bool = Field(
-        default=True,
-        description="a vertex with one neighbour elsewhere does without it, as in the paper",
+        default=False,
+        description="a vertex with one neighbour elsewhere does without it, as in the paper; that protects "
+        "nothing, since the features of any number of neighbours can be worked out from the message",
     )
     most_neighbours: int | None = Field(
         default=None,
@@ -418,6 +422,17 @@ def nothing(pooled: Pooled) -> Tensor:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
+def memory(extent: GraphExtent, config: FedGATConfig) -> float:
+    """The message before training, as made and as received, with the places of its entries; of the simulation
+    the features of all neighbours."""
+    size = torch.from_numpy(extent.sizes)
+    if config.evaluation == "direct":
+        return 3 * NUMBER * float(size.sum()) * extent.features
+    sent = NUMBER * numbers(config.form, size, extent.features, config.degree)
+    places = 3 * 8 * 4 * float((size.double() ** 2).sum())
+    return memory_of(sent, sent, together=True) + places
+
+
 def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
     check(fed, config)
     data = fed.clients.run(kept_edges, data, config)
@@ -453,11 +468,15 @@ def with_message(
         hood = fed.clients.run(without_messages_of_others, hood)
     for _ in range(0 if exchanged else config.layers - 2):
         hood = extend(fed, pooled, hood)
-    wanted = want(fed, pooled, hood)
+    fed.begin("asking for the messages of neighbourhoods")
+    asked = ask(fed, pooled, hood)
     if config.exchange != "clear":
-        prepared = receive_encrypted(fed, data, vertices, pooled, wanted, task, config)
+        prepared = receive_encrypted(fed, data, vertices, pooled, asked, task, config)
         return rules.start(fed, prepared, task, config)
-    foretell(fed, pooled, wanted, task, config)
+    # Before the routes of the message, which are as long as it is.
+    foretell(fed, pooled, asked, task, config)
+    fed.begin("making and sending the message before training")
+    wanted = want(fed, asked)
     take = receive_directly if config.evaluation == "direct" else receive
     prepared = take(fed, data, pooled, wanted, task, config)
     state = rules.start(fed, prepared, task, config)
@@ -468,10 +487,10 @@ def with_message(
     return replace(state, prepared=replace(state.prepared, exchange=exchange))
 
 
-def foretell(fed: Federation, pooled: Located, wanted: "Wanted", task: Task, config: FedGATConfig) -> None:
+def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, config: FedGATConfig) -> None:
     """Say how large the message is before it is made. InputError at a server, or in a process with all
     places, that has no room for it."""
-    together, table = fed.link is None, fed.table(wanted.route)
+    together, table = fed.link is None, fed.table(asked.route)
     told = fed.control(message_bytes, pooled, table, task, config, together, name="fedgat/size")
     memory = memory_of(told["once"], told["sent"], together)
     fed.tell(
@@ -516,31 +535,41 @@ def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Whose messages the clients get: their hoods, at the clients; the route of these vertices, of their
-    slots and of their entries; size: B of each, at the clients, and sizes at the server, of the route's
-    ids."""
+class Asked:
+    """Whose messages the clients ask for: their hoods, at the clients; the route of these vertices; size: B
+    of each, at the clients, and sizes at the server, of the route's ids."""
 
     hood: Located
     route: Route
-    slots: Route
-    entries: Route
     size: Located
     sizes: Located
 
 
-def want(fed: Federation, pooled: Located, hood: Located) -> Wanted:
+@dataclass(frozen=True)
+class Wanted(Asked):
+    """With the routes of the message: of the vertices' slots and of their entries."""
+
+    slots: Route
+    entries: Route
+
+
+def ask(fed: Federation, pooled: Located, hood: Located) -> Asked:
     """The clients name their hoods, and the server tells how many neighbours these have."""
     route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
-    size = fed.clients.run(column, told)
+    return Asked(hood, route, fed.clients.run(column, told), sizes)
+
+
+def want(fed: Federation, asked: Asked) -> Wanted:
+    """Make the routes of the message. They take memory and time for each of its entries, and send nothing."""
 
     def wide(fn: Any, name: str) -> Route:
-        return fed.widened(route, fed.clients.run(fn, size), fed.server.run(fn, sizes), name=name)
+        sizes = fed.clients.run(fn, asked.size), fed.server.run(fn, asked.sizes)
+        return fed.widened(asked.route, *sizes, name=name)
 
     slots, entries = wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
-    return Wanted(hood, route, slots, entries, size, sizes)
+    return Wanted(asked.hood, asked.route, asked.size, asked.sizes, slots, entries)
 
 
 def receive(
@@ -604,18 +633,19 @@ def receive_encrypted(
     data: Located,
     vertices: Route,
     pooled: Located,
-    wanted: Wanted,
+    asked: Asked,
     task: Task,
     config: FedGATConfig,
 ) -> Located:
     """The message, made by a server that reads no features."""
     simulated, width = config.exchange == "simulated", task.num_features
     key = fold(config.seed, "fedgat")
-    hoods, ids = fed.server.run(hoods_of, pooled), fed.clients.run(hood_ids, wanted.hood)
-    route, size, sizes = wanted.route, wanted.size, wanted.sizes
+    hoods, ids = fed.server.run(hoods_of, pooled), fed.clients.run(hood_ids, asked.hood)
+    route, size, sizes = asked.route, asked.size, asked.sizes
     parts = foretell_encrypted(
         fed, hoods, route, sizes, width=width, degree=config.degree, simulated=simulated, name="fedgat/size"
     )
+    wanted = want(fed, asked)
     k1, _, r = fed.server.run(messages_of, pooled, config, outputs=3)  # of no features
     k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False)
     decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False)
@@ -624,7 +654,7 @@ def receive_encrypted(
         width=width, key=key, parts=parts, simulated=simulated,
     )  # fmt: skip
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
-    hood = wanted.hood
+    hood = asked.hood
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
     prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
     return prepared
@@ -717,6 +747,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     facts="facts",
+    memory=memory,
     predict=fedavg.predict,
     messages={**rules.MESSAGES, **MESSAGES},
     dropouts=True,
@@ -734,4 +765,5 @@ METHOD = Method(
         "weight_decay": 5e-3,
         "dropout": 0.0,
     },
+    paper_settings={"drop_single": True},
 )

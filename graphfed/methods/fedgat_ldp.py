@@ -134,6 +134,7 @@ METHOD = Method(
     config=FedGATLdpConfig,
     setup=setup,
     round=round,
+    memory=fedgat.memory,
     predict=fedavg.predict,
     restore=restore,
     messages={
@@ -150,4 +151,5 @@ METHOD = Method(
     shared_model=True,
     disjoint=True,
     defaults=fedgat.METHOD.defaults,
+    paper_settings=fedgat.METHOD.paper_settings,
 )

@@ -49,6 +49,7 @@ from graphfed.federation.encrypted_sum import encrypted_sum
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.methods import averaging, fedavg, rules
 from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.memory_need import NUMBER, GraphExtent
 from graphfed.methods.rules import RuleConfig
 from graphfed.methods.training import Prepared, own_view, prepare
 from graphfed.nn.batch import View
@@ -290,10 +291,16 @@ def encrypted_exchange(
 # ---- the program over places -------------------------------------------------------------------------------
 
 
+def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
+    """The sums of features over neighbours: as they are made, sent, added up, sent back and kept, dense."""
+    return 6 * NUMBER * extent.closure * extent.features if config.hops else 0.0
+
+
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
         return rules.setup(fed, data, task, config)
     averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    fed.begin("summing the features of neighbours")
     closure = fed.clients.run(find_closure, data)
     exchange = clear_exchange if config.exchange == "clear" else encrypted_exchange
     aggregated, degrees = exchange(fed, data, closure, task, config)
@@ -376,6 +383,7 @@ METHOD = Method(
     config=FedGCNConfig,
     setup=setup,
     round=rules.round,
+    memory=memory,
     predict=fedavg.predict,
     messages={**rules.MESSAGES, **MESSAGES},
     dropouts=True,

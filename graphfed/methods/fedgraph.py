@@ -28,13 +28,14 @@ is a sum over few vertices where the degree is low, the receiver knows the weigh
 and other ones each time), and with layers of equal width the embeddings themselves can be solved for:
 `graphfed audit` finds most of the features around other sites' vertices after a hundred rounds.
 
-Differs from the paper: Q has the degrees of all edges, also in the first layer, whose sum has not
-(first_degrees=internal); the owner of a neighbour scales by its degree, so nobody is told degrees. A vertex
-is in its own neighbourhood always, unscaled. In the first layer the ratio of Eq. (7) counts the client's own
-neighbours. GraphSAGE draws without replacement. Layers have a bias, as our GCN. The settings that the paper
-leaves open (local steps, kappa's range, optimiser state) are ours. Time is modelled (`speed`, `bandwidth`),
-so that it does not depend on the machine; the program's reward has none. The program (cfh19980612/FedGraph)
-has no exchange between clients and is no guide to this method."""
+Differs from the paper: Q has the degrees of all edges, but in the first layer, which sums over the client's
+own neighbours only, the degrees of these (the paper: first_degrees=all, by which a vertex whose neighbours
+are elsewhere enters next to nothing of itself); the owner of a neighbour scales by its degree, so nobody is
+told degrees. A vertex is in its own neighbourhood always, unscaled. In the first layer the ratio of Eq. (7)
+counts the client's own neighbours. GraphSAGE draws without replacement. Layers have a bias, as our GCN. The
+settings that the paper leaves open (local steps, kappa's range, optimiser state) are ours. Time is modelled
+(`speed`, `bandwidth`), so that it does not depend on the machine; the program's reward has none. The program
+(cfh19980612/FedGraph) has no exchange between clients and is no guide to this method."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -53,7 +54,7 @@ from graphfed.federation.route import PeerRoute
 from graphfed.methods import averaging, fedavg
 from graphfed.methods.averaging import AveragingConfig
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.fedavg import check_counts
+from graphfed.methods.fedavg import accept_counts, check_counts
 from graphfed.methods.sampling_policies import (
     LEARNED,
     act,
@@ -140,9 +141,9 @@ class FedGraphConfig(AveragingConfig):
         description="when samples are drawn and embeddings cross: in every local step, or once in a round",
     )
     first_degrees: Literal["all", "internal"] = Field(
-        default="all",
-        description="degrees of the first layer's adjacency: with the edges to other clients, or without, "
-        "which is better where most neighbours are elsewhere",
+        default="internal",
+        description="degrees of the first layer's adjacency: of the edges that it sums over, or with those "
+        "to other clients (the paper), which scales vertices down where most neighbours are elsewhere",
     )
     speed: float = Field(
         default=1e9,
@@ -196,6 +197,11 @@ class FedGraphConfig(AveragingConfig):
                 "aggregation=clear"
             )
         return self
+
+    @property
+    def at_server(self) -> bool:
+        """Whether the optimiser runs at the server; a learned policy observes every client's own weights."""
+        return self.policy != "ddpg" and self.asks_for_server
 
     @property
     def sampler(self) -> str:
@@ -268,8 +274,9 @@ def no_state(silo: Silo) -> AdamState:
 
 
 def loss_of(silo: Silo, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
-    """The sum over clients of the mean cross-entropy of each one's batch.  Eq. (5)"""
-    losses = cross_entropy(logits, silo.y[layer.out], reduction="none")
+    """The sum over clients of the mean cross-entropy of each one's batch, each vertex times the weight of its
+    class.  Eq. (5)"""
+    losses = cross_entropy(logits, silo.y[layer.out], weight=silo.class_weights, reduction="none")
     return (losses / sizes[silo.client[layer.out]].to(losses.dtype)).sum()
 
 
@@ -452,7 +459,8 @@ def begin(
     wants = None
     if fed.num_clients > 1 and any(config.shares(layer) for layer in range(config.layers)):
         wants = fed.peer_route(fed.clients.run(wants_of, data), name="fedgraph/neighbours")
-    counts = fed.gather(fed.clients.run(counts_of, silo), name="training_counts", grad=False)
+    counts = fed.clients.run(counts_of, silo)
+    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
     widths = (task.num_features, *[config.hidden] * (config.layers - 1), task.num_classes)
     with fed.phase("eval"):
@@ -470,6 +478,8 @@ def first_state(
         "optimizer": fed.clients.run(no_state, clients.silo),
         "facts": fed.server.run(first_facts, policy, str(fed.device)),
     }
+    if config.at_server:
+        values["server_optimizer"] = fed.server.run(fedavg.first_optimizer, weights, config)
     if config.policy in LEARNED:
         values["policy"] = policy
     if config.policy == "ddpg":
@@ -569,14 +579,20 @@ def round_with(
             logits, came = forward(fed, silo, sample, leaves, config, key if config.dropout else None, came)
             last, _ = sample.layers[-1]
             fed.backward(fed.clients.run(loss_of, silo, last, logits, sizes))
-        weights, optimizer = fed.clients.run(
-            local_step, weights, fed.gradients(leaves), optimizer, config, outputs=2
-        )
+        gradient = fed.gradients(leaves)
+        if not config.at_server:
+            weights, optimizer = fed.clients.run(local_step, weights, gradient, optimizer, config, outputs=2)
         for layer, (here, _) in enumerate(sample.layers):
             work = fed.clients.run(more_work, work, silo, layer, clients.widths, here)
     values = dict(state.values)
     values["optimizer"] = fed.clients.run(kept_state, optimizer, config)
-    if config.policy == "ddpg":
+    if config.at_server:
+        kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(fedavg.zeros, state.weights)
+        mean = averaging.average(fed, gradient, sizes, kappa, zero, config.aggregation, name="gradient")
+        mean, values["server_optimizer"] = fed.server.run(
+            fedavg.take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
+        )
+    elif config.policy == "ddpg":
         every = fed.gather(fed.clients.run(flattened, weights, received), name="update", grad=False)
         mean = fed.server.run(mean_of_rows, every, decision, state.weights)
         sight = fed.server.run(seen_weights, mean, every)
@@ -605,6 +621,7 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
 
 MESSAGES: Mapping[str, str] = {
     "training_counts": fedavg.MESSAGES["training_counts"],
+    **fedavg.GRADIENT_MESSAGES,
     "fedgraph/neighbours": "Once, between sites with share=hidden or all: the ids of a site's neighbours at "
     "another one. Each learns which of its vertices the other has an edge to.",
     "model": fedavg.MESSAGES["model"],
@@ -618,9 +635,10 @@ MESSAGES: Mapping[str, str] = {
     "fedgraph/transformed_features": "Between sites, only with share=all: of each neighbour that is asked "
     "for its features times the first layer's weights, which the other site reads and knows: as good as "
     "the features, up to the width of the layer, and after some rounds as good as all of them.",
-    "update": "Only with aggregation=clear: each site's model weights after local training, which the server "
-    "averages by the size of the batches. The server reads each site's weights; from weights, features and "
-    "labels of training vertices can in part be inferred.",
+    "update": "With several local steps (optimizer_at=clients), or a policy learned by DDPG, and "
+    "aggregation=clear: each site's model weights after local training, averaged at the server by the size "
+    "of the batches. The server reads each site's weights; from weights, features and labels of training "
+    "vertices can in part be inferred.",
     "fedgraph/seconds": "In every round: how long it takes a site by the time model, one number. It follows "
     "from the size of its sample, its neighbours' features and what crossed.",
     **averaging.MESSAGES,
@@ -641,5 +659,12 @@ METHOD = Method(
     shared_model=True,
     facts="facts",
     needs=("backbone gcn",),
-    defaults={"optimizer": "adam", "lr": 0.01, "local_steps": 1, "rounds": 300, "client_state": "keep"},
+    paper_settings={
+        "first_degrees": "all",
+        "optimizer": "adam",
+        "lr": 0.01,
+        "local_steps": 1,
+        "rounds": 300,
+        "client_state": "keep",
+    },
 )

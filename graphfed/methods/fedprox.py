@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation
 from graphfed.methods.averaging import PROTECTION, AveragingConfig
 from graphfed.methods.base import Method, State
-from graphfed.methods.fedavg import MESSAGES, average_local_training, predict, setup
+from graphfed.methods.fedavg import WEIGHT_MESSAGES, average_local_training, predict, setup
 
 __all__ = ["METHOD", "FedProxConfig", "round"]
 
@@ -22,6 +22,11 @@ __all__ = ["METHOD", "FedProxConfig", "round"]
 @dataclass(frozen=True, config={"extra": "forbid"})
 class FedProxConfig(AveragingConfig):
     mu: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="strength of the proximal term")
+
+    @property
+    def at_server(self) -> bool:
+        """Clients always train by themselves."""
+        return False
 
 
 def round(fed: Federation, state: State, config: FedProxConfig, number: int) -> State:
@@ -40,7 +45,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    messages=MESSAGES,
+    messages=WEIGHT_MESSAGES,
     dropouts=True,
     shared_model=True,
 )

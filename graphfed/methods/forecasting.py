@@ -23,7 +23,7 @@ from graphfed.methods import averaging
 from graphfed.methods.base import ForecastConfig, State
 from graphfed.nn import gru
 from graphfed.nn.gru import Forecaster
-from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.precision import product_dtype
 from graphfed.random import fold, permutation
 
@@ -299,9 +299,8 @@ def descend(
     weights: Weights, gradients: Weights, optimizer: AdamState, config: ForecastConfig, lr: float
 ) -> tuple[dict[str, Tensor], AdamState]:
     """One step of the optimiser ({}: a fresh one); elementwise, so one for each client where weights are."""
-    if config.optimizer == "sgd":
-        return sgd(weights, gradients, lr, config.weight_decay), optimizer
-    return adam(weights, gradients, optimizer or adam_init(weights), lr, config.weight_decay)
+    state = optimizer or init_state(config.optimizer, weights)
+    return optimizer_step(config.optimizer, weights, gradients, state, lr, config.weight_decay)
 
 
 def client_gradients(
@@ -516,7 +515,7 @@ def pool(
     first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
     inputs = end if target == "train" else end - split.horizon
     told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
-    told = fed.collect(told, name="readings", grad=False)
+    told = fed.collect(told, name="readings", grad=False, finite=False)  # a missing reading is NaN
     sent: Located = fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
     return sent
 

@@ -46,8 +46,9 @@ from graphfed.methods import released
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.released import (
     DEFAULTS,
+    PAPER,
+    NoisedLabelsConfig,
     Prepared,
-    ReleasedConfig,
     Weights,
     by_vertex,
     check_graph,
@@ -82,7 +83,7 @@ TRAIN, VAL, WEIGHTED = 1, 2, 4
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class LpgnnConfig(ReleasedConfig):
+class LpgnnConfig(NoisedLabelsConfig):
     backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
     epsilon_x: float = Field(
         default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
@@ -316,6 +317,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> State:
+    fed.begin("adding noise to features and labels, and sending them")
     route = vertex_route(fed, data, task)
     found = release(fed, data, route, task, config)
     weights = fed.server.run(first_weights, task, config, str(fed.device))
@@ -379,4 +381,5 @@ METHOD = Method(
     messages=MESSAGES,
     needs=("features within feature_low .. feature_high",),
     defaults=DEFAULTS,
+    paper_settings=PAPER,
 )

@@ -31,10 +31,11 @@ have r(u) epsilon.
 
 Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
-wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased; `encoder` says why it
-matters). A device without any leaf has one of its own. The backward pass and the sum of the gradients, of
-which the paper does not speak, are exact. The loss is a mean over training vertices, and (33) has log
-sigma(-s) for pairs that are no edges. Trees have training edges only."""
+wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
+coordinate that was not sent (the paper: the middle of the bounds); `encoder` says why both matter. A device
+without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper does
+not speak, are exact. The loss is a mean over training vertices, and (33) has log sigma(-s) for pairs that are
+no edges. Trees have training edges only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ from graphfed.methods import averaging, balancing, encoder, released
 from graphfed.methods.balancing import BalanceConfig, Kept, balance
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.encoder import EncoderConfig, bytes_of_bins, encode, received_features, sizes_told
+from graphfed.methods.memory_need import NUMBER, GraphExtent
 from graphfed.methods.split import fresh, step
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.methods.trees import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
@@ -104,15 +106,15 @@ class LumosConfig(EncoderConfig, BalanceConfig):
 @dataclass(frozen=True, eq=False)
 class Devices:
     """A cohort of n devices, ready to train. x [n, F] own features; noised [P, F] of the kept neighbours: the
-    deviations from `unsent`; own_pool, received_pool: POOL's weights of own leaves and of leaves that arrive
-    [n, .]; blocks: of the general trainer, else None; kept_rows [P], receivers [R]: the devices (cohort rows)
-    of kept pairs, and of the neighbours that keep a device."""
+    deviations from `unsent_value`; own_pool, received_pool: POOL's weights of own leaves and of leaves that
+    arrive [n, .]; blocks: of the general trainer, else None; kept_rows [P], receivers [R]: the devices
+    (cohort rows) of kept pairs, and of the neighbours that keep a device."""
 
     cohort: Cohort
     forest: Forest
     blocks: tuple[Block, ...] | None
     noised: BitMatrix
-    unsent: float
+    unsent_value: float
     own_pool: SparseMatrix
     received_pool: SparseMatrix
     kept_rows: Tensor
@@ -205,7 +207,7 @@ def prepare(
         forest,
         blocks,
         noised,
-        encoder.unsent(config),
+        config.unsent_value,
         pool_matrix(own, leaves),
         pool_matrix(receivers, leaves),
         device,
@@ -247,12 +249,12 @@ def first_products(devices: Devices, weight: Tensor) -> tuple[Tensor, Tensor]:
     assert x is not None
     if weight.dim() == 3:  # every device's own copy
         dense = x.to_dense() if isinstance(x, SparseMatrix) else x
-        received = devices.noised.to_dense() + devices.unsent
+        received = devices.noised.to_dense() + devices.unsent_value
         return times(dense, weight, forest.devices), times(received, weight, forest.device)
     own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
-    # x'' deviates from `unsent` at the coordinates of the bin only.
+    # x'' deviates from `unsent_value` at the coordinates of the bin only.
     noised = devices.noised @ weight
-    return own, noised + devices.unsent * weight.sum(0) if devices.unsent else noised
+    return own, noised + devices.unsent_value * weight.sum(0) if devices.unsent_value else noised
 
 
 def pool(devices: Devices, own: Tensor, arrived: Tensor, config: LumosConfig, key: int | None) -> Tensor:
@@ -292,9 +294,10 @@ def copies(devices: Devices, weights: Weights) -> Weights:
 
 
 def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
-    """The cohort's sum over its training vertices."""
+    """The cohort's sum over its training vertices, each times the weight of its class."""
+    cohort = devices.cohort
     logits = logits_of(devices, h, weights, "train")
-    return cross_entropy(logits, devices.cohort.y[devices.cohort.rows("train")], reduction="sum")
+    return cross_entropy(logits, cohort.y[cohort.rows("train")], weight=cohort.class_weights, reduction="sum")
 
 
 def training_vertices(devices: Devices) -> Tensor:
@@ -427,10 +430,19 @@ def number_of(count: int) -> Tensor:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
+def memory(extent: GraphExtent, config: LumosConfig) -> float:
+    """The leaves of the trees: a device's own and one for each of its neighbours, with features."""
+    leaves = float(extent.sizes.sum())
+    width = config.hidden * (config.heads if config.backbone == "gat" else 1)
+    return leaves * NUMBER * (2 * extent.features + 12 * width) / 2
+
+
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
     averaging.check_aggregation(config.aggregation, fed.num_clients)
     rows = fed.clients.run(neighbour_rows, data)
+    fed.begin(f"comparing degrees between the neighbours of {fed.num_clients} devices")
     balanced = balance(fed, rows, config)
+    fed.begin("encoding and sending the features")
     trees = fed.clients.run(as_values, balanced.kept)
     if config.aggregation != "clear":
         fed.clients.run(check_memory, fed.client_ids(), trees, task, config)
@@ -451,6 +463,7 @@ def restore(
     fed: Federation, data: Located, task: Task, config: LumosConfig, values: Mapping[str, Located]
 ) -> State:
     """The state of a run whose features were sent before: nothing is balanced or drawn again."""
+    fed.begin("making the trees")
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
     devices = fed.clients.run(prepare, data, ids, rows, values["trees"], values["features"], config)
     pairs = open_pairs(fed, rows, name="lumos", simulated=True)
@@ -683,6 +696,7 @@ METHOD = Method(
     config=LumosConfig,
     setup=setup,
     round=round,
+    memory=memory,
     predict=predict,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     messages=MESSAGES,
@@ -697,7 +711,8 @@ METHOD = Method(
     partition="ego",
     model=("weights",),
     needs=("features within feature_low .. feature_high", "edges without weights"),
-    defaults={
+    defaults={"features": "raw"},
+    paper_settings={
         "rounds": 300,
         "optimizer": "adam",
         "lr": 0.01,

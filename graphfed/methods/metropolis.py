@@ -451,6 +451,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
         return Balance(kept, 0, 1, among)
     holder = fed.server.run(take_one, fed.table(found.route), seed, 0)
     for step in range(config.mcmc_steps):
+        fed.begin(f"balancing the trees: step {step + 1} of {config.mcmc_steps} of the Markov chain")
         if anew and step:
             found, outcomes = find_largest(
                 fed, around, pairs, found.chain, None, nobody_yet, outcomes, config

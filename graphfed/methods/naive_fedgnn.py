@@ -39,10 +39,12 @@ from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods import released
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.links import link_loss, pair_products
+from graphfed.methods.memory_need import GraphExtent
 from graphfed.methods.released import (
     DEFAULTS,
+    PAPER,
+    NoisedLabelsConfig,
     Prepared,
-    ReleasedConfig,
     Weights,
     by_vertex,
     check_training,
@@ -74,7 +76,7 @@ SECONDS_PER_EDGE = {"gcn": 2e-8, "gat": 5e-7}
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class NaiveFedgnnConfig(ReleasedConfig):
+class NaiveFedgnnConfig(NoisedLabelsConfig):
     backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network")
     epsilon: float = Field(
         default=2.0,
@@ -256,12 +258,24 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
     return labelled
 
 
-def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
-    """How many edges there will be, and what they take."""
+def memory_of(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> float:
+    """Bytes of the false edges and the features at the server."""
     false = expected_edges(num_nodes, 0, epsilon_of(config))
     scalar = torch.finfo(torch.get_default_dtype()).bits // 8
     # Directed edges: while the CSR is made 29 bytes each; features twice, noised and in place.
-    memory = max(2 * false * 29, 2 * false * (4 + scalar)) + 2 * num_nodes * width * scalar
+    return max(2 * false * 29, 2 * false * (4 + scalar)) + 2 * num_nodes * width * scalar
+
+
+def memory(extent: GraphExtent, config: NaiveFedgnnConfig) -> float:
+    """What the server has, and what training keeps for each of its edges."""
+    false = expected_edges(extent.rows, 0, epsilon_of(config))
+    return memory_of(extent.rows, extent.features, config) + 2 * false * 30
+
+
+def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
+    """How many edges there will be, and what they take."""
+    false = expected_edges(num_nodes, 0, epsilon_of(config))
+    memory = memory_of(num_nodes, width, config)
     seconds = 2 * false * SECONDS_PER_EDGE[config.backbone]
     return (
         f"flipping the bits of {num_nodes} vertices makes about {false:.2g} false edges: about "
@@ -365,17 +379,19 @@ METHOD = Method(
     config=NaiveFedgnnConfig,
     setup=setup,
     round=round,
+    memory=memory,
     predict=predict,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     disjoint=True,
+    numbered=True,
     check=check_graph,
     restore=restore,
     partition="ego",
     messages=MESSAGES,
     needs=(
         "features within feature_low .. feature_high",
-        "vertices numbered from 0",
         "edges without weights",
     ),
     defaults=DEFAULTS,
+    paper_settings=PAPER,
 )

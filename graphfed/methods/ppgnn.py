@@ -37,6 +37,7 @@ from graphfed.federation.route import Route, RouteTable
 from graphfed.methods import alignment
 from graphfed.methods.alignment import Holders, align, common_seed, training_vertices
 from graphfed.methods.base import Method, State, Task
+from graphfed.methods.memory_need import NUMBER, GraphExtent
 from graphfed.methods.split import (
     SplitConfig,
     Weights,
@@ -169,8 +170,14 @@ class Prepared:
     route: Route
 
 
+def memory(extent: GraphExtent, config: PpgnnConfig) -> float:
+    """The embeddings of all rows, at the clients and combined."""
+    return 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
+
+
 def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> State:
     aligned = align(fed, data, task, config)
+    fed.begin("preparing the layers")
     train = training_vertices(fed, aligned, None)
     here = fed.clients.run(embedder, aligned.holders, config)
     loss = fed.clients.run(loss_rows, aligned.holders, train.weight, fed.clients.run(every_row, here), None)
@@ -270,10 +277,12 @@ METHOD = Method(
     config=PpgnnConfig,
     setup=setup,
     round=round,
+    memory=memory,
     predict=predict,
     messages=MESSAGES,
     empty_clients=False,
     model=("local", "predictor", "global"),
     replicated=("predictor",),
-    defaults={"backbone": "maxpool", "hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
+    defaults={"backbone": "maxpool"},
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "local_steps": 1},
 )

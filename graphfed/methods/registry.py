@@ -8,11 +8,12 @@ from graphfed.errors import InputError, did_you_mean
 if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
     from graphfed.methods.base import Method
 
-__all__ = ["ALIASES", "METHODS", "get_method", "register"]
+__all__ = ["ALIASES", "METHODS", "canonical_name", "get_method", "register"]
 
 #: name -> the module whose METHOD it is
 METHODS: dict[str, str] = {
     "central": "graphfed.methods.central",
+    "own_features": "graphfed.methods.own_features",
     "isolated": "graphfed.methods.isolated",
     "fedavg": "graphfed.methods.fedavg",
     "fedprox": "graphfed.methods.fedprox",
@@ -39,11 +40,18 @@ METHODS: dict[str, str] = {
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
 
 
+def canonical_name(name: str) -> str:
+    """Return a method's own name for its name in any case, or for an alias; a name that is unknown in lower
+    case."""
+    small = name if name in METHODS else name.lower()
+    return ALIASES.get(small, small)
+
+
 def get_method(name: str) -> "Method":
     """The method called `name` (or an alias, in any case); InputError with the nearest name when there is
     none."""
-    small = name if name in METHODS else name.lower()
-    canonical = ALIASES.get(small, small)
+    small = name.lower()
+    canonical = canonical_name(name)
     if canonical not in METHODS:
         if small.endswith((".yaml", ".yml")):
             raise InputError(

@@ -24,7 +24,7 @@ from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task, TrainingConfig
 from graphfed.methods.training import initial_weights
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.privacy.local import check_bounds, randomised_response
 from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import fold
@@ -32,7 +32,9 @@ from graphfed.random import fold
 __all__ = [
     "DEFAULTS",
     "MESSAGES",
+    "PAPER",
     "NoisedConfig",
+    "NoisedLabelsConfig",
     "Prepared",
     "ReleasedConfig",
     "by_vertex",
@@ -49,8 +51,10 @@ __all__ = [
 ]
 
 Weights = dict[str, Tensor]
-#: The recipe of both baselines (methods.md 1.3); a round is one step on all training vertices.
-DEFAULTS = {
+#: Features leave the clients with noise, within bounds that everyone knows: nothing may be agreed on before.
+DEFAULTS = {"features": "raw"}
+#: What the tables of both baselines were made with; a round is one step on all training vertices.
+PAPER = {
     "rounds": 300,
     "local_steps": 1,
     "lr": 0.01,
@@ -90,6 +94,20 @@ class ReleasedConfig(NoisedConfig):
             raise InputError(
                 f"feature_low={shown(self.feature_low)} cannot be used: expected a number less than "
                 f"feature_high={shown(self.feature_high)}"
+            )
+        return self
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class NoisedLabelsConfig(ReleasedConfig):
+    """The settings of methods that release noised labels, too."""
+
+    @model_validator(mode="after")
+    def _no_class_counts(self) -> Self:
+        if self.class_weights != "none":
+            raise InputError(
+                f"class_weights={self.class_weights} cannot be used: this method hides labels by noise, "
+                "which exact class counts of its clients would undo; leave class_weights out"
             )
         return self
 
@@ -168,7 +186,7 @@ def first_weights(task: Task, config: ReleasedConfig, device: str) -> Weights:
 
 
 def fresh(weights: Weights, config: ReleasedConfig) -> AdamState:
-    return adam_init(weights) if config.optimizer == "adam" else {}
+    return init_state(config.optimizer, weights)
 
 
 def descend(
@@ -186,10 +204,9 @@ def descend(
         )
         found = torch.autograd.grad(loss_of(leaves, dropout), list(leaves.values()))
         gradients = dict(zip(leaves, found, strict=True))
-        if config.optimizer == "sgd":
-            weights = sgd(weights, gradients, config.lr, config.weight_decay)
-        else:
-            weights, optimizer = adam(weights, gradients, optimizer, config.lr, config.weight_decay)
+        weights, optimizer = optimizer_step(
+            config.optimizer, weights, gradients, optimizer, config.lr, config.weight_decay
+        )
     return weights, optimizer
 
 

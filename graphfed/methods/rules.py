@@ -24,7 +24,6 @@ from torch import Tensor
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
-from graphfed.federation.secure_sum import messages
 from graphfed.methods import averaging, fedadam, fedavg, fedprox
 from graphfed.methods.base import State, Task, clients_in_round
 from graphfed.methods.fedadam import FedAdamConfig
@@ -33,17 +32,14 @@ from graphfed.methods.fedprox import FedProxConfig
 from graphfed.methods.training import (
     Prepared,
     Pull,
-    gradient_from_shared,
     personal_weights,
     train_pulled,
 )
 from graphfed.nn.backbones import Weights
-from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.optim import AdamState
 from graphfed.nn.sparse import SparseWeights
 
 __all__ = ["MESSAGES", "RuleConfig", "round", "setup", "start"]
-
-Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -62,6 +58,11 @@ class RuleConfig(FedProxConfig, FedAdamConfig):
         description="of rule=admm: weight of the distance to the model",
     )
 
+    @property
+    def at_server(self) -> bool:
+        """Whether the optimiser runs at the server."""
+        return self.rule == "fedsgd" or (self.rule == "fedavg" and self.asks_for_server)
+
     @model_validator(mode="after")
     def _rule_can_do_it(self) -> Self:
         if self.rule == "fedsgd" and self.local_steps != 1:
@@ -75,40 +76,6 @@ class RuleConfig(FedProxConfig, FedAdamConfig):
                 "every round; leave it at 1"
             )
         return self
-
-
-# ---- FedSGD ------------------------------------------------------------------------------------------------
-
-
-def fresh(weights: Tensors, config: RuleConfig) -> AdamState:
-    return adam_init(weights) if config.optimizer == "adam" else {}
-
-
-def zeros(weights: Tensors) -> Tensors:
-    return {k: torch.zeros_like(w) for k, w in weights.items()}
-
-
-def server_step(
-    weights: Tensors, gradient: Tensors, state: AdamState, config: RuleConfig
-) -> tuple[Tensors, AdamState]:
-    """The step of a central optimiser; without a training vertex in the round, that of the penalty alone."""
-    if config.optimizer == "sgd":
-        return sgd(weights, gradient, config.lr, config.weight_decay), state
-    return adam(weights, gradient, state, config.lr, config.weight_decay)
-
-
-def fedsgd_round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
-    clients: Clients = state.prepared
-    received = fed.broadcast(state.weights, name="model", grad=False)
-    ready = clients.ready(fed, received, config)
-    local = fed.clients.run(gradient_from_shared, ready, received, fed.present(), config, number)
-    nil = fed.server.run(zeros, state.weights)
-    counts = fed.clients.run(count_training, clients.prepared)
-    mean = averaging.average(fed, local, counts, clients.counts, nil, config.aggregation, name="gradient")
-    weights, optimizer = fed.server.run(
-        server_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
-    )
-    return State({"weights": weights, "server_optimizer": optimizer}, state.prepared)
 
 
 # ---- ADMM --------------------------------------------------------------------------------------------------
@@ -173,7 +140,7 @@ _ROUNDS: Mapping[str, Callable[[Federation, State, RuleConfig, int], State]] = {
     "fedavg": fedavg.round,
     "fedprox": fedprox.round,
     "fedadam": fedadam.round,
-    "fedsgd": fedsgd_round,
+    "fedsgd": fedavg.step_at_server,
     "admm": admm_round,
 }
 
@@ -183,9 +150,6 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleConfig) ->
     state = fedavg.start(fed, prepared, task, config)
     if config.rule == "fedadam":
         return fedadam.with_moments(fed, state, config)
-    if config.rule == "fedsgd":
-        optimizer = fed.server.run(fresh, state.weights, config)
-        return State({"weights": state.weights, "server_optimizer": optimizer}, state.prepared)
     if config.rule == "admm":
         return State({**state.values, "parts": fed.clients.run(no_part, prepared)}, state.prepared)
     return state
@@ -205,12 +169,4 @@ def round(fed: Federation, state: State, config: RuleConfig, number: int) -> Sta
 MESSAGES: Mapping[str, str] = {
     **fedavg.MESSAGES,
     "update": f"{fedavg.MESSAGES['update']} With rule=admm its dual, divided by rho, is added to them.",
-    "gradient": "With rule=fedsgd and aggregation=clear: each site's gradient of its loss, which the server "
-    "averages by the number of training vertices. The server reads each site's gradient; from one of few "
-    "training vertices, their features and labels can be worked out.",
-    **messages(
-        "gradient",
-        "With rule=fedsgd and aggregation=secure or simulated, in every round",
-        "a site's gradient, times its number of training vertices",
-    ),
 }

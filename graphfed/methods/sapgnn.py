@@ -53,6 +53,7 @@ from graphfed.federation.route import Route, RouteTable
 from graphfed.methods import alignment
 from graphfed.methods.alignment import Alignment, Holders, align, common_seed, training_vertices
 from graphfed.methods.base import Method, State, Task
+from graphfed.methods.memory_need import NUMBER, GraphExtent
 from graphfed.methods.split import (
     SplitConfig,
     Weights,
@@ -367,9 +368,20 @@ class Prepared:
     batches: tuple[tuple[Pass, Located], ...]
 
 
+def memory(extent: GraphExtent, config: SapgnnConfig) -> float:
+    """The embeddings on both sides of every layer, and the shares of gradients of every holder for every
+    other one, as drawn, cut and sent."""
+    uploaded = 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
+    if config.aggregation != "additive":
+        return uploaded
+    weights = 2 * config.hidden * (extent.features + (config.layers - 1) * config.hidden)
+    return uploaded + 5 * 8 * extent.clients**2 * weights
+
+
 def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> State:
     aligned = align(fed, data, task, config)
     holders = aligned.holders
+    fed.begin("preparing the layers")
     everything = fed.clients.run(all_rows, holders)
     rows = fed.clients.run(pass_rows, holders, config, *[everything] * config.layers)
     helped = open_pooling(fed, config)
@@ -625,10 +637,11 @@ METHOD = Method(
     config=SapgnnConfig,
     setup=setup,
     round=round,
+    memory=memory,
     predict=predict,
     messages=MESSAGES,
     empty_clients=False,
     model=("local", "global"),
     replicated=("local",),
-    defaults={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "local_steps": 1},
 )

@@ -62,7 +62,8 @@ class Silo:
     at the same client first, inner[v] of them: column [E] is a row, or N + the number of a want; own [E]: v
     itself; near_words [E] for draws; first, later [E]: Q(v, u) in the first layer and in the later ones, for
     a want without its owner's 1 / sqrt(D_uu). scale [N]: 1 / sqrt(D_vv), what a row is sent with.
-    importance: of the first and the later layers, where FastGCN samples."""
+    importance: of the first and the later layers, where FastGCN samples. class_weights [C]: of the loss
+    (None: all 1)."""
 
     x: Tensor | SparseMatrix
     apart: SparseMatrix | None
@@ -85,6 +86,7 @@ class Silo:
     scale: Tensor
     num_wants: int
     importance: tuple[Importance, Importance] | None
+    class_weights: Tensor | None
 
     @property
     def num_rows(self) -> int:
@@ -131,8 +133,8 @@ def wants_of(cohort: Cohort) -> PeerIds:
 
 def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool, shares_first: bool) -> Silo:
     """shares: whether there are neighbours elsewhere, in the first layer too if `shares_first`;
-    first_degrees: "all" of them count in the first layer's degrees, or "internal" ones only; importance:
-    whether FastGCN samples."""
+    first_degrees: "all" of them count in the first layer's degrees, or "internal" ones only, unless that
+    layer sums over all of them; importance: whether FastGCN samples."""
     n, device = cohort.num_rows, cohort.id.device
     rows = torch.arange(n, device=device)
     first_edge, want = _wanted(cohort)
@@ -157,7 +159,7 @@ def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool
     inside = to < n
     inner_degree, degree = ((cohort.degree(with_cut=cut) + 1).double() for cut in (False, shares))
     scale = degree.rsqrt()
-    narrow = inner_degree.rsqrt() if first_degrees == "internal" else scale
+    narrow = inner_degree.rsqrt() if first_degrees == "internal" and not shares_first else scale
     own_row = torch.where(inside, to, 0)
 
     def values(of: Tensor) -> Tensor:
@@ -197,6 +199,7 @@ def make_silo(cohort: Cohort, shares: bool, first_degrees: str, importance: bool
         scale=scale.to(torch.get_default_dtype()),
         num_wants=num_wants,
         importance=None,
+        class_weights=cohort.class_weights,
     )
     if not importance:
         return silo

@@ -17,7 +17,7 @@ from graphfed.federation.shared_sum import shared_sum
 from graphfed.methods.alignment import AlignedConfig, Holders
 from graphfed.methods.base import Task, TrainingConfig
 from graphfed.nn.layers import tiled
-from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
@@ -104,18 +104,16 @@ def summed(fed: Federation, gradient: Located, config: SplitConfig, *, name: str
 
 
 def fresh(weights: dict[str, Any], config: TrainingConfig) -> AdamState:
-    return adam_init(_values(weights)) if config.optimizer == "adam" else {}
+    return init_state(config.optimizer, _values(weights))
 
 
 def step(
     weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, config: TrainingConfig
 ) -> tuple[dict[str, Any], AdamState]:
     """The optimiser's step, the same wherever weights and gradients are."""
-    values, slopes = _values(weights), _values(gradients)
-    if config.optimizer == "sgd":
-        values = sgd(values, slopes, config.lr, config.weight_decay)
-    else:
-        values, optimizer = adam(values, slopes, optimizer, config.lr, config.weight_decay)
+    values, optimizer = optimizer_step(
+        config.optimizer, _values(weights), _values(gradients), optimizer, config.lr, config.weight_decay
+    )
     stepped = {
         name: w.with_values(values[name]) if isinstance(w, SparseWeights) else values[name]
         for name, w in weights.items()
@@ -164,6 +162,9 @@ def loss_rows(holders: Holders, weight: Tensor, computed: Tensor, chosen: Tensor
     ascending; chosen [n_train] bool: the training rows that count in it (None: all)."""
     cohort = holders.cohort
     train = cohort.rows("train")
+    by_class = cohort.loss_weights(train)
+    if by_class is not None:
+        weight = weight * by_class
     if chosen is not None:
         train, weight = train[chosen], weight[chosen]
     client = cohort.client[train]

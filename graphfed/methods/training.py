@@ -17,7 +17,7 @@ from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, adam, adam_init, sgd
+from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
 from graphfed.random import fold
 
@@ -61,7 +61,8 @@ class Prepared:
     every round.
 
     targets["train" | "val" | "test" | "all"]: rows of the view; counts [K]: training vertices of each client;
-    pairs: the (client, feature) pairs whose first-layer weights are stored."""
+    pairs: the (client, feature) pairs whose first-layer weights are stored; class_weights [C]: of the loss
+    (None: all 1)."""
 
     view: View
     targets: dict[str, Tensor]
@@ -69,6 +70,7 @@ class Prepared:
     train: Batch
     val: Batch
     pairs: tuple[Tensor, Tensor] | None
+    class_weights: Tensor | None = None
 
 
 def as_configured(cohort: Cohort, config: CommonConfig) -> Cohort:
@@ -114,9 +116,10 @@ def prepare(
         elif config.client_state == "keep" and config.fraction < 1:
             # Absent clients keep older moments than present ones, so no row moves alike at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
-    train = _train_batch(view, targets["train"], config, pairs)
+    weights = cohort.class_weights
+    train = _train_batch(view, targets["train"], config, pairs, weights)
     val = _batch(view, targets["val"], config, pairs, per_client=personal)
-    return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs)
+    return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs, weights)
 
 
 def _batch(
@@ -127,12 +130,20 @@ def _batch(
 
 
 def _train_batch(
-    view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None
+    view: View,
+    targets: Tensor,
+    config: TrainingConfig,
+    pairs: tuple[Tensor, Tensor] | None,
+    class_weights: Tensor | None,
 ) -> Batch:
-    """Each client's loss is the mean over its own training vertices; a client without any has none."""
+    """Each client's loss is the mean over its own training vertices, each times the weight of its class; a
+    client without any has none."""
     client = view.client[targets]
     counts = torch.bincount(client, minlength=view.num_clients).to(torch.get_default_dtype())
-    return _batch(view, targets, config, pairs, weight=1 / counts[client], per_client=True)
+    weight = 1 / counts[client]
+    if class_weights is not None:
+        weight = weight * class_weights[view.y[targets]]
+    return _batch(view, targets, config, pairs, weight=weight, per_client=True)
 
 
 def initial_weights(task: Task, config: TrainingConfig, device: str) -> Weights:
@@ -189,9 +200,8 @@ def _batch_of_present(prepared: Prepared, present: Tensor, config: TrainingConfi
         return prepared.train
     rows = prepared.targets["train"]
     rows = rows[present[prepared.view.client[rows]]]
-    return _train_batch(
-        prepared.view, rows, config, prepared.pairs if config.client_state == "keep" else None
-    )
+    pairs = prepared.pairs if config.client_state == "keep" else None
+    return _train_batch(prepared.view, rows, config, pairs, prepared.class_weights)
 
 
 def gradient_from_shared(
@@ -227,11 +237,11 @@ def train_personal(
 
 
 def fresh_state(weights: Weights, config: CommonConfig) -> AdamState:
-    return adam_init(values_of(weights)) if config.optimizer == "adam" else {}
+    return init_state(config.optimizer, values_of(weights))
 
 
 def _class_loss(batch: Batch, logits: Tensor, step: int) -> Tensor:
-    """The sum over clients of each one's mean cross-entropy."""
+    """The sum over clients of each one's mean cross-entropy, with class weights a weighted one."""
     return (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
 
 
@@ -268,9 +278,7 @@ def stepped(
 def _step(
     values: dict[str, Tensor], gradients: dict[str, Tensor], state: AdamState, config: CommonConfig
 ) -> tuple[dict[str, Tensor], AdamState]:
-    if config.optimizer == "sgd":
-        return sgd(values, gradients, config.lr, config.weight_decay), state
-    return adam(values, gradients, state, config.lr, config.weight_decay)
+    return optimizer_step(config.optimizer, values, gradients, state, config.lr, config.weight_decay)
 
 
 def _pulled(gradients: dict[str, Tensor], values: dict[str, Tensor], pull: Pull) -> dict[str, Tensor]:

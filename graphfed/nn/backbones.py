@@ -1,5 +1,5 @@
 """The graph networks that every method can use, as functions of (weights, batch): GCN, GAT, GraphSAGE and max
-pooling.
+pooling; and the MLP, which has no use for the graph.
 
 Layers agree with PyG's GCNConv, GATConv and SAGEConv (its mean and its maximum; tested in values and
 gradients). Weights are a flat dictionary, ``layers.<l>.<name>``; a backbone knows how to draw them, which
@@ -57,10 +57,14 @@ class Backbone:
     #: Whether it uses the weights of the edges.
     weighted: bool = True
     aggregate: Callable[[View], Tensor | SparseMatrix] | None = None
+    #: Whether it uses edges at all: without, every layer only transforms its rows.
+    uses_edges: bool = True
 
     def seen(self, view: View) -> View:
         """A view as this network takes it in: aggregated where the first layer's input can be worked out
-        once."""
+        once, without edges where it uses none."""
+        if not self.uses_edges:
+            return replace(view, edges=(), edge_weight=None)
         return view if self.aggregate is None else replace(view, x=self.aggregate(view), aggregated=True)
 
 
@@ -348,4 +352,6 @@ BACKBONES: dict[str, Backbone] = {
         weighted=False,
         aggregate=maxpool_aggregate,
     ),
+    # GCN's layers on a graph without edges, where its neighbourhood is the node itself: x W + b.
+    "mlp": Backbone(gcn_init, gcn_block, gcn_forward, ("layers.0.weight",), weighted=False, uses_edges=False),
 }

@@ -96,7 +96,8 @@ class View:
     use.
 
     x [N, F], ids [N], client [N], y [N], degree [N] (for normalisation), edges[l] [2, E_l] (source,
-    destination) rows without self loops for layer l (the last entry serves all later layers); aggregated: x
+    destination) rows without self loops for layer l (the last entry serves all later layers; without entries
+    every layer only transforms its rows); aggregated: x
     is already summed over each row's neighbourhood, so the first layer only transforms it; edge_weight[l]
     [E_l]: of a weighted graph, else None; moments: of each row's neighbourhood, in the place of x, which then
     has no columns; far [N] bool: rows that other clients work out, else None: they have no moments, and what
@@ -117,7 +118,9 @@ class View:
 
     def layer_edges(self, layer: int) -> Tensor | None:
         """The edges of a layer, None where it only transforms its rows."""
-        return None if self.aggregated and layer == 0 else self.edges[min(layer, len(self.edges) - 1)]
+        if not self.edges or (self.aggregated and layer == 0):
+            return None
+        return self.edges[min(layer, len(self.edges) - 1)]
 
     def layer_weight(self, layer: int) -> Tensor | None:
         """The weights of a layer's edges, None where every edge weighs 1."""

@@ -81,7 +81,11 @@ def curves(
         ax.set_xlabel("communication round" + (" (the first lie above the frame)" if above else ""))
         ax.xaxis.set_major_locator(locator(8, integer=True))
         ax.set_ylabel(
-            short(f"validation {metric} ({unit})", 36) if unit else f"{metric}, validation {scored}"
+            short(f"validation {metric} ({unit})", 36)
+            if unit
+            else f"{metric}, validation {scored}"
+            if len(metric) < 12
+            else f"validation {metric}"
         )
         ax.margins(x=0.01)
         add_legend(figure, list(rows))
@@ -204,8 +208,8 @@ def cumulative(rows: Mapping[str, np.ndarray], quantity: str, title: str) -> str
 
 
 def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
-    """Share of each true class (rows) that was predicted as each class (columns), in percent; dashes where
-    there is no vertex of the class."""
+    """Share of each true class (rows) that was predicted as each class (columns), in percent, over the number
+    of vertices; dashes where there is no vertex of the class."""
 
     def draw() -> Any:
         table = np.asarray(counts, dtype=float)[:, : len(names)]
@@ -217,15 +221,18 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> str:
         ax.set_aspect("equal")
         size = len(names)
         crowded = max(map(len, names), default=0) * size > 40
+        up, down = (0.08, 0.15) if size <= 3 else (0.12, 0.28)
         for i in range(size):
             for j in range(size):
                 ax.add_patch(_cell(j, i, share[i, j]))
                 if size <= 12:
-                    ax.text(
-                        j, i, f"{100 * share[i, j]:.0f}" if known[i] else "\N{EN DASH}",
-                        ha="center", va="center", fontsize=9,
-                        color=PAPER if share[i, j] > 0.55 else INK,
-                    )  # fmt: skip
+                    color = PAPER if share[i, j] > 0.55 else INK
+                    texts = [
+                        (-up, f"{100 * share[i, j]:.0f}" if known[i] else "\N{EN DASH}", 9),
+                        (down, f"{table[i, j]:,.6g}" if known[i] else "", 8 if size <= 6 else 6),
+                    ]
+                    for shift, text, points in texts:
+                        ax.text(j, i + shift, text, ha="center", va="center", fontsize=points, color=color)
         ax.set_xlim(-0.5, size - 0.5)
         ax.set_ylim(size - 0.5, -0.5)
         ax.grid(visible=False)

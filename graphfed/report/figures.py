@@ -56,16 +56,19 @@ class Figures(Protocol):
 
 @dataclass(frozen=True)
 class Shares:
-    """Of metrics between 0 and 1, in percent."""
+    """Of metrics between 0 and 1, in percent. headline: those that a comparison shows (none: all but the
+    loss); names: of metrics in a text, where they differ from the key."""
 
     metric: str
     called: str
+    headline: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if name != "loss"]
+        return [name for name in names if name != "loss" and name in (self.headline or (name,))]
 
     def name(self, metric: str) -> str:
-        return metric.replace("_", " ")
+        return self.names.get(metric, metric.replace("_", " "))
 
     def head(self, name: str) -> str:
         return f"test {self.name(name)}, %"

@@ -5,6 +5,7 @@ needs no network and runs no script.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -14,6 +15,7 @@ from graphfed import __version__
 from graphfed.data.overview import graph_facts, site_facts
 from graphfed.errors import GraphfedError, InputError
 from graphfed.experiment.deployed import MESSAGES as DEPLOYED
+from graphfed.experiment.headline import NAMES, headline, name_of
 from graphfed.experiment.progress import human_bytes, human_seconds
 from graphfed.experiment.train import MESSAGES
 from graphfed.files import write_bytes
@@ -25,6 +27,7 @@ from graphfed.report.device import device_of, device_told, worst_told
 from graphfed.report.figures import Errors, Figures, Shares
 from graphfed.report.forecast_table import SensorErrors
 from graphfed.report.read import Run, Subject, read_subject
+from graphfed.terminal import printable
 
 __all__ = ["tell_device", "write_card", "write_report"]
 
@@ -94,29 +97,28 @@ def write_card(folder: str | Path) -> Path:
     method = get_method(run.result.method) if run.result.method in METHODS else None
     alone = Subject({run.result.method: [run]}, None)
     figures = _figures(alone)
-    text = (
-        _environment(escape=False)
-        .get_template("card.md.jinja")
-        .render(
-            version=__version__,
-            result=run.result,
-            manifest=run.manifest,
-            training=run.manifest["config"]["training"],
-            sensors=forecasts.sensors_of(run),
-            forecast=forecasts.what_is_forecast(run),
-            method_summary="" if method is None else method.summary,
-            learns=method is None or bool(method.model),
-            personal=method is not None and method.personal,
-            summary=_answer(alone, figures).rstrip("."),
-            caveats=forecasts.caveats(alone, figures, None) if isinstance(figures, Errors) else [],
-            scores=_scores(run, figures),
-            left=_left(run.result.method, run),
-            worst=worst_told(run),
-            audits=_audits(alone),
-            epsilon=_epsilon([run]),
-            folder=run.folder.name,
-            task=_task(run.result.task),
-        )
+    text = _filled(
+        "card.md.jinja",
+        run,
+        version=__version__,
+        result=run.result,
+        manifest=run.manifest,
+        training=run.manifest["config"]["training"],
+        sensors=forecasts.sensors_of(run),
+        forecast=forecasts.what_is_forecast(run),
+        method_summary="" if method is None else method.summary,
+        learns=method is None or bool(method.model),
+        personal=method is not None and method.personal,
+        summary=_answer(alone, figures).rstrip("."),
+        caveats=forecasts.caveats(alone, figures, None) if isinstance(figures, Errors) else [],
+        scores=_scores(run, figures),
+        headline=figures.metric,
+        left=_left(run.result.method, run),
+        worst=worst_told(run),
+        audits=_audits(alone),
+        epsilon=_epsilon([run]),
+        folder=run.folder.name,
+        task=_task(run.result.task),
     )
     try:
         write_bytes(path, text.encode())
@@ -135,24 +137,55 @@ def _environment(escape: bool) -> Any:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_html_text if escape else _markdown_text,
     )
-    # Of a table in Markdown: one line, without its own signs.
-    environment.filters["cell"] = lambda text: "".join(
-        c if c.isprintable() and c not in "|<`" else " " for c in text
-    )
+    environment.filters["code"] = _markdown_code
     return environment
+
+
+def _filled(template: str, run: Run, **values: Any) -> str:
+    """A template with its values; InputError where the manifest lacks what the template shows of it."""
+    from jinja2 import UndefinedError
+
+    try:
+        return str(_environment(escape=".html" in template).get_template(template).render(**values))
+    except UndefinedError as error:
+        raise InputError(
+            f"{run.folder / 'manifest.json'} is damaged, or of another version of graphfed: {error}"
+        ) from None
+
+
+def _html_text(value: Any) -> Any:
+    """A value as the page shows it; autoescaping comes after this."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _markdown_text(value: Any) -> Any:
+    """A value as plain text in Markdown, in one line: no markup, link, HTML or border of a table."""
+    if hasattr(value, "__html__"):
+        return value
+    return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", re.sub(r"\s", " ", printable(value)))
+
+
+def _markdown_code(value: Any) -> Any:
+    """A value in a span of code, between the backticks of the template."""
+    from markupsafe import Markup
+
+    # A backslash is no escape there.
+    return Markup(re.sub(r"\s", " ", printable(value).translate(str.maketrans("`|<", "'//"))))
 
 
 def render(subject: Subject, device: int | None = None) -> str:
     """The page's HTML, with a device of its own where the runs keep an account of each. Texts of the run's
     files are escaped; charts are our own SVG."""
-    environment = _environment(escape=True)
     first, comparison = subject.first, subject.comparison
     result = first.result
     figures = _figures(subject)
     shown = _best_row(subject, figures)
     tested = forecasts.tested(subject.rows[shown][0]) if isinstance(figures, Errors) else None
-    page: str = environment.get_template("page.html.jinja").render(
+    return _filled(
+        "page.html.jinja",
+        first,
         version=__version__,
         title=f"{', '.join(subject.rows)} on {result.dataset}",
         answer=_answer(subject, figures),
@@ -164,6 +197,8 @@ def render(subject: Subject, device: int | None = None) -> str:
         called=figures.called,
         unit=figures.unit if isinstance(figures, Errors) else "",
         scores=None if comparison is not None else _scores(first, figures),
+        classes=_classes(subject, figures),
+        followed=_called(_followed(subject, figures), figures),
         charts=_charts(subject, figures, tested),
         shown=shown,
         data=_data(first),
@@ -175,7 +210,6 @@ def render(subject: Subject, device: int | None = None) -> str:
         manifest=first.manifest,
         seeds=sorted({run.result.seed for runs in subject.rows.values() for run in runs}),
     )
-    return page
 
 
 # ---- what is said ------------------------------------------------------------------------------------------
@@ -188,8 +222,14 @@ def _task(name: str) -> TaskSpec:
 
 def _figures(subject: Subject) -> Figures:
     """How the figures of these runs are written."""
-    task = _task(subject.first.result.task)
-    return forecasts.errors_of(subject) if task.error else Shares(task.metric, task.called)
+    result = subject.first.result
+    task = _task(result.task)
+    if task.error:
+        return forecasts.errors_of(subject)
+    if result.task != CLASSIFICATION:
+        return Shares(task.metric, task.called)
+    first = tuple(headline(result.task, result.details, result.test))
+    return Shares(first[0], name_of(first[0]), first, NAMES)
 
 
 def _answer(subject: Subject, figures: Figures) -> str:
@@ -199,7 +239,9 @@ def _answer(subject: Subject, figures: Figures) -> str:
     errors = isinstance(figures, Errors)
     what = forecasts.what_is_forecast(subject.first) if errors else ""
     if subject.comparison is None:
-        reached = f"{called} of {figures.told(metric, result.test.get(metric))}"
+        reached = (
+            f"{called} of {figures.told(metric, result.test.get(metric))}{_beside(result.test, figures)}"
+        )
         does = f"forecasts {what}, with a test {reached}" if errors else f"reached a test {reached}"
         return (
             f"{result.method} {does}{_as_read(result.test, figures)} on {result.dataset}, dealt over "
@@ -220,6 +262,18 @@ def _answer(subject: Subject, figures: Figures) -> str:
     if errors and federated and smaller:
         text += f". A smaller one without sites working together: {', '.join(r['label'] for r in smaller)}"
     return text + "."
+
+
+def _beside(test: Mapping[str, float | None], figures: Figures) -> str:
+    """The other metrics that belong to the first one, where that is not accuracy."""
+    if not isinstance(figures, Shares) or figures.metric == "accuracy":
+        return ""
+    others = [
+        f"{figures.name(m)} {figures.told(m, test[m])}"
+        for m in figures.headline[1:]
+        if test.get(m) is not None
+    ]
+    return f" ({', '.join(others)})" if others else ""
 
 
 def _mean(row: Mapping[str, Any], metric: str) -> tuple[float | None, float | None]:
@@ -266,6 +320,10 @@ def _caveats(subject: Subject, figures: Figures, tested: SensorErrors | None) ->
             if lost:
                 told.append(f"{label}, seed {run.result.seed}: training diverged in round {lost}.")
     comparison = subject.comparison
+    if comparison is None:
+        told += [f"Warning: {one['text']}" for one in subject.first.result.details.get("warnings", ())]
+    else:
+        told += [f"Warning: {warning.text}" for warning in comparison.warnings]
     if any("deployment" in run.manifest for runs in subject.rows.values() for run in runs):
         told.append(
             "Deployed: what sites sent to each other is in their own ledgers only (graphfed site sent KIT, at"
@@ -302,8 +360,8 @@ def _table(subject: Subject, figures: Figures) -> dict[str, Any]:
     for row in comparison.rows:
         cells = [figures.cell(m, row["test"][m]["mean"], row["test"][m]["std"]) for m in metrics]
         if pooled:
-            accuracy = (row.get("test_pooled") or {}).get("accuracy") or {"mean": None, "std": None}
-            cells.append(figures.cell("accuracy", accuracy["mean"], accuracy["std"]))
+            whole = (row.get("test_pooled") or {}).get(figures.metric) or {"mean": None, "std": None}
+            cells.append(figures.cell(figures.metric, whole["mean"], whole["std"]))
         cells += [_difference(row, references.get(name), figures) for name in tested]
         cells += [
             human_bytes(row["bytes"]["mean"]),
@@ -321,7 +379,7 @@ def _table(subject: Subject, figures: Figures) -> dict[str, Any]:
         )
     head = [figures.head(name) for name in metrics]
     if pooled:
-        head.append("accuracy on the pooled graph, %")
+        head.append(f"{figures.called} on the pooled graph, %")
     head += [figures.difference_head(name) for name in tested]
     return {"head": [*head, "bytes", "seconds", "epsilon"], "rows": rows}
 
@@ -562,14 +620,15 @@ def _result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     drawn: dict[str, str] = {}
     task = _task(subject.first.result.task)
     unit = (figures.unit or "unit of the readings") if isinstance(figures, Errors) else None
-    lines = {label: [_curve(run, figures.metric) for run in runs] for label, runs in subject.rows.items()}
+    followed = _followed(subject, figures)
+    lines = {label: [_curve(run, followed) for run in runs] for label, runs in subject.rows.items()}
     # A row is drawn over the rounds in which every seed was evaluated. Of shares it must be more than a
     # point; a forecast that learns nothing is a level that the others have to reach.
     shared = {label: len(set.intersection(*(set(run) for run in runs))) for label, runs in lines.items()}
     least = 1 if unit else 2
     lines = {label: runs for label, runs in lines.items() if shared[label] >= least}
     if any(shared[label] > 1 for label in lines):
-        drawn["curves"] = charts.curves(lines, figures.called, task.scored, unit or "")
+        drawn["curves"] = charts.curves(lines, _called(followed, figures), task.scored, unit or "")
     if subject.comparison is not None:
         costs = [
             (row["label"], row["bytes"]["mean"], told["mean"], told["std"])
@@ -586,13 +645,47 @@ def _result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
         drawn["confusion"] = charts.confusion(counts, _class_names(subject.first, len(counts)))
     dots = {label: runs[0].site_accuracy for label, runs in subject.rows.items() if runs[0].site_accuracy}
     # Of one vertex a site is right or wrong: nothing to draw.
-    if any(max(count for _, count in sites.values()) > 1 and len(sites) > 1 for sites in dots.values()):
+    of_several = any(max(n for _, n in sites.values()) > 1 and len(sites) > 1 for sites in dots.values())
+    if of_several and figures.metric == "accuracy":
         drawn["sites"] = charts.site_dots(dots)
     return drawn
 
 
 #: Of a confusion matrix that can be read.
 MAX_CLASSES = 40
+
+
+def _followed(subject: Subject, figures: Figures) -> str:
+    """The validation metric that is drawn by round: the first one where runs computed it in every round, else
+    the one that rounds were selected by."""
+    line: Mapping[str, Any] = next((line["val"] for line in subject.first.history if line.get("val")), {})
+    selected = subject.first.result.details.get("selected_by")
+    return figures.metric if figures.metric in line or not isinstance(selected, str) else selected
+
+
+def _called(metric: str, figures: Figures) -> str:
+    return figures.called if metric == figures.metric else figures.name(metric)
+
+
+def _classes(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
+    """Of each class of the confusion matrix that is shown: its name, its test vertices, those predicted to be
+    of it, how many of these are right, precision and recall."""
+    details = subject.rows[_best_row(subject, figures)][0].result.details
+    counts, scores = details.get("test_confusion"), details.get("test_classes")
+    if not counts or not isinstance(scores, list) or len(scores) != len(counts) or len(counts) > MAX_CLASSES:
+        return []
+    names = _class_names(subject.first, len(counts))
+    return [
+        (
+            names[c],
+            f"{sum(counts[c]):,.10g}",
+            f"{sum(row[c] for row in counts):,.10g}",
+            f"{counts[c][c]:,.10g}",
+            figures.told("precision", score["precision"]),
+            figures.told("recall", score["recall"]),
+        )
+        for c, score in enumerate(scores)
+    ]
 
 
 def _curve(run: Run, metric: str) -> dict[int, float]:

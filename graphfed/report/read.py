@@ -1,6 +1,5 @@
 """Folders of runs and comparisons -> what a report shows. The files are data, whoever wrote them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,17 @@ import numpy as np
 
 from graphfed.errors import InputError
 from graphfed.experiment.compare import Comparison, comparison_in, comparison_of
-from graphfed.experiment.folder import ACCOUNTS, check_there, read_json
+from graphfed.experiment.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
+from graphfed.experiment.folder_schema import (
+    AuditFile,
+    GraphOverview,
+    LedgerFile,
+    MetricsLine,
+    SensorOverview,
+)
+from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.run import Result
-from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 
 __all__ = ["Run", "Subject", "read_subject"]
 
@@ -67,11 +74,10 @@ def read_subject(folders: Sequence[str | Path]) -> Subject:
         fault = f"{ended} {folder}" if ended else "is not the folder of a run or a comparison"
         raise InputError(f"{folder} {fault}")
     comparison = comparison_in(folder)
-    try:
-        # By name, because the folder may have been moved since.
-        rows = {str(row["label"]): [folder / Path(f).name for f in row["folders"]] for row in comparison.rows}
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / 'comparison.json'} is not a comparison: it lacks {error}") from None
+    if any(None in row["folders"] for row in comparison.rows):
+        raise InputError(f"{folder / 'comparison.json'} names no folders of its runs; make it again")
+    # By name, because the folder may have been moved since.
+    rows = {row["label"]: [folder / Path(f).name for f in row["folders"]] for row in comparison.rows}
     return Subject({label: [_read_run(path) for path in those] for label, those in rows.items()}, comparison)
 
 
@@ -84,84 +90,64 @@ def _of_runs(paths: Sequence[Path]) -> Subject:
 
 def _read_run(folder: Path) -> Run:
     result = Result.read(folder)
-    overview = read_json(folder / "overview.json") if (folder / "overview.json").exists() else None
-    ledger = read_json(folder / "ledger.json")
-    try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        history = [json.loads(line) for line in lines]
-        entries = ledger["entries"]
-    except OSError as error:
-        raise InputError(f"{folder / 'metrics.jsonl'} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"the files in {folder} are damaged ({type(error).__name__}: {error})") from None
+    manifest = read_manifest(folder)
+    if "config" not in manifest:
+        raise InputError(f"{folder / 'manifest.json'} is not the manifest of a run: it has no 'config'")
+    # At the sites are the predictions of a deployed run.
+    classified = result.task == CLASSIFICATION and "deployment" not in manifest
     return Run(
         folder,
         result,
-        read_json(folder / "manifest.json"),
-        history,
-        entries,
-        _site_accuracy(folder) if result.task == CLASSIFICATION else {},
-        overview,
+        manifest,
+        read_lines(folder / "metrics.jsonl", MetricsLine),
+        read_json(folder / "ledger.json", LedgerFile)["entries"],
+        _site_accuracy(folder) if classified else {},
+        _overview(folder, manifest),
         _audit(folder),
         _accounts(folder, result.clients),
     )
 
 
-def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _overview(folder: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """overview.json, of sensors or of a graph; None where there is none."""
+    path = folder / "overview.json"
+    if not path.exists():
+        return None
+    sensors = manifest["config"].get("task") == FORECASTING
+    overview: Mapping[str, Any] = read_json(path, SensorOverview if sensors else GraphOverview)
+    return overview
 
+
+def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
     path = folder / ACCOUNTS
     if not path.exists():
         return None
-    try:
-        table = pq.read_table(path)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]})") from None
+    table = read_table(path)
+    columns = {name: table[name].to_numpy() for name in table.column_names}
     numbers = all(column.dtype.kind in "iuf" for column in columns.values())
     if not numbers or not np.array_equal(columns.get("client", ()), np.arange(clients)):
         raise InputError(f"{path} is not what a run writes: a row of numbers for each of {clients} clients")
     return columns
 
 
-#: What audit.json says of every check.
-AUDITED = ("check", "tests", "attacker_sees", "result", "baseline", "verdict", "leaks")
-
-
 def _audit(folder: Path) -> Mapping[str, Any] | None:
     path = folder / "audit.json"
     if not path.exists():
         return None
-    content: Any = read_json(path)
-    checks = content.get("checks") if isinstance(content, dict) else None
-    whole = isinstance(checks, list) and all(
-        isinstance(check, dict) and all(key in check for key in AUDITED) for check in checks
-    )
-    if not whole:
-        raise InputError(
-            f"{path} is not what 'graphfed audit' writes; make it again: graphfed audit {folder}"
-        )
-    return dict(content)
+    try:
+        content: Mapping[str, Any] = read_json(path, AuditFile)
+    except InputError as error:
+        raise InputError(f"{error}; make it again: graphfed audit {folder}") from None
+    return content
 
 
 def _site_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = folder / "predictions.parquet"
-    if "deployment" in read_json(folder / "manifest.json"):
-        return {}  # they are at the sites
-    try:
-        file = pq.ParquetFile(path)
-        named = "site_name" in file.schema_arrow.names
-        columns = ["split", "label", "prediction", "site", *(["site_name"] if named else [])]
-        table = file.read(columns=columns)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({str(error)[:200]})") from None
+    kinds = {"split": "text", "label": "integer", "prediction": "integer", "site": "integer"}
+    table = read_table(path, kinds, optional={"site_name": "text"})
     test = np.array(table["split"].to_pylist()) == "test"
     hit = table["label"].to_numpy()[test] == table["prediction"].to_numpy()[test]
-    sites = (table["site_name"] if named else table["site"]).to_numpy()[test].astype(str)
+    sites = table["site_name" if "site_name" in table.column_names else "site"].to_numpy()[test].astype(str)
     names, index = np.unique(sites, return_inverse=True)
     count, hits = np.bincount(index, minlength=len(names)), np.bincount(index, hit, len(names))
     return {str(name): (float(h / c), int(c)) for name, h, c in zip(names, hits, count, strict=True)}

@@ -1,13 +1,14 @@
 """What left one place of a deployment in a run: its own ledger, in words, for whoever must answer for it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, did_you_mean
 from graphfed.experiment.folder import read_json
+from graphfed.experiment.folder_schema import LedgerFile, SiteManifest
 from graphfed.report.page import LINKS, PROTECTION, words_of
 
 __all__ = ["Sent", "last_run", "sent_in"]
@@ -45,13 +46,14 @@ def sent_in(folder: Path) -> list[Sent]:
     beside; predictions made later are in ledgers of their own and added.
 
     InputError for a folder that holds no such run."""
-    method = read_json(folder / "manifest.json").get("asked", {}).get("method", "")
+    asked = read_json(folder / "manifest.json", SiteManifest).get("asked", {})
+    method = str(asked.get("method", ""))
     ledgers = [
         path for path in folder.glob("ledger*.json") if re.fullmatch(r"ledger(-[\d-]+)?\.json", path.name)
     ]
     lines: dict[tuple[str, str, str], dict[str, Any]] = {}
     for path in sorted(ledgers):
-        for entry in _entries(path):
+        for entry in read_json(path, LedgerFile)["entries"]:
             link = LINKS.get((entry["from"], entry["to"]), f"{entry['from']} to {entry['to']}")
             line = lines.setdefault((entry["name"], link, entry["protection"]), {"bytes": 0, "phases": []})
             line["bytes"] += sum(entry["sent"])
@@ -78,11 +80,3 @@ def _words(name: str, words: Mapping[str, str]) -> str:
     if name.endswith("/grad"):
         return f"The gradient of the loss, sent back to where this came from: {known}"
     return known
-
-
-def _entries(path: Path) -> Sequence[Mapping[str, Any]]:
-    try:
-        entries: Sequence[Mapping[str, Any]] = read_json(path)["entries"]
-    except (KeyError, TypeError):
-        raise InputError(f"{path} is not a ledger; the run must be made again") from None
-    return entries

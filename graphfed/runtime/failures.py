@@ -8,7 +8,7 @@ data is in one process anyway, shows everything."""
 import traceback
 
 from graphfed.errors import GraphfedError
-from graphfed.federation import StageError
+from graphfed.federation import ReceivedError, StageError
 
 __all__ = ["MAX_TEXT", "kind_and_line", "what_failed"]
 
@@ -19,8 +19,10 @@ MAX_TEXT = 20_000
 def what_failed(error: Exception, number: int) -> str:
     """What leaves the process when its program fails in round `number`.
 
-    A `StageError` says stage, place, phase and round before the message of its cause; what follows (that
-    message, the inputs) is left out."""
+    A `ReceivedError` is about another place, and says which. A `StageError` says stage, place, phase and
+    round before the message of its cause; what follows (that message, the inputs) is left out."""
+    if isinstance(error, ReceivedError):
+        return str(error)[:MAX_TEXT]
     cause = error.__cause__
     if isinstance(error, StageError) and isinstance(cause, Exception):
         before, found, _ = str(error).partition(f": {type(cause).__name__}: ")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Interrupted", "Wish", "heard_since", "listening", "stopping"]
+__all__ = ["Interrupted", "Wish", "heard_since", "listening", "remember_stop_requests", "stopping"]
 
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -21,9 +21,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Ear:
-    """When this process last heard a signal."""
+    """When this process last heard a signal; whether one came that nobody listened to yet."""
 
     last = float("-inf")
+    pending = False
 
 
 def heard_since(moment: float) -> bool:
@@ -54,7 +55,20 @@ def listening(on_ask: Callable[[], None] | None = None) -> Iterator[Wish]:
             on_ask()
 
     with _handled(ask):
+        if _Ear.pending:
+            _Ear.pending = False
+            ask()
         yield wish
+
+
+def remember_stop_requests() -> None:
+    """Keep a SIGTERM that comes while this process does not listen; the next `listening` block hears it at
+    once."""
+
+    def remember(*_: object) -> None:
+        _Ear.pending = True
+
+    signal.signal(signal.SIGTERM, remember)
 
 
 @contextlib.contextmanager

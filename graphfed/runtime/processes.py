@@ -38,6 +38,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, wire
 from graphfed.federation.tape import SERVER_END
 from graphfed.runtime.failures import MAX_TEXT, what_failed
+from graphfed.runtime.interrupts import remember_stop_requests
 from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, ProcessError, check_size
 
 __all__ = ["PipeLink", "Sites"]
@@ -46,6 +47,8 @@ __all__ = ["PipeLink", "Sites"]
 _MAX_KEY = 1 << 12
 #: Seconds all processes together have to end by themselves.
 _GRACE = 2.0
+#: What the caller sends to the server's process in place of a job, to ask it to stop.
+_STOP = b""
 
 
 class PipeLink:
@@ -120,6 +123,7 @@ class Sites:
         Federation(self.hosts)  # refuses bad hosts before anything is started
         self._threads, self._patience = threads, patience
         self._runs = 0
+        self._sending = self._stop_asked = False
         self._control: dict[int, Connection] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         ends = [SERVER_END, *range(len(self.hosts))]
@@ -188,11 +192,15 @@ class Sites:
         jobs = {end: json.dumps({**common, "arguments": arguments[end]}).encode() for end in self._control}
         results: dict[int, Any] = {}
         try:
+            self._sending = True
             for end, control in self._control.items():
                 try:
                     control.send_bytes(jobs[end])
                 except OSError:
                     raise self._lost(end) from None
+            self._sending = False
+            if self._stop_asked:
+                self._send_stop()
             while len(results) < len(self._control):
                 pending = {c: end for end, c in self._control.items() if end not in results}
                 ready = wait(list(pending), self._patience)
@@ -207,9 +215,17 @@ class Sites:
         return results
 
     def interrupt(self) -> None:
-        """Ask the server's process to stop: its program hears it as a wish (`interrupts.listening`)."""
-        if SERVER_END in self._processes:
-            self._processes[SERVER_END].send_signal(signal.SIGTERM)
+        """Ask the server's process to stop. Its program hears it as a stop request (`interrupts.listening`),
+        also where it has not begun to listen yet. A handler of signals may call this."""
+        self._stop_asked = True
+        if not self._sending:  # a signal may come in the middle of a message
+            self._send_stop()
+
+    def _send_stop(self) -> None:
+        self._stop_asked = False
+        if SERVER_END in self._control:
+            with contextlib.suppress(OSError):  # the process is gone, which `run` says
+                self._control[SERVER_END].send_bytes(_STOP)
 
     def _take(
         self,
@@ -307,10 +323,15 @@ def _refuse_start(error: OSError, count: int) -> NoReturn:
 
 
 def _watch(control: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
-    """Pass the caller's jobs on; when the caller is gone, end this process at once, whatever it is doing."""
+    """Pass the caller's jobs on, and a stop request as SIGTERM; when the caller is gone, end this process at
+    once, whatever it is doing."""
     try:
         while True:
-            jobs.put(control.recv_bytes(MAX_MESSAGE))
+            message = control.recv_bytes(MAX_MESSAGE)
+            if message == _STOP:
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                jobs.put(message)
     finally:
         os._exit(1)
 
@@ -320,9 +341,9 @@ def _serve(told: dict[str, Any]) -> None:
     end = told["end"]
     control = Connection(told["control"])
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # A stop request that comes when no program listens must not kill; the next one to listen hears it.
+    remember_stop_requests()
     threading.Thread(target=_watch, args=(control, jobs), daemon=True).start()
-    # A wish to stop (`Sites.interrupt`) that comes when nobody listens is not heard; it must not kill.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     torch.set_num_threads(told["threads"])
     link = PipeLink(
         {int(peer): Connection(handle) for peer, handle in told["peers"].items()}, patience=told["patience"]

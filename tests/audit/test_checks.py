@@ -131,11 +131,16 @@ def test_without_a_signal_the_p_value_is_below_one_twentieth_in_about_one_case_o
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("fedprox", {}), ("distgat", {"rule": "fedsgd", "local_steps": 1}), ("distgat", {"rule": "admm"})],
-    ids=["weights", "gradients", "weights and duals"],
+    [
+        ("fedavg", {}),
+        ("fedprox", {"preset": "paper", "dropout": 0.0}),
+        ("distgat", {"rule": "fedsgd", "optimizer": "sgd", "dropout": 0.0, "local_steps": 1}),
+        ("distgat", {"rule": "admm", "optimizer": "sgd", "dropout": 0.0}),
+    ],
+    ids=["defaults", "weights", "gradients", "weights and duals"],
 )
 def test_updates_of_clients_with_skewed_classes_leak_them(method, settings, tmp_path: Path):
-    settings = {"partition.beta": 0.5, "optimizer": "sgd", "dropout": 0.0, **settings}
+    settings = {"partition.beta": 0.5, **settings}
     graphfed.run(method, clients=6, rounds=1, threads=1, out=tmp_path / "run", settings=settings)
     findings = audit(tmp_path / "run").findings
     told = findings["label_histogram"]
@@ -212,11 +217,11 @@ def test_a_ledger_that_was_changed_does_not_add_up(overfit: Path, tmp_path: Path
     result = graphfed.run("fedavg", clients=2, rounds=1, threads=1, out=tmp_path / "run")
     content = json.loads((tmp_path / "run/ledger.json").read_text())
     assert disagreements(Ledger.from_json(content), result.bytes, result.privacy) == []
-    update = next(e for e in content["entries"] if e["name"] == "update")
-    update["bytes"] -= 1
+    gradient = next(e for e in content["entries"] if e["name"] == "gradient")
+    gradient["bytes"] -= 1
     wrong = disagreements(Ledger.from_json(content), result.bytes, result.privacy)
     assert any("bytes of result.json" in fault for fault in wrong)
-    assert any("update" in fault and "over the clients" in fault for fault in wrong)
+    assert any("gradient" in fault and "over the clients" in fault for fault in wrong)
 
 
 def test_every_clear_transfer_of_the_ledger_is_named(tmp_path: Path):
@@ -234,7 +239,7 @@ def test_what_is_made_for_other_methods_is_skipped_with_the_reason(overfit: Path
     assert list(found.findings) == ["clear_transfers", "membership"]
     # Where nothing is trained together, the counts that metrics are made of still cross.
     sent = {entry["name"] for entry in found.findings["clear_transfers"].details["clear"]}
-    assert sent == {"val_scores", "final_val_scores", "final_test_scores"}
+    assert sent == {"val_classes", "val_scores", "final_val_scores", "final_test_scores"}
     assert found.skipped["fedgcn_features"] == "made for fedgcn"
     assert "training_counts" in found.skipped["label_histogram"]
     assert {*found.findings, *found.skipped} == {*CHECKS}

@@ -46,7 +46,7 @@ def double() -> Iterator[None]:
 
 
 def config(form: str) -> FedGATConfig:
-    made = METHOD.config(**{**METHOD.defaults, "form": form})
+    made = METHOD.config(**{**METHOD.settings(preset="paper"), "form": form})
     assert isinstance(made, FedGATConfig)
     return made
 

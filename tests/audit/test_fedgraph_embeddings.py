@@ -167,7 +167,7 @@ def test_nothing_in_common_with_the_truth_is_no_gain_over_a_guess() -> None:
 
 
 def test_rounds_are_spread_over_the_evaluations_and_give_no_more_numbers_than_are_used() -> None:
-    config = METHOD.config(**{**METHOD.defaults, "rounds": 103, "eval_every": 5})
+    config = METHOD.config(**{**METHOD.settings(preset="paper"), "rounds": 103, "eval_every": 5})
     assert isinstance(config, FedGraphConfig)
     assert evaluated(config, 103) == [*range(5, 101, 5), 103]
     assert evaluated(config, 12) == [5, 10]  # it ran out of patience
@@ -221,6 +221,7 @@ CASES: dict[str, dict[str, Any]] = {
     "three layers": {"layers": 3},
     "copies": {"partition": "overlapping"},
     "internal degrees": {"first_degrees": "internal"},
+    "all degrees": {"first_degrees": "all"},
     "weighted": {"data": weighted_graph(), "hidden": 6},
     "fastgcn": {"policy": "fastgcn", "layer_size": 10},
     "secure aggregation": {"aggregation": "simulated"},

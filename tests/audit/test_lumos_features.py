@@ -63,7 +63,7 @@ def test_with_the_true_features_the_attackers_model_is_what_crosses(settings: di
 
 def test_rounds_enough_to_determine_the_features_give_them_all_and_few_do_not() -> None:
     """Sixty rounds of 16 numbers for 24 features, and one round of 4."""
-    many = lumos_features.run(opened(60, noise_seed=0))
+    many = lumos_features.run(opened(60, hidden=16, noise_seed=0))
     assert many.details["rank"] == FEATURES
     assert many.details["read"] >= 9
     assert many.details["guessed"] <= 1

@@ -29,7 +29,7 @@ RUNS = {"fedavg": 20, "fedgcn": 20, "sapgnn": 5}
 
 def config_of(name: str):
     method = get_method(name)
-    return method.config(**{**method.defaults, "rounds": RUNS[name]})
+    return method.config(**{**method.settings(preset="paper"), "rounds": RUNS[name]})
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,13 @@ def cohorts(real_data: Path) -> tuple[list[Cohort], Task]:
 
 def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcome, Ledger]:
     method = get_method("sapgnn")
-    recipe = {**method.defaults, "hidden": 16, "dropout": 0.0, "weight_decay": 0.0, "eval_every": 5}
+    recipe = {
+        **method.settings(preset="paper"),
+        "hidden": 16,
+        "dropout": 0.0,
+        "weight_decay": 0.0,
+        "eval_every": 5,
+    }
     config = method.config(**{**recipe, **settings})
     with Sites([(0,), (1,)]) as sites:
         return train_in_processes(method, METHODS["sapgnn"], *cohorts, config, sites=sites)

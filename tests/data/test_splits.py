@@ -36,7 +36,9 @@ def test_per_class_alone_means_20_500_1000():
 @given(
     y=st.lists(st.integers(-1, 3), min_size=20, max_size=80),
     seed=st.integers(0, 2**40),
-    spec=st.sampled_from(["random:0.5,0.25,0.25", "random:0.6,0.2,0.1", "per_class:1,2,3"]),
+    spec=st.sampled_from(
+        ["random:0.5,0.25,0.25", "random:0.6,0.2,0.1", "random_plain:0.5,0.2,0.2", "per_class:1,2,3"]
+    ),
 )
 def test_every_split_is_disjoint_and_leaves_unknown_classes_out(y, seed, spec):
     graph = graph_of([*y, *range(4), *range(4), *range(4)])
@@ -62,6 +64,38 @@ def test_random_fractions_are_of_the_vertices_of_known_class():
     )  # of 130, ends rounded to even
     everything = make_split(graph_of(Y), "random:0.7,0.2,0.1", 0)
     assert (everything.train | everything.val | everything.test).sum() == 130
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    seed=st.integers(0, 2**40),
+    fractions=st.sampled_from([(0.5, 0.25, 0.25), (0.6, 0.2, 0.2), (0.34, 0.33, 0.2)]),
+)
+def test_every_part_of_a_random_split_has_its_share_of_each_class_within_two_vertices(sizes, seed, fractions):
+    y = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), np.arange(10) % len(sizes)])
+    split = make_split(graph_of(y), "random:" + ",".join(map(str, fractions)), seed)
+    for part, fraction in zip((split.train, split.val, split.test), fractions, strict=True):
+        share = np.bincount(y[part], minlength=len(sizes)) - fraction * np.bincount(y)
+        assert np.abs(share).max() <= 2
+
+
+def test_a_class_of_one_percent_is_in_every_part():
+    """Of 20 of 2000 vertices 10, 5 and 5, give or take one, for every seed."""
+    y = np.arange(2000) < 20
+    for seed in range(20):
+        split = make_split(graph_of(y.astype(int)), "random:0.5,0.25,0.25", seed)
+        found = [int(y[part].sum()) for part in (split.train, split.val, split.test)]
+        assert np.abs(np.array(found) - (10, 5, 5)).max() <= 1
+
+
+def test_a_plain_random_split_takes_no_notice_of_classes():
+    """The draw that papers were reproduced with: the same vertices for any labels."""
+    one, other = (make_split(graph_of(y), "random_plain:0.5,0.25,0.25", 3) for y in (Y, np.abs(Y) * (Y >= 0)))
+    assert one.name == "random_plain:0.5,0.25,0.25"
+    labelled = graph_of(np.where(Y >= 0, 0, -1))
+    assert one.hash == make_split(labelled, "random_plain:0.5,0.25,0.25", 3).hash
+    assert one.hash != other.hash, "other vertices are labelled"
 
 
 def test_public_is_the_data_sets_own_and_default_prefers_it():

@@ -301,7 +301,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"result\.json cannot be read"):
         comparison_of([tmp_path])
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(InputError, match="is not the result of a run"):
+    with pytest.raises(InputError, match="it has no 'method'"):
         comparison_of([tmp_path])
 
 

@@ -26,6 +26,7 @@ from graphfed.experiment.folder import (
     weight_arrays,
     write_run,
 )
+from graphfed.experiment.folder_schema import ResultFile
 from graphfed.nn.sparse import SparseWeights
 from graphfed.runtime.interrupts import Interrupted
 
@@ -183,7 +184,8 @@ def test_the_longest_name_that_the_disk_takes_is_taken(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.rglob("*")] == ["x" * 255, "file"]
 
 
-def test_out_is_a_path_or_none_or_false(tmp_path: Path) -> None:
+def test_out_is_a_path_or_none_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert chosen_folder(False, "x") is None
     assert chosen_folder("here", "x") == Path("here")
     assert str(chosen_folder(None, "x")).startswith("runs/x-")
@@ -215,6 +217,44 @@ def test_two_runs_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pyt
         names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     first = "fedavg-digits-20260101-000000"
     assert names == [first, f"{first}-2", f"{first}-3"]
+
+
+def test_processes_that_choose_a_folder_at_the_same_time_get_one_each(tmp_path: Path) -> None:
+    """Choosing is making: 4 processes that start together choose 25 folders each in one (frozen) second."""
+    program = (
+        "import time; time.strftime = lambda *_: 'now'\n"
+        "from graphfed.experiment.folder import default_folder\n"
+        "input()\n"
+        "for _ in range(25): print(default_folder('fedavg'))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(graphfed.__file__).parents[1])}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    try:
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        chosen = [line for process in processes for line in process.communicate(timeout=120)[0].splitlines()]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert len(chosen) == len(set(chosen)) == 100
+
+
+def test_a_chosen_folder_in_which_nothing_was_kept_is_removed_with_those_made_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError), open_folder(default_folder("x"), keep=lambda _: False):
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
 
 
 def test_numbers_become_plain_and_what_json_cannot_say_becomes_null() -> None:
@@ -260,7 +300,7 @@ def test_weights_of_clients_one_at_a_time_are_those_of_the_clients_stacked() -> 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"result\.json cannot be read"):
-        read_json(tmp_path / "result.json")
+        read_json(tmp_path / "result.json", ResultFile)
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(InputError, match="is not JSON"):
-        read_json(tmp_path / "result.json")
+        read_json(tmp_path / "result.json", ResultFile)

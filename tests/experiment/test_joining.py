@@ -42,6 +42,7 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
         "versions": deployed.versions(),
         "python": "3.11",
         "clients": 1,
+        "declared": {"train": [5], "val": [2], "test": [3]},
         "schema": SCHEMA.to_json(),
         "config": "c",
         "data": "d",
@@ -78,6 +79,22 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
             "the classes are [no, yes] at site 'north' and [yes, no] at site 'south'",
         ),
         ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
+        *[
+            ({key: value}, f"what south said when it joined cannot be used: {key!r} is missing, or not what")
+            for key, value in (
+                ("versions", ["9.9"]),
+                ("declared", {"train": [-1]}),
+                ("declared", {"train": [1, 1]}),
+                ("declared", {"train": [1e30]}),
+                ("declared", {"everything": [1]}),
+                ("schema", "none"),
+                ("config", None),
+                ("data", "d" * 2000),
+                ("clock", "late"),
+                ("rounds", [True]),
+                ("rounds", "all"),
+            )
+        ],
     ],
 )
 def test_what_does_not_go_together_is_named(changed: dict[str, Any], told: str) -> None:
@@ -141,6 +158,39 @@ def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path
     with pytest.raises(InputError, match="north takes part in no run with vertex_ids=plain"):
         _accepted(asked_for("sapgnn", vertex_ids="plain"), careful)
     assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
+
+
+def test_a_method_that_is_allowed_by_name_is_not_another_one_under_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator chooses the name in its message; the site compares the name of what would run."""
+    monkeypatch.setattr("graphfed.methods.registry.METHODS", dict(METHODS))
+    asked = {**asked_for("fedavg"), "method": "mine"}
+    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of mine"):
+        _accepted(asked, Place("north", tmp_path, methods=("mine",)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "setting", "forbidden"),
+    [
+        ("lr=.250", {"lr": 0.25}, True),
+        ("lr=.250", {"lr": 0.5}, False),
+        ("hidden=016", {"hidden": 16}, True),
+        ("optimizer=ADAM", {"optimizer": "adam"}, True),
+        ("patience=none", {"patience": None}, True),
+        ("patience=none", {"patience": 3}, False),
+        ("maps=none", {}, False),  # which fedavg lacks
+    ],
+)
+def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
+    rule: str, setting: dict[str, Any], forbidden: bool, tmp_path: Path
+) -> None:
+    place = Place("north", tmp_path, forbid=(rule,))
+    if not forbidden:
+        assert _accepted(asked_for("fedavg", **setting), place)[0].name == "fedavg"
+        return
+    with pytest.raises(InputError, match=f"north takes part in no run with {rule}"):
+        _accepted(asked_for("fedavg", **setting), place)
 
 
 def site_data(label: int | None = None) -> SiteData:

@@ -54,7 +54,7 @@ def test_the_command_writes_a_whole_folder_and_says_what_it_found(
     assert told["bytes"]["total"] == 0
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["config"]["task"] == LINK_PREDICTION
-    assert manifest["config"]["training"]["optimizer"] == TASKS[LINK_PREDICTION].recipe["optimizer"]
+    assert manifest["config"]["training"]["dropout"] == TASKS[LINK_PREDICTION].recipe["dropout"]
     assert manifest["data"]["edges"] == load("social", num_nodes=200).num_edges  # type: ignore[union-attr]
     for name in ("report.html", "model_card.md"):
         assert "AUC" in Path("run", name).read_text()
@@ -261,7 +261,7 @@ def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
     page = " ".join(capsys.readouterr().out.split())
     assert "classification, link_prediction" in page
     assert "defaults in link_prediction" in page
-    assert "optimizer=adam" in page
+    assert "dropout=0.01" in page
     assert main(["methods", "central", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["tasks"] == ["classification", "link_prediction"]

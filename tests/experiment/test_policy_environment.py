@@ -29,6 +29,7 @@ from graphfed.experiment.policy_environment import (
     seconds_of_full_round,
 )
 from graphfed.experiment.principal_components import fit_projection
+from graphfed.experiment.train import agree_before_setup
 from graphfed.methods import fedgraph
 from graphfed.methods.sampling_policies import PolicyFile, act, write_policy
 from graphfed.runtime.local import stacked
@@ -201,7 +202,9 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     fed = stacked(CLIENTS)
     inputs = load_inputs(config)
     data = fed.locate("clients", "data", inputs.parts(config, fed.hosts))
-    state = fedgraph.setup(fed, data, inputs.task("classification"), training)
+    task = inputs.task("classification")
+    data, _ = agree_before_setup(fed, data, config.method, task, training)
+    state = fedgraph.setup(fed, data, task, training)
     for number in range(1, ROUNDS + 1):
         (counts,) = state.prepared.counts.parts
         seen = [state.values[name].parts[0] for name in ("policy", "observed")]
@@ -248,7 +251,9 @@ def test_a_part_without_vertices_at_any_client_is_refused(monkeypatch: pytest.Mo
 
     federation = prepared()
     monkeypatch.setattr(
-        vertex_scores, "metrics_of", lambda sums: dict.fromkeys(("accuracy", "macro_f1", "loss"), math.nan)
+        vertex_scores,
+        "metrics_of",
+        lambda sums, positive: dict.fromkeys(("accuracy", "macro_f1", "loss"), math.nan),
     )
     here = environment(federation)
     here.reset()

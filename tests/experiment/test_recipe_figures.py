@@ -90,9 +90,9 @@ def test_a_row_is_compared_seed_by_seed_over_the_seeds_that_both_rows_have(
     found = reproduce(toy, "gain", out="r")
     (item,) = found.items
     options: dict[str, Any] = {"clients": 3, "rounds": 3, "threads": 1, "out": False}
-    averaging = {s: graphfed.run("fedavg", seed=s, **options) for s in (0, 1)}
-    one = {s: graphfed.run("fedgcn", hops=1, seed=s, **options) for s in (1, 2)}
-    two = {s: graphfed.run("fedgcn", seed=s, **options) for s in (1, 2)}
+    averaging = {s: graphfed.run("fedavg", preset="paper", seed=s, **options) for s in (0, 1)}
+    one = {s: graphfed.run("fedgcn", preset="paper", hops=1, seed=s, **options) for s in (1, 2)}
+    two = {s: graphfed.run("fedgcn", preset="paper", seed=s, **options) for s in (1, 2)}
     against_averaging, against_two = item["rows"][1]["relative"]
     gain = 100 * (one[1].test["accuracy"] / averaging[1].test["accuracy"] - 1)
     assert against_averaging["to"] == "averaging"
@@ -168,9 +168,9 @@ def test_nothing_is_a_percentage_of_zero_or_of_nothing() -> None:
 def test_score_is_what_decides_in_the_runs_task(toy: str) -> None:
     (item,) = reproduce(toy, "sweep", out="r").items
     options: dict[str, Any] = {"clients": 2, "rounds": 2, "threads": 1, "out": False}
-    vertices = graphfed.run("fedavg", lr=0.1, **options)
+    vertices = graphfed.run("fedavg", preset="paper", lr=0.1, **options)
     social = {"data": "social", "task": "link_prediction", "settings": {"data.num_nodes": 100, "lr": 0.1}}
-    links = graphfed.run("central", **social, **options)
+    links = graphfed.run("central", preset="paper", **social, **options)
     means = [row["ours"]["score"]["mean"] for row in (item["rows"][0], item["rows"][3])]
     assert means == [100 * vertices.test["accuracy"], 100 * links.test["auc"]]
 
@@ -415,7 +415,7 @@ def test_the_short_version_of_lumos_needs_no_file(own_folder: Path, monkeypatch:
     monkeypatch.delenv("GRAPHFED_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     (item,) = reproduce("lumos", "fig4", quick=True, out="r").items
-    assert len(item["rows"]) == 8
+    assert len(item["rows"]) == 9
     assert all(0 < row["ours"]["auc"]["mean"] < 100 for row in item["rows"])
     assert all(there["ours"]["auc"]["mean"] for row in item["rows"] for there in row["relative"])
 

@@ -89,6 +89,21 @@ def toy(own_folder: Path) -> str:
     return "toy.yaml"
 
 
+#: The rest of what stands in the file of a learned policy.
+WHOLE: dict[str, Any] = {
+    "dataset": "digits",
+    "clients": 2,
+    "partition": "random",
+    "rounds": 3,
+    "reward": {},
+    "policy_saw_test": False,
+    "peak_rss_mb": 100.0,
+    "hashes": {},
+    "versions": {},
+}
+FINAL: dict[str, Any] = {"accuracy": {"best": 0.5, "final": 0.5}, "modelled_seconds": 1.0}
+
+
 class Learned:
     """What learns in place of `learn_policy`, which needs an extra: it writes the constant policy `share`."""
 
@@ -106,11 +121,12 @@ class Learned:
         (folder / "result.json").write_text(
             json.dumps(
                 {
+                    **WHOLE,
                     "kind": "bandit",
                     "seed": 0,
                     "returns": [3.0, -1.0, 2.0],
                     "details": {"best": {"share": self.share, "chance": 1.0}},
-                    "final": {"return": 2.5},
+                    "final": {**FINAL, "return": 2.5},
                     "seconds": {"total": 9.0, "rounds": 1.0, "evaluation": 0.5, "learning": 0.0},
                 }
             )
@@ -327,7 +343,12 @@ def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: str, l
         "rounds": 4,
         "kind": "bandit",
         "episodes": None,
-        "settings": {"bandit.shares": "0.5,1", "bandit.chances": "0.5", "reward.target": 0.5},
+        "settings": {
+            "preset": "paper",
+            "bandit.shares": "0.5,1",
+            "bandit.chances": "0.5",
+            "reward.target": 0.5,
+        },
         "data_dir": None,
         "folder": Path("r/policies/few"),
     }
@@ -385,11 +406,12 @@ def test_returns_are_shown_with_their_moving_mean_and_the_best_arm(ended: str, o
 def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_end(own_folder: Path) -> None:
     returns = [0.0] * 10 + [100.0] * 50
     content = {
+        **WHOLE,
         "kind": "ddpg",
         "seed": 0,
         "returns": returns,
         "details": {"kept_episode": 20},
-        "final": {"return": 100.0},
+        "final": {**FINAL, "return": 100.0},
         "seconds": {"rounds": 1.0, "evaluation": 1.0, "learning": 1.0},
     }
     (own_folder / "result.json").write_text(json.dumps(content))
@@ -400,7 +422,7 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
     assert (row["moving_mean"][27], row["moving_mean"][28]) == (90.0, 95.0)
     del content["final"]
     (own_folder / "result.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="is not of a learned policy"):
+    with pytest.raises(InputError, match="it has no 'final'"):
         returns_of(own_folder)
 
 

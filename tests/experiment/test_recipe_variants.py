@@ -129,8 +129,8 @@ def test_every_data_set_is_an_item_of_its_own_with_what_it_says_otherwise(toy: s
     averaging, hop = other.rows
     split = "random:0.5,0.25,0.25"
     assert averaging.options == {"clients": 3, "rounds": 3, "data": "social", "split": split}
-    assert averaging.settings == {"hidden": 5, "data.num_nodes": 200}
-    assert hop.settings == {"hidden": 5, "data.num_nodes": 200, "hops": 1, "dropout": 0.0}
+    assert averaging.settings == {"preset": "paper", "hidden": 5, "data.num_nodes": 200}
+    assert hop.settings == {"preset": "paper", "hidden": 5, "data.num_nodes": 200, "hops": 1, "dropout": 0.0}
     assert (averaging.seeds, hop.seeds, first.rows[0].seeds) == ((3,), (3, 4), (0, 1))
     assert other.metrics == ("accuracy", "macro_f1")
     assert (first.rows[1].relative, hop.relative) == ((Relative("averaging", {"accuracy": 3}),), ())

@@ -13,10 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import graphfed
 from graphfed.data import table_files
 from graphfed.data import vertex_ids as hashing
 from graphfed.data.description import describe_file
 from graphfed.data.graph import Graph
+from graphfed.data.links import make_edge_split, training_graph
 from graphfed.data.own import load_description
 from graphfed.data.partition import partition
 from graphfed.data.splits import hashed_parts, make_split
@@ -26,7 +28,15 @@ from graphfed.experiment.schema import Schema, compare_schemas
 from graphfed.experiment.site_data import SiteData, make_site_cohort, read_site
 from graphfed.experiment.train import Outcome, train
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.cohort import Cohort, load_cohort, make_cohort, save_cohort
+from graphfed.federation.cohort import (
+    Cohort,
+    cohort_arrays,
+    load_cohort,
+    make_cohort,
+    save_cohort,
+    stable_ids_of,
+    with_partition_ids,
+)
 from graphfed.methods.alignment import OWNER_MESSAGES, AlignedConfig, count_owners
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
@@ -327,22 +337,29 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def friends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sites with edges between them by (site, id), one of them a gateway of two clients; and all in one."""
     folder = tmp_path_factory.mktemp("friends")
+    for name, held in FRIENDS.items():
+        friends_world().write(folder, name, held)
+    return folder
+
+
+#: The files of the friends' world, and who is in each.
+FRIENDS = {"all": ROSTER, "hub": ROSTER[:2], **{name: (name,) for name in ROSTER}}
+
+
+def friends_world() -> World:
     rng = np.random.default_rng(5)
     n = 90
     label = rng.integers(0, 2, n)
     ends = rng.integers(0, n, (400, 2))
     near = (label[ends[:, 0]] == label[ends[:, 1]]) | (rng.random(400) < 0.3)
     weights = rng.choice([0.5, 1, 2], near.sum())
-    world = World(
+    return World(
         [ROSTER[s] for s in rng.integers(0, 3, n)],
         (label + rng.normal(0, 1, n)).tolist(),
         [("yes-", "no")[c] for c in label],
         [("train", "train", "val", "test")[p] for p in rng.integers(0, 4, n)],
         [(int(u), int(v), float(w)) for (u, v), w in zip(ends[near], weights, strict=True)],
     )
-    for name, held in {"all": ROSTER, "hub": ROSTER[:2], **{name: (name,) for name in ROSTER}}.items():
-        world.write(folder, name, held)
-    return folder
 
 
 def trained(
@@ -350,7 +367,9 @@ def trained(
 ) -> tuple[Outcome, dict[str, torch.Tensor]]:
     """A short run without dropout, and its model."""
     method = get_method(name)
-    config = method.config(**{**method.defaults, "rounds": 3, "hidden": 6, "dropout": 0.0, **more})
+    config = method.config(
+        **{**method.settings(preset="paper"), "rounds": 3, "hidden": 6, "dropout": 0.0, **more}
+    )
     fed = Federation(hosts)
     data = fed.locate(CLIENTS, "data", list(cohorts))
     if own_files and isinstance(config, AlignedConfig):
@@ -427,6 +446,86 @@ def test_sites_with_edges_between_them_train_what_one_run_on_all_files_trains(
     ]
     assert sum(len(cohort.cut_row) for cohort in cohorts) > 50
     check_same(trained(name, cohorts, list(hosts.values()), True), local)
+
+
+def check_same_arrays(one: Cohort, other: Cohort) -> None:
+    """Row by row, bit for bit."""
+    mine, theirs = cohort_arrays(one), cohort_arrays(other)
+    assert {*mine} == {*theirs}
+    for key, array in mine.items():
+        assert np.array_equal(array, theirs[key]), key
+
+
+class UniqueIds(World):
+    """No two sites have an id in common."""
+
+    def name(self, v: int) -> str:
+        return f"v{v}"
+
+
+@pytest.mark.parametrize("unique", [False, True], ids=["ids of a site", "unique ids"])
+@pytest.mark.parametrize("between", [True, False], ids=["edges between sites", "edges inside sites"])
+def test_a_site_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_deals_it(
+    unique: bool, between: bool, tmp_path: Path
+) -> None:
+    """Draws are keyed by the ids, and sums are in the order of the rows. Where ids are unique over all sites,
+    who has all files need not name the sites of an edge's ends; nor need a site without edges to others."""
+    world = friends_world()
+    if not between:
+        world.edges = [(u, v, w) for u, v, w in world.edges if world.site[u] == world.site[v]]
+    written = UniqueIds(**vars(world)) if unique else world
+    paths = {name: written.write(tmp_path, name, held) for name, held in FRIENDS.items()}
+    for name, path in paths.items():
+        if unique and (name == "all" or not between):
+            path.write_text(path.read_text().replace("source_site: s\ntarget_site: t\n", ""))
+    graph = load_description(describe_file(paths["all"]))
+    dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    ids = stable_ids_of(graph, dealt)
+    for site, clients in {"hub": (0, 1), **{site: (k,) for k, site in enumerate(ROSTER)}}.items():
+        cohort = make_site_cohort(read(paths[site], site), clients, 2)
+        check_same_arrays(cohort, make_cohort(graph, split, dealt, clients, stable_ids=ids))
+
+
+def test_banks_that_share_customers_give_each_the_id_that_one_party_gives_it(banks: Path) -> None:
+    graph = load_description(describe_file(banks / "banks.yaml"))
+    dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    ids = stable_ids_of(graph, dealt)
+    for k, bank in enumerate(BANKS):
+        data = read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS)
+        cohort = make_cohort(graph, split, dealt, [k], stable_ids=ids)
+        assert torch.equal(data.cohort.id, cohort.id)
+        assert torch.equal(data.cohort.edge_index, cohort.edge_index)
+
+
+def test_two_customers_of_one_hash_are_refused_where_one_party_has_all_files(
+    banks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = hashing._id
+    monkeypatch.setattr(hashing, "_id", lambda text: 7 if text in ("P0001", "P0002") else real(text))
+    with pytest.raises(InputError, match=r"'P000[12]' and 'P000[12]' have the same hash.* another id"):
+        graphfed.run("fedavg", data=banks / "banks.yaml", rounds=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_link_prediction_finds_the_users_nodes_again_under_their_ids(friends: Path) -> None:
+    graph = load_description(describe_file(friends / "all.yaml"))
+    split = make_edge_split(graph, "default", 0)
+    graph = training_graph(graph, split)
+    dealt = partition(graph, "column", None, 0)
+    plain = make_cohort(graph, split, dealt, [0, 2])
+    cohort = make_cohort(graph, split, dealt, [0, 2], stable_ids=stable_ids_of(graph, dealt))
+    assert cohort.links is not None
+    step = np.diff(np.stack([cohort.links.row, cohort.links.id]))
+    assert ((step[0] > 0) | ((step[0] == 0) & (step[1] > 0))).all(), "sorted by row and id"
+    found = with_partition_ids(cohort, graph.stable_ids)
+
+    def pairs(cohort: Cohort) -> set[tuple[int, ...]]:
+        links = cohort.links
+        assert links is not None
+        columns = (cohort.id[links.row], links.id, links.site, links.label, links.part)
+        return {*zip(*(column.tolist() for column in columns), strict=True)}
+
+    assert pairs(found) == pairs(plain)
 
 
 # ---- splits ------------------------------------------------------------------------------------------------
@@ -583,9 +682,10 @@ def test_a_dealt_file_is_the_sites_cohort_with_the_names_of_its_columns(banks: P
         data = read(path, bank, BANKS)
         assert data.schema == Schema(graph.feature_names, graph.class_names, False, "dealt", "dealt")
         assert data.schema.owners_known
-        cohort, expected = make_site_cohort(data, [k], 2), make_cohort(graph, split, dealt, [k])
-        names = [graph.ids[i].as_py() for i in expected.id.tolist()]
-        assert told(cohort, names, lambda _, i: str(i)) == told(expected, names, lambda _, i: str(i))
+        expected = make_cohort(graph, split, dealt, [k], stable_ids=stable_ids_of(graph, dealt))
+        check_same_arrays(make_site_cohort(data, [k], 2), expected)
+        names = [graph.ids[i].as_py() for i in with_partition_ids(expected, graph.stable_ids).id.tolist()]
+        assert data.ids.to_pylist() == names
     compare_schemas({bank: read(path, bank, BANKS).schema for bank, path in files.items()})
 
 
@@ -626,14 +726,14 @@ def test_a_dealt_file_has_nothing_of_other_sites_but_the_ids_of_neighbours(
     for k, path in enumerate(write_cohorts(graph, split, dealt, tmp_path / "dealt").values()):
         cohort = load_cohort(path)
         own = {int(i) for i in dealt.held_id[dealt.held_site == k]}
-        assert {*cohort.id.tolist()} == own
+        assert {*cohort.id.tolist()} == {int(graph.stable_ids[i]) for i in own}
         u, v = graph.edges
         across = {
             int(b)
             for a, b in [*zip(u, v, strict=True), *zip(v, u, strict=True)]
             if int(a) in own and int(b) not in own
         }
-        assert {*cohort.cut_id.tolist()} == across
+        assert {*cohort.cut_id.tolist()} == {int(graph.stable_ids[i]) for i in across}
         assert graph.x is not None
         values = {float(value) for i, value in enumerate(graph.x[:, 0].tolist()) if i not in own}
         assert isinstance(cohort.x, torch.Tensor)

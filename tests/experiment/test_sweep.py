@@ -176,7 +176,12 @@ def test_another_sweeps_folder_and_a_foreign_trial_are_refused(own_folder: Path)
     with pytest.raises(InputError, match="holds another run or sweep"):
         sweep("fedavg", grid={"lr": [0.2]}, **arguments)
     (own_folder / "s/sweep.json").unlink()
-    (own_folder / "s/trials/0001-seed0.json").write_text('{"settings": {"lr": 7}}')
+    trial = own_folder / "s/trials/0001-seed0.json"
+    written = json.loads(trial.read_text())
+    trial.write_text('{"settings": {"lr": 0.1}}')
+    with pytest.raises(InputError, match=r"0001-seed0\.json is damaged.*: it has no 'val'"):
+        sweep("fedavg", grid={"lr": [0.1]}, **arguments)
+    trial.write_text(json.dumps({**written, "settings": {"lr": 7}}))
     with pytest.raises(InputError, match="is not this trial"):
         sweep("fedavg", grid={"lr": [0.1]}, **arguments)
 

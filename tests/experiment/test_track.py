@@ -15,7 +15,7 @@ from graphfed.errors import InputError
 from graphfed.experiment.run import Result
 from graphfed.experiment.track import read_runs, track
 
-METRICS = ("accuracy", "macro_f1", "loss")
+METRICS = ("accuracy", "macro_f1", "balanced_accuracy", "loss")
 
 
 def tensorboard_values(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -35,8 +35,8 @@ def tensorboard() -> None:
 def test_tensorboard_gets_every_round_and_the_test_metrics_once(finished: Result, tmp_path: Path) -> None:
     assert finished.folder is not None
     (first,) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
-    # Three rounds of three metrics, bytes and seconds; three test metrics.
-    assert (len(first.run.points), first.new) == (3 * 5 + 3, 18)
+    # Three rounds of four metrics, bytes and seconds; six test metrics.
+    assert (len(first.run.points), first.new) == (3 * 6 + 6, 24)
     (second,) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
     assert second.new == 0
     values = tensorboard_values(tmp_path / "tb" / first.run.name)
@@ -71,7 +71,7 @@ def test_a_run_on_its_way_is_followed_and_its_end_is_added(
     (ended,) = track(["run"], "tensorboard", out="tb")
     assert ended.run.ended
     assert ended.run.name == going.run.name
-    assert ended.new == 2 * 5 + 3
+    assert ended.new == 2 * 6 + 6
     values = tensorboard_values(Path("tb") / ended.run.name)
     assert [step for step, _ in values["val/accuracy"]] == [1, 2, 3, 4]
 
@@ -108,7 +108,7 @@ def test_mlflow_gets_every_round_once_with_params_tags_and_the_end(finished: Res
         warnings.simplefilter("ignore")  # MLflow's own store warns of what its libraries will drop
         from mlflow.tracking import MlflowClient
 
-        assert track([finished.folder], "mlflow", uri=uri)[0].new == 18
+        assert track([finished.folder], "mlflow", uri=uri)[0].new == 3 * 6 + 6
         assert track([finished.folder], "mlflow", uri=uri)[0].new == 0
         client = MlflowClient(tracking_uri=uri)
         (run,) = client.search_runs([client.get_experiment_by_name("graphfed").experiment_id])

@@ -23,10 +23,9 @@ from placements import (
 from torch import Tensor
 
 from graphfed.errors import InputError, PlaceError
-from graphfed.federation import CLIENTS, SERVER, Federation, Ideal, Located
+from graphfed.federation import CLIENTS, SERVER, Federation, Ideal, Located, ReceivedError
 from graphfed.federation.link import SERVER_END, Message
 from graphfed.federation.route import PeerIds, RouteTable, RowIds
-from graphfed.federation.wire import WireError
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 
@@ -430,12 +429,12 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
     numbers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows may be asked for, by their numbers, each once."""
-    fed = Federation([(0, 1)])
+    fed = Federation([(0, 1)], names=["north"])
     wants = PeerIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
     route = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     payload = numbers if isinstance(numbers, str) else torch.tensor(numbers)
     monkeypatch.setattr(fed, "_deliver", lambda *_: {(0, 0): Message(payload)})
-    with pytest.raises(WireError, match="what another client asks for is no part of what it may ask for"):
+    with pytest.raises(ReceivedError, match=r"north sent row numbers that are no part .*\(transfer 'now', "):
         fed.narrowed(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
 
 

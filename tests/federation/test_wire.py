@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from placements import MemoryLink, at_clients
 from torch import Tensor
 
-from graphfed.errors import GraphfedError
-from graphfed.federation import Federation
+from graphfed.federation import Federation, ReceivedError
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
@@ -249,13 +248,13 @@ def two_places(forge):
 )
 def test_a_message_whose_header_does_not_fit_is_refused(header):
     fed, x = two_places(encode(torch.ones(1, 2), **header))
-    with pytest.raises(WireError):
+    with pytest.raises(ReceivedError, match=r"client 0 sent .*\(transfer 'x', round 0\)"):
         fed.gather(x, name="x")
 
 
 def test_a_message_that_wants_more_gradients_than_it_has_tensors_is_refused():
     fed, x = two_places(encode(torch.ones(1, 2), grad=[True, True], dtypes=[]))
-    with fed.tape(), pytest.raises(WireError, match="2 gradient flags for 1 tensors"):
+    with fed.tape(), pytest.raises(ReceivedError, match="2 gradient flags for 1 tensors"):
         fed.gather(x, name="x")
 
 
@@ -264,7 +263,7 @@ def test_a_message_that_wants_more_gradients_than_it_has_tensors_is_refused():
 )
 def test_rows_that_do_not_fit_the_client_are_refused(payload):
     fed, x = two_places(encode(payload, grad=[], dtypes=[]))
-    with pytest.raises(GraphfedError):
+    with pytest.raises(ReceivedError, match=r"client 0 sent .*\(transfer 'x', round 0\)"):
         fed.gather(x, name="x")
 
 
@@ -282,5 +281,5 @@ def test_rows_that_do_not_fit_the_client_are_refused(payload):
 )
 def test_ids_that_do_not_fit_their_counts_are_refused(payload):
     fed, x = two_places(encode(payload, grad=[], dtypes=[]))
-    with pytest.raises(WireError, match="route 'ids'"):
+    with pytest.raises(ReceivedError, match=r"client 0 sent ids that .*\(transfer 'ids', round 0\)"):
         fed.route(x, name="ids")

@@ -1,4 +1,4 @@
-"""Programs of deployed places that misbehave, for `test_deployment_faults`."""
+"""Programs of deployed places, for `test_deployment_faults` and `test_site_connections`."""
 
 from graphfed.federation.link import SERVER_END
 from graphfed.files import write_json
@@ -29,6 +29,10 @@ def hostile(fed, arguments, tell, place):
         refused["whole"] = link._posts[1](sealed)
     arrived = exchange(link, me, len(fed.hosts), "after")
     write_json(place.runs / run / "told.json", {"refused": refused, "arrived": arrived})
+
+
+def nothing(fed, arguments, tell, place):
+    """Take part, and do nothing."""
 
 
 def exchange(link, me, sites, when):

@@ -15,7 +15,9 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
+from graphfed.cli.output import summary
 from graphfed.errors import DONE, UNUSABLE
+from graphfed.experiment.run import Result
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -113,6 +115,11 @@ def test_every_bank_has_predictions_for_its_own_customers_and_nobody_elses(
         assert set(table["prediction"].to_pylist()) <= {"no", "yes"}
         both = table["probability_0"].to_numpy() + table["probability_1"].to_numpy()
         assert np.allclose(both, 1)
+
+
+def test_the_coordinators_summary_says_that_its_bytes_are_those_the_server_counts(trained: Path) -> None:
+    """What banks send each other is in their own ledgers alone."""
+    assert "B crossed between sites and server, " in summary(Result.read(trained))
 
 
 def test_the_coordinator_and_the_server_have_no_customer_and_no_prediction(

@@ -59,7 +59,9 @@ class Trial:
     def run(self, run: str, on_round: Callable[[int], None] = lambda number: None) -> Outcome:
         """Train; `on_round` is told of rounds as the coordinator hears of them."""
         method = get_method("fedavg")
-        config = method.config(**{**method.defaults, "rounds": ROUNDS, "hidden": 8, "lr": 0.1})
+        config = method.config(
+            **{**method.settings(preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
+        )
         asked = request(
             self.project, method, METHODS["fedavg"], config, run=run, checkpoint_every=0.5, trial=True
         )
@@ -240,7 +242,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         data[site.name] = tmp_path / f"{site.name}.safetensors"
         save_cohort(make_cohort(graph, split, dealt, clients), data[site.name])
     method = get_method("fedavg")
-    config = method.config(**{**method.defaults, "rounds": 5, "hidden": 8})
+    config = method.config(**{**method.settings(preset="paper"), "rounds": 5, "hidden": 8})
     asked = request(
         project, method, METHODS["fedavg"], config, run="gateways", checkpoint_every=60, trial=True
     )

@@ -77,7 +77,7 @@ def program(line: str, folder: Path) -> dict[str, Any]:
     if key:
         environment["GRAPHFED_HOLDERS_KEY"] = (folder / key[1]).read_text().strip()
     words = shlex.split(line.removeprefix(key[0]) if key else line)
-    if words[:2] == ["python", "-c"]:  # a line for the shell
+    if words[0] == "(umask":  # a line for the shell
         command = ["sh", "-c", line.replace("python", shlex.quote(sys.executable), 1)]
     elif words[0] == "python":
         command = [sys.executable, str(ROOT / words[1]), *words[2:]]
@@ -167,6 +167,11 @@ def test_every_command_of_the_page_does_what_it_promises(walked: Walk) -> None:
     assert {path.name for place in ("server", *SITES) for path in walked.runs(place)} == {
         run["details"]["run"]
     }
+
+
+@pytest.mark.slow
+def test_the_holders_key_is_readable_by_its_owner_alone(walked: Walk) -> None:
+    assert (walked.folder / "holders.key").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
 """`graphfed doctor`: what it finds on this machine, on broken ones, and that it never falls over itself."""
 
+import ast
+import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -190,6 +193,40 @@ def test_the_extras_are_those_of_the_project() -> None:
     # What every run needs is a dependency; the libraries that are looked at are all named there.
     named = {line.split(">")[0].lower() for line in project["dependencies"]}
     assert {distribution.lower() for distribution, _, _ in doctor.LIBRARIES.values()} <= named
+
+
+#: Libraries that a library of the extra needs and does not require by itself: mlflow's store.
+NEEDED_BY_OTHERS = {"SQLAlchemy", "alembic"}
+
+
+def test_every_library_of_a_runtime_extra_is_imported_by_the_package() -> None:
+    """What only tests or pages import belongs to the extras `dev` and `docs`."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    nodes = [
+        node for path in (ROOT / "graphfed").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    imported = {name.partition(".")[0] for name in names}
+    provided = importlib.metadata.packages_distributions()
+    found = {_normal(name) for module in imported for name in provided.get(module, [])}
+    for extra in set(extras) - {"dev", "docs"}:
+        named = {line.partition(">")[0] for line in extras[extra]} - NEEDED_BY_OTHERS
+        assert {name for name in named if _normal(name) not in found} == set(), extra
+
+
+def test_the_modules_that_are_looked_for_in_an_extra_are_of_the_libraries_that_it_installs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    provided = importlib.metadata.packages_distributions()
+    for extra, (modules, _) in EXTRAS.items():
+        named = {_normal(line.partition(">")[0]) for line in extras[extra]}
+        for module in modules:
+            assert {_normal(name) for name in provided[module]} & named, (extra, module)
+
+
+def _normal(distribution: str) -> str:
+    """The name of a distribution as package registries compare it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def test_a_check_that_fails_itself_is_a_finding_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

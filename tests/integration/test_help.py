@@ -27,6 +27,14 @@ def pages(command: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
+def command_at(path: tuple[str, ...]) -> Any:
+    """The command or the group with that path in the registry."""
+    command = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+    return command
+
+
 PAGES = pages(typer.main.get_command(app))
 
 
@@ -115,6 +123,33 @@ def test_the_help_of_run_offers_what_there_is(
     assert all(name in text for name in (*PARTITIONS, *RUNTIMES))
     for panel in ("─ Data ─", "─ Training ─", "─ Machine ─", "─ Output ─"):
         assert panel in text
+
+
+# ---- nothing asked ----
+
+
+@pytest.mark.parametrize("path", PAGES, ids=" ".join)
+def test_a_command_without_arguments_works_or_is_refused_in_one_line_and_a_group_prints_its_help(
+    path: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    help_page = page(path, capsys)
+    code = main(list(path))
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    if hasattr(command_at(path), "commands"):
+        assert (code, out, err) == (UNUSABLE, help_page, "")
+    elif code == UNUSABLE:
+        assert out == ""
+        assert re.fullmatch(r"error: [^\n]+\n", err)
+    else:
+        # `graphfed doctor` finds problems, or none.
+        assert code in (DONE, FAILED)
+        assert err == ""
+    assert not list(tmp_path.iterdir())
 
 
 # ---- exit codes ----

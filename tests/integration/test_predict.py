@@ -1,5 +1,10 @@
 """A finished run's model predicts: on its own graph what the run wrote, on another what its network gives."""
 
+import csv
+import json
+import math
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +20,7 @@ from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.data.graph import make_graph
 from graphfed.errors import InputError
+from graphfed.experiment.predict import guarded, unguarded
 from graphfed.methods.registry import METHODS, get_method
 
 ROOT = Path(graphfed.__file__).parents[1]
@@ -105,14 +111,14 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_predictions_of_chosen_accounts_go_to_a_file_by_their_own_ids(
     bank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "some.csv").write_text("account\n0007\n0003\n")
+    (tmp_path / "some.csv").write_text("account\n00007\n00003\n")
     out = tmp_path / "p.csv"
     assert main(["predict", str(bank / "run"), "--nodes", str(tmp_path / "some.csv"), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"2 predictions: {out}\n"
     lines = out.read_text().splitlines()
     assert [line.split(",")[lines[0].replace('"', "").split(",").index("id")] for line in lines[1:]] == [
-        '"0007"',
-        '"0003"',
+        '"00007"',
+        '"00003"',
     ]
     table = pa_csv.read_csv(out)
     assert set(table["prediction_name"].to_pylist()) <= {"yes", "no"}
@@ -120,7 +126,7 @@ def test_predictions_of_chosen_accounts_go_to_a_file_by_their_own_ids(
         table["probability_0"].to_numpy() + table["probability_1"].to_numpy(), 1, atol=1e-5
     )
     assert main(["predict", str(bank / "run"), "--out", str(tmp_path / "p.parquet")]) == 0
-    assert pq.read_table(tmp_path / "p.parquet").num_rows == 1200
+    assert pq.read_table(tmp_path / "p.parquet").num_rows == 20_000
 
 
 def test_another_graph_is_predicted_by_the_same_network(tmp_path: Path) -> None:
@@ -142,10 +148,10 @@ def test_another_graph_is_predicted_by_the_same_network(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
     run = bank / "run"
-    with pytest.raises(InputError, match="takes 4 features, and 'digits' has 64"):
+    with pytest.raises(InputError, match="takes 5 features, and 'digits' has 64"):
         graphfed.predict(run, data="digits")
-    with pytest.raises(InputError, match="vertex '9999' is not in 'accounts'"):
-        graphfed.predict(run, nodes=["0001", "9999"])
+    with pytest.raises(InputError, match="vertex '99999' is not in 'accounts'"):
+        graphfed.predict(run, nodes=["00001", "99999"])
     with pytest.raises(InputError, match="holds no finished run"):
         graphfed.predict(_unfinished(tmp_path, run))
     text = (bank / "accounts.csv").read_text().replace("age_days,balance", "balance,age_days")
@@ -239,20 +245,181 @@ def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None
 
     text = write_card(bank / "run").read_text()
     assert "# fedgcn on accounts" in text
-    assert "4 features: age_days, balance, night_share, foreign_share" in text
+    assert "5 features: age_days, balance, monthly_turnover, night_share, foreign_share" in text
     assert "one of 2 classes: no, yes" in text
     assert "- `fedgcn/partial_sums` (site to server" in text
     assert "Nothing here is differentially private" in text
 
 
+def test_no_text_of_a_run_s_files_is_markup_in_its_model_card(bank: Path, tmp_path: Path) -> None:
+    from graphfed.report import write_card
+
+    run = tmp_path / "run"
+    shutil.copytree(bank / "run", run)
+    hostile = "<img src=x onerror=alert(1)> [a](http://b) `c` *d* | e\n# f\x1b[31m"
+
+    def poison(value: Any) -> Any:
+        """Every text that a schema leaves free, and every key of a metric."""
+        if isinstance(value, dict):
+            return {key: poison(item) for key, item in value.items()}
+        return [poison(item) for item in value] if isinstance(value, list) else hostile
+
+    def change(name: str, *places: tuple[str, ...]) -> None:
+        content = json.loads((run / name).read_text())
+        for *above, last in places:
+            inside = content
+            for key in above:
+                inside = inside[int(key)] if isinstance(inside, list) else inside[key]
+            inside[last] = poison(inside[last])
+        (run / name).write_text(json.dumps(content))
+
+    change("result.json", ("dataset",), ("partition",), ("hashes",), ("runtime",))
+    change("manifest.json", ("data", "class_names"), ("data", "feature_names"), ("data", "split"))
+    change("manifest.json", ("config", "training", "backbone"), ("config", "training", "hidden"))
+    change("ledger.json", ("entries", "0", "name"), ("entries", "0", "protection"))
+    result = json.loads((run / "result.json").read_text())
+    result["val"][hostile] = result["test"][hostile] = 0.5
+    (run / "result.json").write_text(json.dumps(result))
+    check = dict.fromkeys(("check", "tests", "attacker_sees", "result", "baseline", "verdict"), hostile)
+    (run / "audit.json").write_text(json.dumps({"checks": [{**check, "leaks": True}]}))
+    text = write_card(run).read_text()
+    assert text.count("onerror") > 10
+    in_code = re.compile(r"`[^`\n]*`")
+    for line in text.splitlines():
+        # What a backslash escapes, and what stands between backticks, is text.
+        rest = re.sub(r"\\.", "", in_code.sub("", line))
+        assert not re.search(r"<img|\]\(|`|\*|\x1b", rest), line
+        assert not line.startswith("# f\\"), line
+        assert "<img" not in re.sub(r"\\<", "", line)
+        assert "|" not in "".join(in_code.findall(line))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=1+1",
+        "+cmd|' /C calc'!A0",
+        "-2+3",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "'=1",
+        "''=1",
+        "\uff1d1",
+        "--5",
+        "=",
+        "-",
+        "+",
+    ],
+)
+def test_a_text_that_a_spreadsheet_takes_for_a_formula_is_guarded_and_read_back(text: str) -> None:
+    assert guarded(text) == f"'{text}"
+    assert unguarded(guarded(text)) == text
+
+
+@pytest.mark.parametrize("text", ["-5", "+3.5", "-1e-3", "a=b", "", "'", "'a", "v1", "1-2", "\u00e4", " =1"])
+def test_numbers_and_harmless_texts_stay_as_they_are_in_csv(text: str) -> None:
+    assert guarded(text) == text
+    assert unguarded(text) == text
+
+
+def test_formulas_among_ids_are_guarded_in_csv_and_name_their_nodes_again(tmp_path: Path) -> None:
+    ids = ["=1+1", "+x", "-5", "@a", "'=1+1", "plain"]
+    lines = [
+        f'"{name}",{i % 2},{"ab"[i % 2]},{["train", "val", "test"][i // 2]}' for i, name in enumerate(ids)
+    ]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,age,label,split", *lines]))
+    (tmp_path / "edges.csv").write_text('source,target\n"=1+1",plain\n-5,@a\n')
+    (tmp_path / "d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
+    run, out = tmp_path / "run", tmp_path / "p.csv"
+    graphfed.run("central", data=tmp_path / "d.yaml", clients=2, partition="random", rounds=1, out=run)
+    assert main(["predict", str(run), "--out", str(out)]) == 0
+    convert = pa_csv.ConvertOptions(column_types={"id": "string"})
+    written = pa_csv.read_csv(out, convert_options=convert)["id"].to_pylist()
+    assert written == ["'=1+1", "'+x", "-5", "'@a", "''=1+1", "plain"]
+    again = tmp_path / "q.parquet"
+    (tmp_path / "ids.csv").write_text("id\n" + "\n".join(f'"{name}"' for name in written))
+    assert main(["predict", str(run), "--nodes", str(tmp_path / "ids.csv"), "--out", str(again)]) == 0
+    assert pq.read_table(again)["id"].to_pylist() == ids
+
+
 def test_the_readmes_banks_are_compared_with_what_they_could_do_alone(bank: Path, tmp_path: Path) -> None:
-    """The example is made so that working together pays: fedgcn's mean is above isolated's."""
-    table = graphfed.compare(["fedgcn"], data=bank / "bank.yaml", out=tmp_path / "table")
-    means = {row["method"]: row["test"]["accuracy"]["mean"] for row in table.rows}
+    """The example is made so that working together pays: fedgcn's mean is above isolated's. Amounts are
+    written on the scale of their logarithm here."""
+    table = graphfed.compare(
+        ["fedgcn"],
+        data=_with_logarithms(bank),
+        out=tmp_path / "table",
+        seeds=[0, 1],
+        rounds=40,
+        settings={"optimizer": "adam", "lr": 0.01, "class_weights": "balanced"},
+    )
+    means = {row["method"]: row["test"]["average_precision"]["mean"] for row in table.rows}
     assert set(means) == {"fedgcn", "central", "isolated", "fedavg"}
     assert means["fedgcn"] > means["isolated"] + 0.02
+    assert "AP" in str(table)
+    assert "recall@1%" in str(table)
+    assert "accuracy" not in str(table)
+    assert max(map(len, str(table).splitlines())) <= 80
     assert table.partition == "column"
     assert table.clients == 3
+
+
+def _accounts(bank: Path) -> list[dict[str, str]]:
+    with (bank / "accounts.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _with_logarithms(bank: Path) -> dict[str, Any]:
+    """The description of the banks' tables with the logarithm of age, balance and turnover."""
+    rows = _accounts(bank)
+    with (bank / "logarithms.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        for row in rows:
+            logs = {key: math.log1p(float(row[key])) for key in ("age_days", "balance", "monthly_turnover")}
+            writer.writerow({**row, **logs})
+    return {"nodes": str(bank / "logarithms.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
+            "site": "bank", "label": "fraud", "split": "part", "source": "payer",
+            "target": "payee"}  # fmt: skip
+
+
+def test_the_banks_have_one_percent_fraud_in_every_part_and_at_every_bank(bank: Path) -> None:
+    rows = _accounts(bank)
+    assert len(rows) == 20_000
+    for key, values in (("part", ("train", "val", "test")), ("bank", {row["bank"] for row in rows})):
+        for value in values:
+            known = [row["fraud"] for row in rows if row[key] == value and row["fraud"]]
+            assert known.count("yes") / len(known) == pytest.approx(0.01, rel=0.25)
+
+
+def test_the_report_and_the_card_of_the_banks_do_not_lead_with_accuracy(
+    bank: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that finds no fraud is 99 % accurate."""
+    from graphfed.cli.output import summary
+    from graphfed.experiment.run import Result
+    from graphfed.report import write_card, write_report
+
+    result = Result.read(bank / "run")
+    assert result.details["selected_by"] == "average_precision"
+    line = summary(result).splitlines()[1]
+    assert re.match(
+        r"test: average precision [\d.]+, ROC AUC [\d.]+, recall at 1 % alarms [\d.]+, loss", line
+    )
+    page = write_report([bank / "run"]).read_text()
+    told = re.search(r'class="answer">(.*?)</p>', page, re.DOTALL)
+    assert told
+    assert re.search(
+        r"reached a test average precision of [\d.]+ % \(ROC AUC [\d.]+ %, recall at 1 % alarms [\d.]+ %\)",
+        told[1],
+    )
+    assert "3,960" in page, "counts, not only shares"
+    assert "accuracy of each site" not in page
+    card = write_card(bank / "run").read_text()
+    assert "average precision of" in card.splitlines()[2]
+    assert "One class has more than 80 % of the test vertices" in card
 
 
 # ---- methods that released noised values ----

@@ -26,8 +26,9 @@ def test_the_python_of_the_readme_runs(capsys):
     printed = re.fullmatch(r"test accuracy (0\.\d+), (\d+) bytes crossed\n", capsys.readouterr().out)
     assert printed
     assert float(printed[1]) > 0.6
-    # 20 rounds of 1 210 weights to and from 5 clients, and 5 counts of 8 bytes.
-    assert int(printed[2]) == 20 * 2 * 5 * (64 * 16 + 16 + 16 * 10 + 10) * 4 + 5 * 8
+    # 20 rounds of 4 810 weights to 5 clients and gradients back; the scale of 64 features is little beside.
+    training = 20 * 2 * 5 * (64 * 64 + 64 + 64 * 10 + 10) * 4 + 5 * 8
+    assert training < int(printed[2]) < 1.01 * training
 
 
 def test_the_demo_table_in_the_readme_is_the_demos():

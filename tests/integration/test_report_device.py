@@ -81,8 +81,8 @@ def test_receivers_and_messages_are_those_of_the_devices_own_account(run: Path) 
     assert there["lumos/leaf_embeddings"][2] == f"the {kept} neighbours that it keeps"
     times = sum(e["transfers"] for e in ledger(run) if e["name"] == "lumos/leaf_embeddings")
     assert there["lumos/leaf_embeddings"][4] == f"{times * kept}"
-    # 16 numbers of 4 bytes in each
-    assert there["lumos/leaf_embeddings"][3] == human_bytes(times * kept * 64)
+    # 64 numbers of 4 bytes in each
+    assert there["lumos/leaf_embeddings"][3] == human_bytes(times * kept * 256)
     assert there["lumos/leaf_embeddings/grad"][4] == f"{3 * receivers}"
     assert there["balance/offers"][4].startswith("at most ")
     assert there["model/grad"][2:5:2] == ["the server", "3"]

@@ -120,7 +120,17 @@ def unfinished(name: str = "run") -> Path:
 
 
 @pytest.mark.parametrize(
-    "damage", ["cut short", "one byte", "no json", "not json", "another layout", "missing"]
+    "damage",
+    [
+        "cut short",
+        "one byte",
+        "no json",
+        "not json",
+        "another layout",
+        "missing",
+        "deep nesting",
+        "a wrong type",
+    ],
 )
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     damage: str, capsys: pytest.CaptureFixture[str]
@@ -139,6 +149,10 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
             told.unlink()
         case "not json":
             told.write_text("{")
+        case "deep nesting":
+            told.write_text("[" * 100_000)
+        case "a wrong type":
+            told.write_text(json.dumps({**json.loads(told.read_text()), "history": [None]}))
         case "another layout":
             told.write_text(told.read_text().replace(f'"version": {VERSION}', '"version": 99'))
         case "missing":
@@ -217,7 +231,10 @@ def test_what_has_ended_is_shown_again_and_not_touched(capsys: pytest.CaptureFix
     ("break_it", "told"),
     [
         ("rm run/manifest.json", "manifest.json cannot be read"),
-        ("echo '[]' > run/manifest.json", "is not the manifest of a run"),
+        (
+            "echo '[]' > run/manifest.json",
+            "manifest.json is damaged, or of another version of graphfed: expected an object",
+        ),
         ('sed -i \'s/"data": "653b/"data": "ffff/\' run/manifest.json', "the data is not the one"),
         ('sed -i \'s/"method": "fedavg"/"method": "fedgvg"/\' run/manifest.json', "unknown method"),
     ],

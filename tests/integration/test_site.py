@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import ssl
@@ -120,6 +122,19 @@ def test_status_says_who_is_connected_and_who_is_not(
     assert told["runs"] == []
     assert main(["site", "status", str(kits["coordinator"])]) == DONE
     assert "bank_c" in capsys.readouterr().out
+
+
+def test_status_with_a_site_s_certificate_in_the_coordinator_s_kit_is_refused_in_one_line(
+    federation: dict[str, Party], kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = tmp_path / "mixed"
+    shutil.copytree(kits["coordinator"], mixed)
+    for name in ("client.crt", "client.key"):
+        shutil.copy(kits["bank_a"] / "startup" / name, mixed / "startup" / name)
+    assert main(["site", "status", str(mixed)]) == FAILED
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"error: the server at localhost:\d+ does not let the coordinator in[^\n]*\n", err)
 
 
 def test_everybody_listens_on_loopback_only_where_nothing_else_was_asked_for(
@@ -344,6 +359,10 @@ def test_what_cannot_be_started_is_refused_at_once(
         (["--methods", "sapgn"], "unknown method 'sapgn'; did you mean 'sapgnn'?"),
         (["--forbid", "maps"], "--forbid 'maps' cannot be read; write KEY=VALUE"),
         (["--forbid", "mops=identity"], "no method has a setting 'mops'; did you mean 'maps'?"),
+        (["--forbid", "maps=identty"], "would protect nothing: maps='identty' cannot be used"),
+        (["--forbid", "lr=fast"], "would protect nothing: lr='fast' cannot be used: expected a number"),
+        (["--forbid", "split_seed=1"], "no method has a setting 'split_seed'"),
+        (["--methods", " ,"], "--methods names no method"),
         (["--device", "gpu"], "unknown device 'gpu'"),
         (["--threads", "0"], "threads=0 cannot be used"),
         (["--data", "nothing.yaml"], "nothing.yaml cannot be read"),

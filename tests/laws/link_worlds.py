@@ -57,7 +57,7 @@ def link_world(seed: int = 0, **options: Any) -> LinkWorld:
 
 def config_of(method: Method, **settings: Any) -> Any:
     given = {"rounds": ROUNDS, "hidden": 5, "lr": 0.1, "dropout": 0.3, "eval_every": 1, **here(method)}
-    return method.config(**{**method.settings(LINK_PREDICTION), **given, **settings})
+    return method.config(**{**method.settings(LINK_PREDICTION, "paper"), **given, **settings})
 
 
 def run_local(

@@ -42,7 +42,7 @@ JOINING = ("join", "agreed")
 #: Runs: a method and settings. Every method, and again where a setting has it exchange in every round what it
 #: otherwise does not.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in METHODS if name != "central"},
+    **{name: (name, {}) for name in METHODS if not get_method(name).pooled},
     "fedgat_exchange": ("fedgat", {"later": "exchange"}),
 }
 NAMES = list(RUNS)

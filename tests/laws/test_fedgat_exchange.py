@@ -57,7 +57,7 @@ def world_of(kind: str) -> World:
 WORLDS = ["2", "3", "7", "a client without a vertex", "a vertex each", "no cut edge"]
 
 
-def neighbours(world: World, drop_single: bool = True) -> tuple[dict[int, int], dict[int, set[int]]]:
+def neighbours(world: World, drop_single: bool) -> tuple[dict[int, int], dict[int, set[int]]]:
     """The client of every vertex, and the neighbours that it does not do without."""
     site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
     near: dict[int, set[int]] = {v: set() for v in site}
@@ -113,19 +113,20 @@ def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
         assert fed.ledger.to_json() == exchanged.ledger.to_json()
 
 
+@pytest.mark.parametrize("drop_single", [False, True])
 @pytest.mark.parametrize("layers", [2, 3])
 @pytest.mark.parametrize("kind", WORLDS)
-def test_what_crosses_is_what_the_formula_says(kind: str, layers: int) -> None:
+def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
     """Once: the message of every vertex to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
     every vertex, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
     P. In every round and for every layer but the last: heads * hidden numbers up of every vertex that is in
     a pair, U of them, and down for every pair."""
     world = world_of(kind)
-    site, near = neighbours(world)
+    site, near = neighbours(world, drop_single)
     pairs = {(site[v], u) for v, others in near.items() for u in others if site[u] != site[v]}
     asked = {u for _, u in pairs}
     row = HEADS * HIDDEN * SCALAR
-    _, fed = run_local("fedgat", world, layers=layers, later="exchange")
+    _, fed = run_local("fedgat", world, layers=layers, later="exchange", drop_single=drop_single)
     crossed: dict[str, int] = {}
     for entry in fed.ledger.entries:
         if entry.phase in ("setup", "train"):
@@ -257,13 +258,14 @@ def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(
         "rounds": 2,
         "lr": 0.3,
         "layers": layers,
+        "drop_single": False,
     }
     config = config_of(METHOD, later="exchange", **settings)
     assert isinstance(config, FedGATConfig)
     outcome, _ = run_local("fedgat", world, later="exchange", **settings)
     x = torch.from_numpy(world.graph.x.toarray()).double()
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    site, near = neighbours(world)
+    site, near = neighbours(world, drop_single=False)
     reaches = torch.eye(len(x), dtype=torch.bool)
     for v, others in near.items():
         reaches[v, list(others)] = True

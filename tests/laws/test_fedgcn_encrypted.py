@@ -274,7 +274,7 @@ def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, s
 
     def table(lists: Sequence[np.ndarray]) -> RouteTable:
         arrived = [(torch.from_numpy(i), torch.tensor([len(i)])) for i in lists]
-        return make_table(arrived, [1] * clients, "toy")[0]
+        return make_table(arrived)[0]
 
     have = table(ids)
     want = table([i[owner[i] == k] for k, i in enumerate(ids)]) if only_owners else None

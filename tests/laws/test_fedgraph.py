@@ -84,6 +84,7 @@ SETTINGS = {
     "two local steps": {"local_steps": 2, "probability": 0.5, "batch": 5},
     "once in a round": {"local_steps": 1, "refresh": "round", "probability": 0.5, "batch": 5},
     "internal degrees": {"first_degrees": "internal", "probability": 0.7},
+    "all degrees": {"first_degrees": "all", "probability": 0.7},
     "share all": {"share": "all", "probability": 0.5, "layers": 3, "batch": 5},
     "share none": {"share": "none", "probability": 0.5},
 }
@@ -185,8 +186,9 @@ def dense_gcn(world: World, weights: dict[str, Tensor], layers: int, *, first: s
 @pytest.mark.parametrize(
     ("settings", "first"),
     [
-        ({}, "inside"),
+        ({"first_degrees": METHOD.config().first_degrees}, "inside alone"),
         ({"share": "all"}, "all"),
+        ({"first_degrees": "all"}, "inside"),
         ({"first_degrees": "internal"}, "inside alone"),
     ],
 )
@@ -275,12 +277,13 @@ def test_the_owner_scales_what_it_sends_so_that_no_degree_crosses():
     """Q(v, u) has the owner's degree; of the messages none holds one."""
     world = make_world(2)
     fed = Watched([[0], [1], [2]])
-    config = config_of(METHOD, **PLAIN, policy="full")
+    settings = {"policy": "full", "first_degrees": "internal"}
+    config = config_of(METHOD, **PLAIN, **settings)
     data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
     outcome = train(fed, METHOD, data, world.task, config)
     names = {name for name, _, _ in fed.seen}
     assert not [name for name in names if "degree" in name]
-    expected = dense_gcn(world, outcome.state.weights.parts[0], 2, first="inside")
+    expected = dense_gcn(world, outcome.state.weights.parts[0], 2, first="inside alone")
     assert torch.allclose(logits(outcome), expected[torch.from_numpy(world.partition.held_id)], atol=1e-12)
 
 

@@ -23,16 +23,17 @@ CLIENTS = 3
 
 
 def scores_of(
-    evaluation: Evaluation, world: Any, outputs: Tensor, aggregation: str
+    evaluation: Evaluation, world: Any, outputs: Tensor, aggregation: str, name: str = "val"
 ) -> tuple[Scored, _Recording, Cohort]:
-    """The scores of some validation outputs, and what crossed for them."""
+    """The scores of some validation outputs, and what crossed for them; name: "val", or "final_val" with the
+    metrics of every score's rank."""
     fed = _Recording(CLIENTS, "cpu")
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
     config = AveragingConfig(aggregation=aggregation)  # type: ignore[arg-type]
     prepared = evaluation.prepare(fed, data, world.task, config)
     with fed.phase("eval", round=1):
-        _, scored = evaluation.score(fed, data, given, "val", "val", prepared, config)
+        _, scored = evaluation.score(fed, data, given, "val", name, prepared, config)
     return scored.parts[0], fed, cohort
 
 
@@ -54,12 +55,13 @@ def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(
 ) -> None:
     """The loss within the fixed point of the sum."""
     logits = some_logits(world, 1)
-    clear, _, _ = scores_of(VERTICES, world, logits, "clear")
-    hidden, fed, _ = scores_of(VERTICES, world, logits, aggregation)
+    clear, _, _ = scores_of(VERTICES, world, logits, "clear", "final_val")
+    hidden, fed, _ = scores_of(VERTICES, world, logits, aggregation, "final_val")
+    assert {"auc", "average_precision"} <= {*clear.metrics}
     assert hidden.told == clear.told
     assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
     assert {**hidden.metrics, "loss": 0} == {**clear.metrics, "loss": 0}
-    assert {e.name.partition("/")[0] for e in fed.ledger.entries} == {"scores"}
+    assert {e.name.partition("/")[0] for e in fed.ledger.entries} == {"scores", "selection"}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -112,7 +114,8 @@ def test_the_words_that_reach_the_server_of_a_client_are_new_in_every_sum_and_ad
     for aggregation in ("secure", "simulated"):
         for again in (False, True):
             _, fed, _ = scores_of(VERTICES, world, logits, aggregation)
-            (crossing,) = [c for c in fed.crossings if c.name == "scores/masked"]
+            # The first sum agrees on the metric that selects rounds.
+            _, crossing = [c for c in fed.crossings if c.name == "scores/masked"]
             seen[aggregation, again] = (
                 np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64).copy()
             )

@@ -78,18 +78,14 @@ def distgat(world: World) -> dict[str, int]:
 
 
 def fedgat(world: World) -> dict[str, int]:
-    """Once: N F features and two ids for every end of an edge up, without those that a vertex does without;
-    of every vertex that a client has or that is a neighbour of one, ids and sizes, and in vectors 6 F B + 2 B
-    + 4 (p + 1) B^2 numbers down. B: neighbours, with itself."""
+    """Once: N F features and two ids for every end of an edge up; of every vertex that a client has or that
+    is a neighbour of one, ids and sizes, and in vectors 6 F B + 2 B + 4 (p + 1) B^2 numbers down. B:
+    neighbours, with itself."""
     site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
     near: dict[int, set[int]] = {v: set() for v in site}
     for u, v in world.graph.edges.T.tolist():
         near[u].add(v)
         near[v].add(u)
-    for v, neighbours in near.items():
-        elsewhere = {u for u in neighbours if site[u] != site[v]}
-        if len(elsewhere) == 1:
-            near[v] = neighbours - elsewhere
     hoods = [{v for v in site if site[v] == k} for k in range(world.clients)]
     rows = [v for own in hoods for v in own.union(*(near[v] for v in own))]
     b = np.array([len(near[v]) + 1 for v in rows])
@@ -315,6 +311,7 @@ def nothing(world: World) -> dict[str, int]:
 
 FORMULAS = {
     "central": nothing,
+    "own_features": nothing,
     "isolated": nothing,
     "fedavg": averaging,
     "fedprox": averaging,
@@ -558,19 +555,25 @@ def test_evaluation_control_and_prediction_stand_beside_the_cost():
     beside = {e.phase for e in fed.ledger.entries} - {"setup", "train"}
     assert beside == {"eval", "control", "predict"}
     assert totals["by_transfer"] == averaging(make_world())
-    # Confusion counts with the column of none, and the loss: every round, and at the end for both targets.
+    # Confusion counts with the column of none, and the loss: every round, and at the end for both targets,
+    # there with 2048 / C bins of scores for each class; once, validation vertices of each class.
     scores = 3 * (C * (C + 1) + 1) * 8
-    assert totals["beside"]["eval"] == ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
+    histograms, counts = 2 * 3 * C * 2 * (2048 // C) * 8, 3 * C * 8
+    evaluated = ROUNDS * 3 * model_size() * 8 + (ROUNDS + 2) * scores
+    assert totals["beside"]["eval"] == evaluated + histograms + counts
     assert totals["beside"]["predict"] == 3 * model_size() * 8
     assert totals["up"] + totals["down"] + totals["peer"] == totals["total"]
 
 
-def test_isolated_training_sends_nothing_but_scores_and_control():
-    _, fed = run_local("isolated", make_world())
+@pytest.mark.parametrize("weights", ["none", "balanced"])
+def test_isolated_training_sends_nothing_but_scores_counts_of_classes_and_control(weights: str) -> None:
+    _, fed = run_local("isolated", make_world(), class_weights=weights)
     assert {e.name for e in fed.ledger.entries if e.direction != "down"} == {
+        "val_classes",
         "val_scores",
         "final_val_scores",
         "final_test_scores",
+        *(["class_counts"] if weights == "balanced" else []),
     }
     assert fed.ledger.totals()["total"] == 0
 

@@ -19,7 +19,6 @@ from graphfed.methods.encoder import (
     received_features,
     receiver_mechanism,
     sizes_told,
-    unsent,
 )
 from graphfed.nn.bit_matrix import BitMatrix
 from graphfed.privacy.noise import Noise
@@ -28,7 +27,8 @@ EXACT = 1e6  # a budget with which no coin falls on its rarer side (but for one 
 
 
 def config_of(**options: Any) -> EncoderConfig:
-    return EncoderConfig(**{"noise_seed": 0, "decode": "unbiased", **options})
+    """The paper's decoding, in which the middle of the bounds stands for a coordinate that was not sent."""
+    return EncoderConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
 
 
 def sent_by(x: Tensor, receivers: list[int], config: EncoderConfig) -> tuple[Sent, Tensor]:
@@ -67,7 +67,7 @@ def test_every_coordinate_goes_to_one_receiver_and_arrives_exactly_without_noise
             assert (got.sum(0) == 1).all(), "each coordinate to one receiver"
             sizes = got.sum(1)
             assert int(sizes.max()) - int(sizes.min()) <= 1
-            assert torch.allclose(mine.sum(0) + unsent(config), x[device], atol=1e-6)
+            assert torch.allclose(mine.sum(0) + config.unsent_value, x[device], atol=1e-6)
     assert sent.coordinates.tolist() == [width if count else 0 for count in receivers]
 
 
@@ -127,13 +127,13 @@ def test_a_shrunk_estimate_has_less_error_than_the_unbiased_one_for_every_featur
         keep = 1 / (1 + math.exp(-epsilon))
         errors = {}
         for decode in ("unbiased", "shrunk"):
-            config = config_of(decode=decode, epsilon=epsilon, feature_mean=0.5)
+            config = config_of(decode=decode, epsilon=epsilon)
             x = torch.tensor([[0.0], [1.0]])
             up, down = [], []
             for seed in range(40):
                 chosen = EncoderConfig(**{**vars(config), "noise_seed": seed})
                 sent, rows = sent_by(x, [1, 1], chosen)
-                value = decoded(sent, rows, 1, chosen).to_dense()[:, 0] + unsent(chosen)
+                value = decoded(sent, rows, 1, chosen).to_dense()[:, 0] + chosen.unsent_value
                 bits = sent.flat[:2] & 1
                 up += value[bits == 1].tolist()
                 down += value[bits == 0].tolist()
@@ -153,9 +153,64 @@ def test_rescaling_makes_up_for_the_coordinates_of_the_other_bins(rescale: bool)
     x = torch.ones(1, 6)
     config = config_of(epsilon=EXACT, rescale=rescale)
     sent, rows = sent_by(x, [3], config)
-    mean = (decoded(sent, rows, 6, config).to_dense() + unsent(config)).mean(0)
+    mean = (decoded(sent, rows, 6, config).to_dense() + config.unsent_value).mean(0)
     expected = 1.0 if rescale else 0.5 + 0.5 / 3
     assert torch.allclose(mean, torch.full((6,), expected), atol=1e-5)
+
+
+BOUNDS = pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (-2.0, 5.0)], ids=str)
+
+
+@BOUNDS
+@pytest.mark.parametrize("decode", ["unbiased", "shrunk"])
+def test_by_default_what_was_not_sent_counts_as_nothing_whatever_the_bounds(
+    decode: str, bounds: tuple[float, float]
+) -> None:
+    """The paper has the middle of the bounds there, half of a binary feature."""
+    low, high = bounds
+    config = EncoderConfig(decode=decode, feature_low=low, feature_high=high, noise_seed=0)
+    sent, rows = sent_by(torch.zeros(1, 6), [3], config)
+    found = decoded(sent, rows, 6, config).to_dense() + config.unsent_value
+    assert ((found != 0).sum(1) <= 2).all(), "two coordinates to each receiver, and 0 for the others"
+
+
+@BOUNDS
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_an_unbiased_estimate_is_unbiased_whatever_stands_for_what_was_not_sent(
+    value: float, bounds: tuple[float, float]
+) -> None:
+    """Of a coordinate that was sent, by the probabilities of (26): Pr[1] up + Pr[0] down is the feature."""
+    low, high = bounds
+    x = torch.tensor([[0.0] * 64, [1.0] * 64])
+    options = {"epsilon": 64.0, "feature_low": low, "feature_high": high, "unsent_value": value}
+    config = config_of(**options)  # a bit has budget 1
+    sent, rows = sent_by(x, [1, 1], config)
+    found = decoded(sent, rows, 64, config).to_dense() + config.unsent_value
+    up, down = float(found.max()), float(found.min())
+    rarer = 1 / (1 + math.e)
+    for feature in (0.0, 1.0):
+        one = rarer + (feature - low) / (high - low) * (1 - 2 * rarer)
+        assert one * up + (1 - one) * down == pytest.approx(feature, abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_rescaled_it_is_unbiased_over_the_bins_too_whatever_stands_for_what_was_not_sent(
+    value: float,
+) -> None:
+    """Without noise, the mean over all receivers is the features themselves."""
+    x = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 0.0]])
+    config = config_of(epsilon=EXACT, rescale=True, unsent_value=value)
+    sent, rows = sent_by(x, [3], config)
+    mean = (decoded(sent, rows, 6, config).to_dense() + config.unsent_value).mean(0)
+    assert torch.allclose(mean, x[0], atol=1e-5)
+
+
+def test_what_stands_for_what_was_not_sent_changes_no_bit_that_is_sent() -> None:
+    """Epsilon is of the bits; this value is the receiver's own business."""
+    x = torch.randint(0, 2, (5, 40), generator=torch.Generator().manual_seed(0)).double()
+    one, two = (sent_by(x, [3, 1, 0, 7, 2], config_of(unsent_value=value))[0] for value in (0.0, 1.0))
+    for name in vars(one):
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
 
 
 def test_noise_comes_from_the_operating_system_unless_a_seed_is_stated() -> None:
@@ -193,8 +248,12 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
         ),
         ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used: expected decode=unbiased"),
         (
-            {"decode": "shrunk", "feature_mean": 2.0},
-            "feature_mean=2.0 cannot be used: expected a number between feature_low=0.0",
+            {"decode": "shrunk", "unsent_value": 2.0},
+            "unsent_value=2.0 cannot be used: expected a number between feature_low=0.0",
+        ),
+        (
+            {"decode": "unbiased", "feature_low": 1.0, "feature_high": 3.0},
+            "unsent_value=0.0 cannot be used: expected a number between feature_low=1.0",
         ),
     ],
 )

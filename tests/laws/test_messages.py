@@ -7,20 +7,24 @@ from worlds import World, make_world, run_local, weighted
 
 from graphfed.data.partition import partition
 from graphfed.experiment.evaluation import SECURE_MESSAGES
-from graphfed.experiment.train import CONTROL, EVALUATIONS
+from graphfed.experiment.settings import settings_of
+from graphfed.experiment.train import CONTROL, EVALUATIONS, MESSAGES
+from graphfed.methods.base import Method
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.secure.keyed_ids import KEY
 
 #: Where a setting decides which transfers there are: all of its values.
 AVERAGES = [{}, {"aggregation": "simulated"}]
+#: With the optimiser at the server.
+GRADIENTS = [{"optimizer_at": "server", "local_steps": 1, **average} for average in AVERAGES]
 RULES = [
     {"rule": rule, "local_steps": 1, "aggregation": how}
     for rule in ("fedavg", "fedsgd")
     for how in ("clear", "simulated")
 ]
 VARIANTS = {
-    "fedavg": AVERAGES,
+    "fedavg": [*AVERAGES, *GRADIENTS],
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
@@ -33,7 +37,7 @@ VARIANTS = {
         {"hops": 2, "exchange": "simulated"},
         *RULES,
     ],
-    "fedgraph": [{"share": "all"}, *AVERAGES],
+    "fedgraph": [{"share": "all"}, *AVERAGES, *GRADIENTS],
     "sapgnn": [
         {"vertex_ids": "keyed", "pooling": "secure"},
         {"aggregation": "clear", "batch_size": 5},
@@ -83,3 +87,19 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
     assert names == {*get_method(name).messages, *said}
     for words in get_method(name).messages.values():
         assert words.endswith(".")
+
+
+@pytest.mark.parametrize("aggregation", ["clear", "simulated"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_transfer_of_a_run_with_the_defaults_has_words(name: str, aggregation: str) -> None:
+    method = get_method(name)
+    settings = {} if aggregation == "clear" else {"aggregation": aggregation}
+    if settings and aggregation not in choices_of(method, "aggregation"):
+        pytest.skip(f"{name} has no aggregation={aggregation}")
+    _, fed = run_local(name, world_of(name), preset="default", **settings)
+    assert {entry.name for entry in fed.ledger.entries} <= {*method.messages, *MESSAGES}
+
+
+def choices_of(method: Method, key: str) -> tuple[object, ...]:
+    """The choices of a setting."""
+    return next(setting.choices for setting in settings_of(method) if setting.name == key)

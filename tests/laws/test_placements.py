@@ -21,6 +21,7 @@ from graphfed.data.partition import from_assignment, partition
 from graphfed.data.tables import Partition
 from graphfed.federation.payload import part_of
 from graphfed.methods import training
+from graphfed.methods.base import PRESETS
 from graphfed.methods.registry import get_method
 
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
@@ -32,24 +33,26 @@ def settings_of(name: str) -> dict:
     return SETTINGS if name != "exchange_toy" else {"weight_decay": 1e-2}
 
 
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("name", METHODS)
-def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse):
+def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse, preset):
     world = make_world(sparse=sparse)
     world = world if sparse else last_round_stands(world)
-    fast, fed = run_local(name, world, **settings_of(name))
-    slow, oracle = run_local(name, world, "one at a time", **settings_of(name))
+    fast, fed = run_local(name, world, preset=preset, **settings_of(name))
+    slow, oracle = run_local(name, world, "one at a time", preset=preset, **settings_of(name))
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
     assert fast.best_round == slow.best_round
     assert fast.test == pytest.approx(slow.test, abs=1e-9)
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n != "central"])
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, three_sites: Gateways):
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", [n for n in METHODS if not get_method(n).pooled])
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_sites: Gateways):
     world = last_round_stands(make_world(1))
-    apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
-    together, fed = run_local(name, world, **settings_of(name))
+    apart, ledger = run_processes(name, world, three_sites, preset=preset, **settings_of(name))
+    together, fed = run_local(name, world, preset=preset, **settings_of(name))
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
@@ -84,7 +87,7 @@ def test_in_float32_placements_agree_on_predictions_and_metrics_of_the_first_rou
 @pytest.mark.parametrize(
     "name",
     # Where a client is a vertex its number is the vertex's, by which it draws.
-    [n for n in METHODS if n != "central" and not one_each(get_method(n))],
+    [n for n in METHODS if not get_method(n).pooled and not one_each(get_method(n))],
 )
 def test_permuting_the_clients_permutes_the_results(name):
     world = make_world(3)

@@ -95,7 +95,9 @@ def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_vertices(
         world = covered(seed, 14, 25, 3, endpoints=True, share=0.3)
         changes = {"combine": combine, "predictor": predictor}
         outcome, _ = run_local("ppgnn", world, placement, **SETTINGS, **changes)
-        config = get_method("ppgnn").config(**{**get_method("ppgnn").defaults, **SETTINGS, **changes})
+        config = get_method("ppgnn").config(
+            **{**get_method("ppgnn").settings(preset="paper"), **SETTINGS, **changes}
+        )
         expected = Dense(world, config).after_one_step()
         found = by_vertex(outcome, world)
         assert torch.allclose(found, expected, rtol=0, atol=1e-8 * max(1.0, float(expected.abs().max())))

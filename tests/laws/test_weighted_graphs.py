@@ -43,7 +43,7 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
     assert not torch.allclose(logits(fast), logits(plain), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if n != "central"])
+@pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if not get_method(n).pooled])
 def test_separate_processes_train_on_the_weights_too(name, three_sites: Gateways):
     world = weighted(last_round_stands(make_world(1)))
     apart, ledger = run_processes(name, world, three_sites, **settings_of(name))
@@ -81,9 +81,15 @@ def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():
         assert torch.allclose(logits(one), logits(two), rtol=0, atol=1e-9) is same
 
 
-@pytest.mark.parametrize(
-    "method", [n for n in METHODS if n not in (*TAKE_WEIGHTS, *REFUSE_WEIGHTS)] + ["fedavg"]
-)
+#: Own features only uses no edge, weighted or not (test_own_features.py).
+NO_USE = [
+    name
+    for name in METHODS
+    if name not in (*TAKE_WEIGHTS, *REFUSE_WEIGHTS) and config_of(get_method(name)).network.uses_edges
+]
+
+
+@pytest.mark.parametrize("method", [*NO_USE, "fedavg"])
 def test_a_network_without_use_for_weights_refuses_them(method):
     world = weighted(make_world())
     backbone = {} if method == "sapgnn" else {"backbone": "gat"}

@@ -109,8 +109,16 @@ class Watched(Federation):
         return got
 
 
-def config_of(method: Method, **settings: Any) -> TrainingConfig:
-    first = {**method.defaults, "rounds": 4, "hidden": 5, "lr": 0.1, "eval_every": 1, **here(method)}
+def config_of(method: Method, preset: str = "paper", **settings: Any) -> TrainingConfig:
+    """A small run. preset=paper has several local steps, what laws of averaging are about."""
+    first = {
+        **method.settings(preset=preset),
+        "rounds": 4,
+        "hidden": 5,
+        "lr": 0.1,
+        "eval_every": 1,
+        **here(method),
+    }
     return method.config(**{**first, **settings})
 
 

@@ -23,7 +23,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
 def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
-    """PyG's layers with our weights, and the names under which their gradients are ours."""
+    """PyG's layers (MLP: torch's) with our weights, and the names under which their gradients are ours."""
     from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
     convs, names = [], {}
@@ -42,6 +42,9 @@ def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
                 "root_weight": conv.lin_r.weight,
                 "bias": conv.lin_l.bias,
             }
+        elif backbone == "mlp":
+            conv = torch.nn.Linear(*w["weight"].shape)
+            own = {"weight": conv.weight, "bias": conv.bias}
         elif backbone == "maxpool":
             both, fan_out = w["weight"].shape
             conv = SAGEConv(both // 2, fan_out, aggr="max")
@@ -63,7 +66,7 @@ def pyg_network(backbone: str, weights: dict[str, Tensor], layers: int):
 
     def forward(x: Tensor, edges: Tensor) -> Tensor:
         for layer, conv in enumerate(convs):
-            x = conv(x, edges)
+            x = conv(x) if backbone == "mlp" else conv(x, edges)
             if layer < layers - 1:
                 x = torch.nn.functional.elu(x) if backbone == "gat" else x.relu()
         return x

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
 from graphfed.errors import InputError
+from graphfed.methods.cnfgnn import CNFGNNConfig
 from graphfed.nn import precision
 from graphfed.nn.edges import make_edges
 from graphfed.nn.precision import has_fast_bfloat16, product_dtype
@@ -133,12 +134,12 @@ def test_products_in_bfloat16_stray_by_their_eight_bits(name: str) -> None:
     assert 1e-5 < error < 6 * 2**-8
 
 
-def test_means_do_not_see_how_large_the_network_is() -> None:
+def test_the_default_of_cnfgnn_does_not_see_how_large_the_network_is() -> None:
     """Two copies of a graph, and every edge twice: the embeddings are those of one; sums give others."""
     adjacency, v = adjacency_of(0, 7), draw(0, 7, 3, HIDDEN)
     one = make_edges(sp.csr_matrix(adjacency))
     two = make_edges(sp.csr_matrix(sp.block_diag([adjacency, adjacency])))
-    for name, same in (("mean_network", True), ("graph_network", False)):
+    for name, same in ((CNFGNNConfig().network, True), ("graph_network", False)):
         network = SERVER_NETWORKS[name]
         weights = network.init(0, HIDDEN)
         alone, copied = (

@@ -12,6 +12,7 @@ import torch
 from graphfed.errors import GraphfedError
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.tape import SERVER_END
+from graphfed.runtime.interrupts import listening
 from graphfed.runtime.processes import Sites
 
 Tell = Callable[[Any], None]
@@ -29,6 +30,17 @@ def spin(fed: Federation, arguments: Any, tell: Tell) -> None:
     while time.monotonic() < end:
         torch.ones(100, 100) @ torch.ones(100, 100)
         tell(os.getpid())
+
+
+def listens(fed: Federation, arguments: Any, tell: Tell) -> dict[str, bool]:
+    """At the server: whether a stop request is heard within ten seconds of listening for one."""
+    if not fed.server_ends:
+        return {"asked": False}
+    with listening() as wish:
+        end = time.monotonic() + 10
+        while not wish.asked and time.monotonic() < end:
+            time.sleep(0.01)
+    return {"asked": wish.asked}
 
 
 def exchange(fed: Federation, arguments: Any, tell: Tell) -> None:

@@ -90,6 +90,18 @@ def test_processes_end_in_the_middle_of_a_program_when_their_caller_does(how: si
     assert out == ("interrupted\n" if how is signal.SIGINT else "")
 
 
+@pytest.mark.parametrize("when", ["before its program", "at once"])
+def test_a_stop_request_is_heard_by_a_program_that_listens_later(when: str) -> None:
+    """It comes while the server's process still starts; it neither kills the process nor gets lost."""
+    with Sites([(0,)]) as sites:
+        if when == "at once":
+            sites.interrupt()
+        else:
+            run(sites, "threads")
+            sites.interrupt()
+        assert run(sites, "listens")[SERVER_END] == {"asked": True}
+
+
 # ---- a process ends, fails or stays silent -----------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     monkeypatch.setattr(experiment_sites, "Sites", Recorded)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     method = get_method("fedavg")
-    config = method.config(**{**method.defaults, "rounds": 1, "hidden": 2})
+    config = method.config(**{**method.settings(preset="paper"), "rounds": 1, "hidden": 2})
     outcome, _ = train_in_processes(
         method, METHODS["fedavg"], two_clients(), Task(3, 2), config, on_event=on_event, threads=2
     )

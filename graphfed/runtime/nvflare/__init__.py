@@ -9,6 +9,7 @@ The only package that imports nvflare (the extra `deploy`), and only where it is
     child       what happens in each of FLARE's processes before its program runs
     components  our parts of those processes: starting runs, looking through jobs, telling what happens
     tls         how the server listens; whether a kit can connect
+    admission   that one process stands for each site
     status      who is connected and what runs, asked with the coordinator's kit
 """
 

@@ -83,6 +83,7 @@ class _App:
             server_here=me == SERVER_END,
             link=link,
             device=place.device,
+            names=[names[host] for host in range(len(run["hosts"]))],
         )
         torch.set_num_threads(place.threads)
         try:
@@ -216,7 +217,7 @@ class ServerApp(_App):
             kind, text = str(told["kind"]), str(told.get("text", ""))[:MAX_TEXT]
             self._ended[name] = {"kind": kind if kind in _RANK else "failed", "text": f"{name}: {text}"}
             if kind != "done":
-                self.mailbox.close(name, f"ended the run: {text}")
+                self._give_up(name, f"ended the run: {text}")
 
     @collab.main
     def main(self) -> None:
@@ -275,6 +276,12 @@ class ServerApp(_App):
         link.close()
         return {"run": run["run"], **_worst([outcome, *self._ended.values()])}
 
+    def _give_up(self, name: str, why: str) -> None:
+        """Wait for nobody any more: the other sites may wait for this one, and would be called silent."""
+        self.mailbox.close(name, why)
+        for other in self._told["sites"]:
+            self.mailbox.close(other, f"cannot go on: {name} {why}")
+
     def _watch(self, give_up: float, context: Context, over: threading.Event) -> None:
         """Give up a site that is not heard any more."""
         while not over.wait(0.2):
@@ -285,7 +292,7 @@ class ServerApp(_App):
                 elif time.monotonic() - heard > give_up:
                     why = f"was not heard for {give_up:g} s"
                 if why and name not in self._ended:
-                    self.mailbox.close(name, why)
+                    self._give_up(name, why)
                     self._ended[name] = {"kind": "lost", "text": f"{name} {why}"}
 
     def _call(self, proxies: Mapping[str, Proxy], context: Context, act: Callable[[Proxy], Any]) -> None:

@@ -23,7 +23,10 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.endpoint import EndpointState
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
 
+from graphfed.runtime.nvflare.admission import refuse_copies
 from graphfed.runtime.nvflare.child import EVENTS, PARENT, on_stop
+from graphfed.runtime.nvflare.kits import load_kit
+from graphfed.runtime.nvflare.place import this_place
 from graphfed.runtime.nvflare.rules import job_error
 
 __all__ = ["Events", "JobValidator", "ServerLauncher", "SiteLauncher"]
@@ -32,6 +35,8 @@ __all__ = ["Events", "JobValidator", "ServerLauncher", "SiteLauncher"]
 INTERVAL = 0.5
 #: Seconds for the first connection, before a word is said of its failing.
 FIRST = 5.0
+#: Seconds after which a site that has no connection says so again.
+AGAIN = 10.0
 
 
 class JobValidator(AppValidator):  # type: ignore[misc]
@@ -78,6 +83,14 @@ class Events(FLComponent):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._pipe = int(os.environ.get(EVENTS, "-1"))
+        if self._pipe >= 0:  # before FLARE makes or takes connections
+            kit = load_kit(this_place().kit)
+            sites = [site.name for site in kit.project.sites] if kit.kind == "server" else []
+            refuse_copies(
+                sites,
+                lambda *names: self._tell("copy", " ".join(names)),
+                lambda: self._tell("refused", ""),
+            )
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         if self._pipe < 0:  # a run's own process
@@ -97,13 +110,15 @@ class Events(FLComponent):  # type: ignore[misc]
     def _watch_server(self, site: Any) -> None:
         """At a site: whether there is a connection to the server, and the site is registered."""
         was, since = None, time.monotonic()
+        said = float("-inf")
         while True:
             server = site.cell and site.cell.core_cell.communicator.find_endpoint(FQCN.ROOT_SERVER)
             now = bool(server and server.state == EndpointState.READY and site.token)
-            # The first connection takes a moment.
-            if now != was and (now or was or time.monotonic() - since > FIRST):
+            late = time.monotonic() - said > AGAIN
+            # The first connection takes a moment. The reason why there is none may change.
+            if (now != was and (now or was or time.monotonic() - since > FIRST)) or (was is False and late):
                 self._tell("connected" if now else "not connected", "")
-                was = now
+                was, said = now, time.monotonic()
             time.sleep(INTERVAL)
 
     def _watch_sites(self, server: Any) -> None:

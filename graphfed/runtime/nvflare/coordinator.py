@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphfed.errors import GraphfedError, InputError
-from graphfed.files import write_json
+from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.files import parse_json, read_regular, write_json
 from graphfed.runtime.interrupts import Wish
 from graphfed.runtime.nvflare.kits import Kit
 from graphfed.runtime.nvflare.status import open_session
@@ -30,6 +30,9 @@ CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 #: The status of a job whose server's part went through to its end.
 DONE_STATUS = "FINISHED:COMPLETED"
+#: Where FLARE keeps what each place has said to a job, "PLACE: OK" or "PLACE: REASON"; the characters of the
+#: longest reason that is passed on.
+DEPLOYED, MAX_REASON = "job_deploy_detail", 500
 #: Seconds between two looks at a job.
 LOOK = 0.5
 #: Seconds that a job's processes have to start.
@@ -74,7 +77,8 @@ class Coordinator:
         done: list[dict[str, Any]] = []
         in_vain = 0
         while len(done) < len(runs):
-            self.wait_for_sites(on_news)
+            if not self.wait_for_sites(on_news, wish):
+                break
             on_news("all sites are there; their processes start")
             outcomes, events = self._job(runs[len(done) :], on_event, wish, kept)
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
@@ -97,16 +101,27 @@ class Coordinator:
         now = time.time()
         return {client.name: max(0.0, now - client.last_connect_time) for client in info.client_info}
 
-    def wait_for_sites(self, on_news: Callable[[str], None]) -> None:
-        """Wait until every site of the project is connected. GraphfedError after the patience."""
+    def wait_for_sites(self, on_news: Callable[[str], None], wish: Wish) -> bool:
+        """Wait until every site of the project is connected, or somebody asks to stop.
+
+        Args:
+            on_news: Called with what is waited for, when that changes.
+            wish: The stop request.
+
+        Returns:
+            Whether all sites are connected; False after a stop request.
+
+        Raises:
+            GraphfedError: a site, or the server, stayed away for longer than the project's patience.
+        """
         end, told = time.monotonic() + self.timing.patience, ""
-        while True:
+        while not wish.asked:
             try:
                 heard = self.connected()
                 sites = [site.name for site in self.kit.project.sites]
                 missing = [name for name in sites if heard.get(name, 1e9) > self.timing.give_up]
                 if not missing:
-                    return
+                    return True
             except Unreachable:
                 missing = ["the server"]
             news = f"waiting for {', '.join(missing)}"
@@ -119,6 +134,7 @@ class Coordinator:
                     "others have is saved"
                 )
             time.sleep(LOOK)
+        return False
 
     # ---- one job -------------------------------------------------------------------------------------------
 
@@ -136,9 +152,7 @@ class Coordinator:
         try:
             return self._watch(job, runs, on_event, wish, kept)
         except BaseException:
-            # Nobody would hear of it any more.
-            with contextlib.suppress(Unreachable):
-                self._ask(lambda session: session.abort_job(job))
+            self._abort(job)  # nobody would hear of it any more
             raise
 
     def _watch(
@@ -149,7 +163,10 @@ class Coordinator:
         wish: Wish,
         kept: Path,
     ) -> tuple[list[dict[str, Any]], int]:
-        seen = 0
+        """See `_job`. A stop request is passed on to the server's program, which saves and ends. A job that
+        has not begun to train has nothing to save, so it is aborted at once: it may be in the queue behind
+        another run, or wait for a site's data."""
+        seen, begun, answered, asked_at = 0, False, False, float("inf")
 
         def forward(events: Sequence[Mapping[str, Any]]) -> int:
             for told in events:
@@ -164,18 +181,35 @@ class Coordinator:
                 return [_lost(runs, "the server cannot be reached")], seen
             if status == "RUNNING":
                 with contextlib.suppress(Unreachable):  # it has just begun, or is just ending
-                    seen += forward(self._events(job, seen, wish))
+                    stop = wish.asked
+                    events = self._events(job, seen, stop)
+                    answered = stop
+                    begun = begun or any(map(_is_training, events))
+                    seen += forward(events)
             elif status.startswith("FINISHED"):
                 outcomes, events = self._results(job, status, runs, kept)
                 return outcomes, seen + forward(events[seen:])
+            if wish.asked:
+                asked_at = min(asked_at, time.monotonic())
+                unheard = not answered and time.monotonic() - asked_at > self.timing.give_up
+                if not begun or unheard:
+                    self._abort(job)
+                    return [], seen
 
-    def _events(self, job: str, since: int, wish: Wish) -> list[dict[str, Any]]:
-        question = {"since": since, "stop": wish.asked}
+    def _abort(self, job: str) -> None:
+        with contextlib.suppress(Unreachable):
+            self._ask(lambda session: session.abort_job(job))
+
+    def _events(self, job: str, since: int, stop: bool) -> list[dict[str, Any]]:
+        question = {"since": since, "stop": stop}
         answer = self._ask(lambda session: session.do_app_command(job, COMMAND, question))
         return list(answer["events"])
 
     def _write_job(self, folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
-        """A job as FLARE takes it: names of classes that the kits allow, and plain values."""
+        """A job as FLARE takes it: names of classes that the kits allow, and plain values.
+
+        What is asked goes to the server alone, which tells the sites: FLARE brings them their part of a job
+        in one frame, whose length is limited (`tls.FRAME`)."""
         sites = [site.name for site in self.kit.project.sites]
         timing = self.timing
         request = {
@@ -190,7 +224,7 @@ class Coordinator:
             "resource_spec": {},
             "min_clients": len(sites),
             "mandatory_clients": sites,
-            "deploy_map": {"app": ["server", *sites]},
+            "deploy_map": {"server": ["server"], "site": sites},
         }
         controller = {"server_obj_id": "_server", "sync_task_timeout": START}
         server = {
@@ -205,8 +239,8 @@ class Coordinator:
             "components": [{"id": "_client", "path": SITE_APP, "args": {}}],
         }
         write_json(folder / "meta.json", meta)
-        write_json(folder / "app" / "config" / "config_fed_server.json", server)
-        write_json(folder / "app" / "config" / "config_fed_client.json", site)
+        write_json(folder / "server" / "config" / "config_fed_server.json", server)
+        write_json(folder / "site" / "config" / "config_fed_client.json", site)
 
     def _results(
         self, job: str, status: str, runs: Sequence[Mapping[str, Any]], kept: Path
@@ -217,19 +251,41 @@ class Coordinator:
         with tempfile.TemporaryDirectory(prefix="graphfed-result-") as folder:
             try:
                 work = Path(self._ask(lambda s: s.download_job_result(job, folder))) / "workspace"
-                content = json.loads((work / OUTCOMES).read_text())
+                content = parse_json(read_regular(work / OUTCOMES))
+                asked = {str(run["run"]) for run in runs}
                 for outcome in content["outcomes"]:
+                    # The name becomes a path below, and it is the server that says it.
+                    if outcome["run"] not in asked:
+                        raise ValueError(f"it tells of run {shown(outcome['run'])}, which was not asked for")
                     told = work / RESULTS / outcome["run"]
                     if told.is_dir():
                         shutil.copytree(told, kept / outcome["run"], dirs_exist_ok=True)
-            except (Unreachable, OSError, ValueError) as error:
+            except (Unreachable, OSError, ValueError, KeyError, TypeError) as error:
                 if status == DONE_STATUS:
                     raise GraphfedError(
                         f"the run has ended, and its result could not be fetched ({error}); see that there "
                         f"is room, and that {self.kit.folder / 'transfer'} can be written"
                     ) from None
-                return [_lost(runs, "the job ended before its time")], []
+                refused = self._refusals(job)
+                if refused:
+                    return [{"run": runs[0]["run"], "kind": "input", "text": refused}], []
+                return [_lost(runs, f"the job ended before its time ({status})")], []
             return content["outcomes"], content["events"]
+
+    def _refusals(self, job: str) -> str:
+        """Return which places refused to start a job, and why; empty where none did, or nobody can say."""
+        try:
+            details = self._ask(lambda session: session.get_job_meta(job)).get(DEPLOYED) or []
+        except Unreachable:
+            return ""
+        places = ["server", *(site.name for site in self.kit.project.sites)]
+        refusals = []
+        for place, reason in (str(detail).partition(": ")[::2] for detail in details):
+            # A place that did not answer in time may do so the next time.
+            if place in places and reason != "OK" and not reason.startswith("no reply"):
+                words = "".join(sign if sign.isprintable() else " " for sign in reason)[:MAX_REASON]
+                refusals.append(f"{place} refuses the run: {words.removeprefix('NVFLARE_ERROR: ').strip()}")
+        return "; ".join(refusals)
 
     # ---- the session ---------------------------------------------------------------------------------------
 
@@ -256,6 +312,13 @@ class Coordinator:
 
 class Unreachable(GraphfedError):
     """The server does not answer, or what it says cannot be used."""
+
+
+def _is_training(told: Mapping[str, Any]) -> bool:
+    """Return whether an event is later than the joining and the set-up of a run, in which there are only
+    notes (see `experiment.train`)."""
+    event = told["event"]
+    return not (isinstance(event, Mapping) and event.get("phase") == "note")
 
 
 def _lost(runs: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:

@@ -11,14 +11,15 @@ import dataclasses
 import json
 import shutil
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
-from graphfed.errors import GraphfedError, InputError
-from graphfed.files import write_json
+from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.files import parse_json, read_regular, write_json
 from graphfed.runtime.nvflare import need_nvflare, rules
 from graphfed.runtime.nvflare.project import Project, make_project
 
-__all__ = ["AUTHORITY", "Kit", "load_kit", "provision"]
+__all__ = ["AUTHORITY", "Kit", "check_certificate", "load_kit", "provision"]
 
 AUTHORITY = "authority"
 KIT_FILE = "kit.json"
@@ -39,7 +40,7 @@ def load_kit(folder: Path) -> Kit:
     """A kit by its folder. InputError where it is none."""
     file = folder / KIT_FILE
     try:
-        content = json.loads(file.read_text())
+        content = parse_json(read_regular(file))
         kind, name = str(content["kind"]), str(content["name"])
         project = make_project(content["project"], f"the kit {file}")
     except FileNotFoundError:
@@ -72,13 +73,60 @@ def provision(project: Project, out: Path) -> dict[str, Path]:
             kit = Path(shutil.move(made / name, kits / folder))
             _adjust(kit, kind, project)
             write_json(kit / KIT_FILE, {"kind": kind, "name": name, "project": project.to_json()})
-            kit.chmod(0o700)
-        authority = Path(shutil.move(made.parent / "state", kits / AUTHORITY))
-        authority.chmod(0o700)
+        shutil.move(made.parent / "state", kits / AUTHORITY)
+        _make_private(kits)
         kits.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {folder: out / folder for folder in parties}
+
+
+def check_certificate(kit: Kit) -> None:
+    """Check that a kit's certificate is its owner's, is valid now, and goes with the key beside it.
+
+    A server refuses any other one. FLARE would only go on trying, and say nothing.
+
+    Args:
+        kit: The kit.
+
+    Raises:
+        InputError: it is another party's, is not valid today, has another key, or cannot be read.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509.oid import NameOID
+
+    stem = kit.folder / "startup" / ("server" if kit.kind == "server" else "client")
+    file, key_file = stem.with_suffix(".crt"), stem.with_suffix(".key")
+    try:
+        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+        key = load_pem_private_key(key_file.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"the certificate in {file.parent} cannot be read: {error}; copy the kit again"
+        ) from None
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    owner = ", ".join(str(name.value) for name in names)
+    if owner != kit.name:
+        raise InputError(
+            f"the certificate in {file} is of {shown(owner)}, and the kit of {kit.name!r}; copy the kit of "
+            f"{kit.name} again, as a whole"
+        )
+    if certificate.public_key() != key.public_key():
+        raise InputError(f"{key_file} is not the key of the certificate beside it; copy the kit again")
+    now = datetime.now(UTC)
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not start <= now <= end:
+        raise InputError(
+            f"the certificate in {file} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}, and today is "
+            f"{now:%Y-%m-%d}; set the clock, or make new kits for all"
+        )
+
+
+def _make_private(root: Path) -> None:
+    """Let nobody but their owner read the files below a folder, or look into it."""
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _make(project: Project, root: Path) -> Path:

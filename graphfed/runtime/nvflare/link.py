@@ -20,12 +20,13 @@ from graphfed.errors import shown
 from graphfed.federation.link import SERVER_END
 from graphfed.runtime.failures import kind_and_line
 from graphfed.runtime.mailbox import MAX_MESSAGE, Mailbox, ProcessError, check_size, room
+from graphfed.runtime.nvflare.tls import FRAME
 from graphfed.secure.channel import OVERHEAD, Channel, ChannelError, Handshake, Identity
 
 __all__ = ["Channels", "FlareLink", "Inbox", "Part", "Post"]
 
-#: Bytes of the contents of the longest part.
-PART = 4 << 20
+#: Bytes of the contents of the longest part: half of the longest frame.
+PART = FRAME // 2
 #: Parts on their way to one peer at a time.
 AT_ONCE = 4
 #: Seconds before a request is repeated: at first, and at most.

@@ -23,7 +23,8 @@ class Loopback:
 
     folder: of the kits and of what the places keep; kits that are there already are used again. data: every
     site's file, by the site's name; threads: of each process; allow: modules of other people's methods and
-    programs that all places run; environment: of some places, by name, beside this process's."""
+    programs that all places run; environment: of some places, by name, beside this process's; options: of
+    `graphfed site start` at some places, by name, after those that all places get."""
 
     def __init__(
         self,
@@ -34,7 +35,9 @@ class Loopback:
         threads: int = 1,
         allow: Sequence[str] = (),
         environment: Mapping[str, Mapping[str, str]] | None = None,
+        options: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        self._options = options or {}
         self._environment = environment or {}
         self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
         self.project = project
@@ -69,10 +72,13 @@ class Loopback:
             command += ["--allow", module]
         if name in self._data:
             command += ["--data", str(self._data[name])]
+        command += self._options.get(name, ())
         # What this process can import the places can: methods of the user's own, where they are allowed.
         path = os.pathsep.join(path for path in sys.path if path)
         environment = {**os.environ, "PYTHONPATH": path, **self._environment.get(name, {})}
-        with (self.kits[name] / "terminal.txt").open("ab") as log:
+        terminal = self.kits[name] / "terminal.txt"
+        terminal.touch(mode=0o600)
+        with terminal.open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )

@@ -2,16 +2,17 @@
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from graphfed.runtime.interrupts import Wish
 
-__all__ = ["Place", "this_place"]
+__all__ = ["PER_RUN", "Place", "this_place"]
 
 #: Environment of a place's processes: what its operator has said, as JSON.
 PLACE = "GRAPHFED_SITE"
-_LISTS = ("allow", "methods", "forbid")
+#: Fields of `Place` that belong to one run. They are set when it starts; all others come from the operator.
+PER_RUN = ("clock", "wish")
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,29 @@ class Place:
         return self.kit / "runs"
 
     def to_environment(self) -> dict[str, str]:
-        """What `this_place` reads; the kit's folder also by itself, for FLARE's own settings."""
-        told = {
-            "name": self.name,
-            "kit": str(self.kit),
-            "data": None if self.data is None else str(self.data.resolve()),
-            "threads": self.threads,
-            "device": self.device,
-            **{key: list(getattr(self, key)) for key in _LISTS},
-        }
-        return {PLACE: json.dumps(told), "GRAPHFED_SITE_KIT": str(self.kit)}
+        """Return the environment variables from which `this_place` reads every rule of the operator.
+
+        The kit's folder is also a variable of its own, for FLARE's settings.
+
+        Returns:
+            Variables by name: all fields except `PER_RUN` as one JSON object, and the kit's folder.
+        """
+        rules = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in PER_RUN}
+        if self.data is not None:
+            rules["data"] = self.data.resolve()
+        return {PLACE: json.dumps(rules, default=str), "GRAPHFED_SITE_KIT": str(self.kit)}
 
 
 def this_place() -> Place:
-    """The place that this process of a run belongs to."""
-    told = json.loads(os.environ[PLACE])
-    data = None if told["data"] is None else Path(told["data"])
-    return Place(told["name"], Path(told["kit"]), data, told["threads"], told["device"], tuple(told["allow"]))
+    """Read the place that this process of a run belongs to, with every rule of its operator.
+
+    Returns:
+        The place, with the fields of `PER_RUN` at their defaults.
+
+    Raises:
+        TypeError: the environment has a field that `Place` lacks; a rule is never dropped silently.
+    """
+    rules = json.loads(os.environ[PLACE])
+    rules |= {key: tuple(value) for key, value in rules.items() if isinstance(value, list)}
+    rules |= {key: Path(rules[key]) for key in ("kit", "data") if rules[key] is not None}
+    return Place(**rules)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -15,12 +16,12 @@ from graphfed.errors import DONE, GraphfedError, InputError
 from graphfed.runtime.interrupts import stopping
 from graphfed.runtime.nvflare import need_nvflare
 from graphfed.runtime.nvflare.child import EVENTS, PARENT
-from graphfed.runtime.nvflare.kits import ORGANISATION, Kit, load_kit
+from graphfed.runtime.nvflare.kits import ORGANISATION, Kit, check_certificate, load_kit
 from graphfed.runtime.nvflare.place import Place
-from graphfed.runtime.nvflare.rules import HEARTBEAT
-from graphfed.runtime.nvflare.tls import LISTEN, refusal
+from graphfed.runtime.nvflare.rules import HEARTBEAT, SILENCE
+from graphfed.runtime.nvflare.tls import LISTEN, Refusal, refusal
 
-__all__ = ["run_parent", "told"]
+__all__ = ["run_parent"]
 
 #: What FLARE's process prints, in the kit.
 CONSOLE = "console.txt"
@@ -63,6 +64,7 @@ def run_parent(
         )
     if data is not None and not data.is_file():
         raise InputError(f"the data's description {data} is not there; name the file of this site's data")
+    check_certificate(loaded)
     if loaded.kind == "server":
         _check_address(loaded.project.listen, loaded.project.port)
     else:
@@ -72,8 +74,9 @@ def run_parent(
     )
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
+            teller = _Teller(loaded, say)
             for line in events:
-                say(told(loaded, *json.loads(line)))
+                teller.tell(*json.loads(line))
         except KeyboardInterrupt:
             say(f"{_who(loaded)}: stopped")
             return DONE
@@ -85,23 +88,60 @@ def run_parent(
     )
 
 
-def told(kit: Kit, event: str, what: str) -> str:
-    """An event of `components.Events` in one line."""
-    address = kit.project.address
-    listen = f"{kit.project.listen}:{kit.project.port}"
-    if event == "not connected":
-        refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
-        reason = "see log.txt in the kit" if refused is None else refused.reason
-        return f"{_who(kit)}: no connection to {address} ({reason}); trying again"
-    words = {
-        "listening": f"listening at {listen}, waiting for {len(kit.project.sites)} sites",
-        "joined": f"{what} is connected",
-        "left": f"{what} has left",
-        "connected": f"connected to {address}, waiting for runs",
-        "run started": f"run {what} has started",
-        "run ended": f"run {what} has ended",
-    }
-    return f"{_who(kit)}: {words[event]}"
+class _Teller:
+    """Says in words what the events of `components.Events` are, and ends what cannot heal by waiting."""
+
+    def __init__(self, kit: Kit, say: Callable[[str], None]) -> None:
+        self._kit, self._say = kit, say
+        #: what was said last, and when the server first refused this site as a copy since it was connected
+        self._last, self._refused_at = "", float("inf")
+
+    def tell(self, event: str, what: str) -> None:
+        """Say an event; InputError where the kit can never connect, or another copy of it stays connected."""
+        kit = self._kit
+        if event == "connected":
+            self._refused_at = float("inf")
+        if event == "refused":
+            self._refused_at = min(self._refused_at, time.monotonic())
+            if time.monotonic() - self._refused_at > SILENCE:
+                raise InputError(
+                    f"{kit.name} runs already, from another copy of its kit; a kit is for one place: stop "
+                    f"one of them; if nobody knows the other, make new kits for all: who has it is {kit.name}"
+                )
+        if event == "not connected" and self._refused_at < float("inf"):
+            return  # which was said
+        text = self._words(event, what)
+        # The same twice is news of anything but a connection that is still not there.
+        if text != self._last or event not in ("not connected", "refused", "copy"):
+            self._say(f"{_who(kit)}: {text}")
+        self._last = text
+
+    def _words(self, event: str, what: str) -> str:
+        kit, address = self._kit, self._kit.project.address
+        if event == "not connected":
+            refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
+            if refused is not None and refused.final:
+                raise _cannot_connect(kit, refused)
+            reason = "see log.txt in the kit" if refused is None else refused.reason
+            return f"no connection to {address} ({reason}); trying again"
+        if event == "copy":
+            site, standing, other = what.split()
+            return (
+                f"refused a second connection of {site}, from {other.rpartition(':')[0]}: {site} is "
+                f"connected from {standing.rpartition(':')[0]}, with a copy of the same kit"
+            )
+        listen = f"{kit.project.listen}:{kit.project.port}"
+        words = {
+            "listening": f"listening at {listen}, waiting for {len(kit.project.sites)} sites",
+            "joined": f"{what} is connected",
+            "left": f"{what} has left",
+            "connected": f"connected to {address}, waiting for runs",
+            "refused": "the server refuses this connection: another copy of the kit of "
+            f"{kit.name} is connected; trying again for {SILENCE} s",
+            "run started": f"run {what} has started",
+            "run ended": f"run {what} has ended",
+        }
+        return words[event]
 
 
 def _check_address(listen: str, port: int) -> None:
@@ -122,10 +162,14 @@ def _check_server(kit: Kit) -> None:
     """InputError where the server is there, but the certificates do not fit: FLARE would hang."""
     refused = refusal(kit.folder / "startup", kit.project.host, kit.project.port)
     if refused is not None and refused.final:
-        raise InputError(
-            f"{kit.name} cannot connect to {kit.project.address}: {refused.reason}; take a kit of the "
-            "project that it serves"
-        )
+        raise _cannot_connect(kit, refused)
+
+
+def _cannot_connect(kit: Kit, refused: Refusal) -> InputError:
+    return InputError(
+        f"{kit.name} cannot connect to {kit.project.address}: {refused.reason}; take a kit of the project "
+        "that it serves"
+    )
 
 
 def _who(kit: Kit) -> str:
@@ -138,7 +182,7 @@ def _alone(kit: Kit) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     try:
-        with FileLock(kit.folder / ".lock", timeout=0):
+        with FileLock(kit.folder / ".lock", timeout=0, mode=0o600):
             yield
     except Timeout:
         raise InputError(f"{_who(kit)} runs already, from the kit {kit.folder}; stop it first") from None
@@ -165,10 +209,14 @@ def _started(place: Place, kit: Kit) -> Iterator[tuple[subprocess.Popen[bytes], 
         "--set", "secure_train=true", f"uid={kit.name}", f"org={ORGANISATION}", "config_folder=config",
         f"heart_beat_interval={HEARTBEAT}",
     ]  # fmt: skip
-    with (kit.folder / CONSOLE).open("wb") as console:
+    console_file = kit.folder / CONSOLE
+    console_file.touch(mode=0o600)
+    console_file.chmod(0o600)
+    with console_file.open("wb") as console:
         process = subprocess.Popen(
             command,
             env=environment,
+            umask=0o077,  # what a place writes may quote its data: it is for its owner alone
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,

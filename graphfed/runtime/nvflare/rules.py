@@ -17,6 +17,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from graphfed.files import parse_json, read_regular
+
 __all__ = ["ALLOWED_CLASSES", "HEARTBEAT", "ROLE", "authorization", "job_error", "log_config", "resources"]
 
 #: FLARE's role of those who start runs.
@@ -153,8 +155,8 @@ def job_error(folder: Path) -> str:
         if path.suffix != ".json" or inside.parts[0] != "config":
             return f"{inside} is no configuration of a graphfed run; only JSON files in config are taken"
         try:
-            content = json.loads(path.read_text())
-        except (OSError, ValueError, RecursionError) as error:
+            content = parse_json(read_regular(path))
+        except (OSError, ValueError) as error:
             return f"{inside} cannot be read: {error}"
         if "$" in json.dumps(content, ensure_ascii=False):
             return f"{inside} asks for a variable or a file of the site (a dollar sign)"

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.runtime.nvflare import need_nvflare
-from graphfed.runtime.nvflare.kits import Kit, load_kit
+from graphfed.runtime.nvflare.kits import Kit, check_certificate, load_kit
 from graphfed.runtime.nvflare.tls import refusal
 
 __all__ = ["Status", "open_session", "status"]
@@ -43,16 +43,22 @@ def status(kit: Path) -> Status:
     """Ask the server of a coordinator's kit. GraphfedError where it does not answer, with the reason."""
     loaded = load_kit(kit)
     with open_session(loaded) as session:
-        found = session.get_system_info()
-    heard = {
-        client.name: datetime.fromtimestamp(client.last_connect_time, UTC) for client in found.client_info
-    }
-    return Status(
-        loaded.project.address,
-        datetime.fromtimestamp(found.server_info.start_time, UTC),
-        {site.name: heard.get(site.name) for site in loaded.project.sites},
-        tuple(job.job_id for job in found.job_info),
-    )
+        try:
+            found = session.get_system_info()
+            heard = {
+                client.name: datetime.fromtimestamp(client.last_connect_time, UTC)
+                for client in found.client_info
+            }
+            return Status(
+                loaded.project.address,
+                datetime.fromtimestamp(found.server_info.start_time, UTC),
+                {site.name: heard.get(site.name) for site in loaded.project.sites},
+                tuple(str(job.job_id) for job in found.job_info),
+            )
+        except Exception as error:  # FLARE's own, of many kinds, or an answer of another form
+            raise GraphfedError(
+                f"the server at {loaded.project.address} does not answer as it should: {error}"
+            ) from None
 
 
 @contextlib.contextmanager
@@ -64,6 +70,7 @@ def open_session(kit: Kit) -> Iterator[Any]:
     need_nvflare()
     if kit.kind != "coordinator":
         raise InputError(f"{kit.folder} is the kit of {kit.name}; this takes the coordinator's")
+    check_certificate(kit)
     project = kit.project
     refused = refusal(kit.folder / "startup", project.host, project.port)
     if refused is not None:
@@ -71,21 +78,22 @@ def open_session(kit: Kit) -> Iterator[Any]:
             f"the server at {project.address} cannot be reached: {refused.reason}; "
             + ("take a kit of the project that it serves" if refused.final else "is it started?")
         )
-    from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     # What goes wrong is said by the exceptions.
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     with open(os.devnull, "w") as nowhere:
         try:
-            with contextlib.redirect_stdout(nowhere):
+            # FLARE prints the traceback of a refusal itself.
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                 session = new_secure_session(
                     project.coordinator, str(kit.folder), timeout=TIMEOUT, command_timeout=TIMEOUT,
                     auto_login_max_tries=1,
                 )  # fmt: skip
-        except (NoConnection, AuthenticationError) as error:
+        except Exception as error:  # of many kinds: a certificate that is not the coordinator's has its own
             raise GraphfedError(
-                f"the server at {project.address} does not let the coordinator in: {error}"
+                f"the server at {project.address} does not let the coordinator in: {error}; take the "
+                "coordinator's kit as 'graphfed site provision' made it"
             ) from None
         try:
             yield session

@@ -1,0 +1,36 @@
+"""The data of a run as its method was given it: with all that clients agree on before set-up.
+
+An attack compares what it computed with these features: with features=scaled, everything that a method sends
+is made of scaled features."""
+
+from dataclasses import replace
+from typing import Any
+
+from graphfed.experiment.config import RunConfig
+from graphfed.experiment.host_data import host_data
+from graphfed.experiment.inputs import Inputs
+from graphfed.experiment.train import agree_before_setup
+from graphfed.federation import Federation
+from graphfed.methods.base import Task
+
+__all__ = ["prepared_data"]
+
+
+def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[Any, Task]:
+    """Place a run's data at its clients, who agree on the scale of features and the weights of classes.
+
+    They agree in clear, which comes to the same whichever way the run aggregated.
+
+    Args:
+        fed: All clients in one process.
+        config: The run's settings.
+        inputs: The run's data.
+
+    Returns:
+        The data at the clients, and the task."""
+    parts = inputs.parts(config, fed.hosts)
+    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    task = inputs.task(config.task)
+    in_clear: dict[str, Any] = {"aggregation": "clear"}
+    data, _ = agree_before_setup(fed, data, config.method, task, replace(config.training, **in_clear))
+    return data, task

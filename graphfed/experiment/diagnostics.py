@@ -1,0 +1,467 @@
+"""Checks for results that look wrong, each with a text that says what to do about it.
+
+Every check is a pure function of what a run or a comparison already has: the validation history, the result
+and the rows of a table. A check that lacks what it needs (a metric that was not measured, a number that was
+not finite) finds nothing.
+
+The checks are for accidents of training, so they must be silent on healthy runs. Where chance alone could
+trigger one, its threshold comes from the standard error of the metric:
+
+- An accuracy p over n nodes has a standard error of at most sqrt(p (1 - p) / n), and the difference of two
+  independent ones sqrt(2) times as much. Two evaluations of one model on the same nodes differ by less.
+- Among m evaluations there are m (m - 1) / 2 pairs, so a fall counts as a swing only above the quantile that
+  one of that many differences exceeds in `FALSE_ALARMS` of all runs (a union bound), and validation
+  oscillates only after `SWINGS` of them.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphfed.methods.tasks import TASKS
+
+__all__ = ["TITLES", "Evidence", "ResultWarning", "check_comparison", "check_run", "unequal_settings"]
+
+#: What each warning says, in a few words for a table.
+TITLES = {
+    "undertrained": "still improving in the last round",
+    "best_round_first": "best in the first round",
+    "oscillating_validation": "validation oscillates",
+    "class_never_predicted": "a class is never predicted",
+    "no_better_than_majority": "no better than the largest class",
+    "no_better_than_chance": "no better than chance",
+    "large_loss": "very large loss",
+    "central_below_isolated": "pooled training is below training alone",
+    "worse_than_last_value": "worse than repeating the last value",
+    "unequal_recipes": "rows with different training settings",
+}
+
+#: The share of healthy runs in which noise alone may look like one swing of validation.
+FALSE_ALARMS = 0.01
+#: Swings in the second half of training that make an oscillation.
+SWINGS = 3
+#: A swing is at least this large: of a metric between 0 and 1, and of an error as a share of its best value.
+SMALLEST_SWING, SMALLEST_ERROR_SWING = 0.05, 0.5
+#: Evaluations in the second half below which nothing is said about swings.
+FEWEST_EVALUATIONS = 6
+#: A loss above this many times that of a uniform guess is called very large.
+LARGE_LOSS = 2.0
+#: At most so many classes are named.
+NAMED_CLASSES = 5
+
+
+@dataclass(frozen=True)
+class ResultWarning:
+    """One thing that looks wrong.
+
+    Args:
+        code: A key of `TITLES`.
+        text: What was seen and what to do, in sentences.
+        rows: In a comparison, the labels of the rows it is about.
+    """
+
+    code: str
+    text: str
+    rows: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the warning as an object of result.json or comparison.json."""
+        content: dict[str, Any] = {"code": self.code, "text": self.text}
+        return {**content, "rows": list(self.rows)} if self.rows else content
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the checks of one run read.
+
+    Args:
+        task: A name in `methods.tasks.TASKS`.
+        metric: The validation metric that chose the best round.
+        rounds: How many rounds were asked for.
+        rounds_run: How many rounds were run.
+        best_round: The chosen round; None where every client has its own.
+        lr: The learning rate of the clients.
+        history: The lines of metrics.jsonl, each with `round` and `val` (a mapping or None).
+        val: The validation metrics of the result.
+        test: The test metrics of the result.
+        confusion: Test counts by class and prediction, [C, C + 1]; None where no classes are predicted.
+        class_names: The names of the classes; empty where they have none.
+        scored: How many nodes or pairs were scored in "val" and "test", where that is known.
+        learns: Whether the method trains a model.
+    """
+
+    task: str
+    metric: str
+    rounds: int
+    rounds_run: int
+    best_round: int | None
+    lr: float
+    history: Sequence[Mapping[str, Any]]
+    val: Mapping[str, float | None]
+    test: Mapping[str, float | None]
+    confusion: Sequence[Sequence[float]] | None = None
+    class_names: Sequence[str] = ()
+    scored: Mapping[str, float] = field(default_factory=dict)
+    learns: bool = True
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the metric is an error, the smaller the better."""
+        return TASKS[self.task].error
+
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """Return (round, value) of a validation metric where it was evaluated and finite."""
+        points = ((line["round"], (line["val"] or {}).get(metric)) for line in self.history)
+        return [(number, value) for number, value in points if value is not None and math.isfinite(value)]
+
+
+def check_run(run: Evidence) -> list[ResultWarning]:
+    """Return what looks wrong with one run, in the order of `TITLES`.
+
+    Args:
+        run: What the run found.
+
+    Returns:
+        The warnings; an empty list for a healthy run.
+    """
+    if not run.learns:
+        return []
+    checks = (_best_round, _oscillation, _unpredicted_classes, _majority, _chance, _loss)
+    return [warning for check in checks for warning in check(run)]
+
+
+# ---- checks of one run -------------------------------------------------------------------------------------
+
+
+def _best_round(run: Evidence) -> Iterator[ResultWarning]:
+    """The best round is the last one evaluated, or the first."""
+    curve = run.curve(run.metric)
+    if len(curve) < 2 or (len({value for _, value in curve}) < 2 and _loss_trend(run) == 0):
+        return
+    first, last = curve[0][0], curve[-1][0]
+    best = run.best_round
+    if best is None:  # every client has its own: that of all of them together
+        pick = min if run.is_error else max
+        best = pick(curve, key=lambda point: point[1])[0]
+    # A plateau is as likely to have its maximum in the last round as in any other: there the loss has had
+    # its minimum before.
+    if best == last and run.rounds_run >= run.rounds and _loss_trend(run) <= 0:
+        yield ResultWarning(
+            "undertrained",
+            f"The best round was the last one ({last} of {run.rounds}), so training had probably not ended. "
+            f"Run again with more rounds (--rounds {2 * run.rounds}) or a larger learning rate (it was "
+            f"lr={run.lr:g}). 'graphfed resume' cannot extend a run that has ended.",
+        )
+    elif best == first:
+        too_small = _loss_trend(run) < 0
+        yield ResultWarning(
+            "best_round_first",
+            f"The best round was the first one evaluated (round {first}): the {run.rounds_run - first} "
+            f"rounds after it did not improve the validation {TASKS[run.task].called}"
+            + (
+                f", though the loss still falls. The learning rate lr={run.lr:g} is probably too small: "
+                "use a larger one, or more rounds."
+                if too_small
+                else f". The learning rate lr={run.lr:g} is probably too large, or there is nothing to learn "
+                "from: use a smaller one, and check features and labels."
+            ),
+        )
+
+
+def _loss_trend(run: Evidence) -> int:
+    """-1 where the validation loss is smallest at the end, 1 where it was smallest before; 0 where no loss is
+    known or it never changed."""
+    losses = [value for _, value in run.curve("loss")]
+    if len(losses) < 2 or max(losses) == min(losses):
+        return 0
+    return -1 if losses[-1] <= min(losses) else 1
+
+
+def _oscillation(run: Evidence) -> Iterator[ResultWarning]:
+    """Validation falls by far more than its sampling noise, again and again, in the second half."""
+    # Accuracy is a share of nodes, so its noise is known; a mean over classes has another one.
+    metric = "accuracy" if run.curve("accuracy") else run.metric
+    curve = [value for _, value in run.curve(metric)]
+    second = curve[len(curve) // 2 :]
+    if len(second) < FEWEST_EVALUATIONS:
+        return
+    if run.is_error:
+        least, values = SMALLEST_ERROR_SWING * min(curve), [-value for value in second]
+    elif run.scored.get("val"):
+        least, values = _smallest_swing(second, run.scored["val"]), second
+    else:
+        return
+    if swings(values, least) < SWINGS:
+        return
+    shown = f"{min(second):.3g} and {max(second):.3g}"
+    yield ResultWarning(
+        "oscillating_validation",
+        f"The validation {metric.replace('_', ' ')} swings between {shown} in the second half of training, "
+        f"{swings(values, least)} times by more than {least:.2g}"
+        + ("" if run.is_error else ", which is more than chance explains")
+        + f". The best round is then partly luck. Use a smaller learning rate (it was lr={run.lr:g}), Adam "
+        "in place of SGD, or fewer local steps.",
+    )
+
+
+def _smallest_swing(values: Sequence[float], count: float) -> float:
+    """The fall that counts as a swing: see the module's docstring. AUC of n pairs, half of them edges, has a
+    standard error of at most sqrt(p (1 - p) / (n / 2)); `count` nodes stand for the larger of the two."""
+    p = min(max(statistics.fmean(values), 0.0), 1.0)
+    pairs = len(values) * (len(values) - 1) / 2
+    quantile = statistics.NormalDist().inv_cdf(1 - FALSE_ALARMS / pairs)
+    return max(SMALLEST_SWING, quantile * math.sqrt(2 * p * (1 - p) / count))
+
+
+def swings(values: Sequence[float], least: float) -> int:
+    """Count the falls of at least `least` that follow each other with a rise of at least `least` between.
+
+    Args:
+        values: A series, at least one value.
+        least: The smallest fall, and rise, that counts.
+
+    Returns:
+        The number of such falls.
+    """
+    falls, falling, extreme = 0, False, values[0]
+    for value in values:
+        if falling:
+            extreme = min(extreme, value)
+            if value - extreme >= least:
+                falling, extreme = False, value
+        else:
+            extreme = max(extreme, value)
+            if extreme - value >= least:
+                falls, falling, extreme = falls + 1, True, value
+    return falls
+
+
+def _unpredicted_classes(run: Evidence) -> Iterator[ResultWarning]:
+    """A class of the test nodes that no node is predicted as."""
+    if not run.confusion:
+        return
+    true, predicted = _margins(run.confusion)
+    absent = [c for c, count in enumerate(true) if count > 0 and not predicted[c]]
+    if not absent:
+        return
+    names = run.class_names if len(run.class_names) == len(true) else [str(c) for c in range(len(true))]
+    named = [f"{names[c]!r} ({true[c]:g} test nodes)" for c in absent[:NAMED_CLASSES]]
+    more = f" and {len(absent) - NAMED_CLASSES} more" if len(absent) > NAMED_CLASSES else ""
+    one = len(absent) == 1
+    yield ResultWarning(
+        "class_never_predicted",
+        f"The {'class' if one else 'classes'} {', '.join(named)}{more} of {sum(true):g} test nodes "
+        f"{'is' if one else 'are'} never predicted. Check that {'it has' if one else 'they have'} training "
+        "nodes, train for more rounds, or weight the classes; do not judge this model by its accuracy.",
+    )
+
+
+def _majority(run: Evidence) -> Iterator[ResultWarning]:
+    """Test accuracy is not above the share of the largest class, and the classes are not told apart."""
+    accuracy = run.test.get("accuracy")
+    if not run.confusion or accuracy is None:
+        return
+    true, _ = _margins(run.confusion)
+    count = sum(true)
+    present = [c for c, of_class in enumerate(true) if of_class > 0]
+    if len(present) < 2:
+        return
+    majority = max(true) / count
+    error = math.sqrt(majority * (1 - majority) / count)
+    # A model for rare classes may be less accurate than a constant and useful all the same: it finds each
+    # class more often than a guess does.
+    recalls = {c: run.confusion[c][c] / true[c] for c in present}
+    balanced = statistics.fmean(recalls.values())
+    balanced_error = math.sqrt(sum(r * (1 - r) / true[c] for c, r in recalls.items())) / len(present)
+    if accuracy <= majority + error and balanced <= 1 / len(present) + 2 * balanced_error:
+        yield ResultWarning(
+            "no_better_than_majority",
+            f"The test accuracy of {100 * accuracy:.1f} % is no better than always predicting the largest "
+            f"class, which has {100 * majority:.1f} % of the {count:g} test nodes: nothing useful was "
+            f"learned. Check the features and labels, and try another learning rate (it was lr={run.lr:g}) "
+            "or more rounds.",
+        )
+
+
+def _chance(run: Evidence) -> Iterator[ResultWarning]:
+    """An area under the ROC curve of a half or less."""
+    for metric in ("auc", "roc_auc"):
+        value = run.test.get(metric)
+        if value is None:
+            continue
+        pairs = run.scored.get("test", 0) if metric == "auc" else 0
+        # Of n pairs, half of them edges, chance has the standard error sqrt((n + 1) / (3 n^2)).
+        error = math.sqrt(1 / (3 * pairs)) if pairs else 0.0
+        if value <= 0.5 + error:
+            yield ResultWarning(
+                "no_better_than_chance",
+                f"The test AUC of {value:.3f} is no better than guessing (0.5): nothing useful was learned. "
+                f"Check the features, and try another learning rate (it was lr={run.lr:g}) or more rounds.",
+            )
+
+
+def _loss(run: Evidence) -> Iterator[ResultWarning]:
+    """Test or validation loss far above that of a uniform guess."""
+    classes = 2 if run.confusion is None else len(run.confusion)
+    if run.is_error or classes < 2:
+        return
+    guess = math.log(classes)
+    losses = {"test": run.test.get("loss"), "validation": run.val.get("loss")}
+    large = {part: loss for part, loss in losses.items() if loss is not None and loss > LARGE_LOSS * guess}
+    if large:
+        part, loss = max(large.items(), key=lambda item: item[1])
+        yield ResultWarning(
+            "large_loss",
+            f"The {part} loss of {loss:.3g} is far above {guess:.3g}, that of guessing uniformly among "
+            f"{classes} classes: the model is certain where it is wrong. Stop earlier (patience=20), use "
+            f"more dropout or weight decay, or a smaller learning rate (it was lr={run.lr:g}); do not use "
+            "the predicted probabilities.",
+        )
+
+
+def _margins(confusion: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Test nodes by class, and predictions by class, [C] each."""
+    true = [float(sum(row)) for row in confusion]
+    predicted = [float(sum(row[c] for row in confusion)) for c in range(len(confusion))]
+    return true, predicted
+
+
+# ---- checks of a comparison --------------------------------------------------------------------------------
+
+#: The row in which all data is at one party, and that in which every client trains alone, by task.
+POOLED_AND_ALONE = (("central", "isolated"), ("gru_central", "gru_local"))
+
+
+def check_comparison(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> list[ResultWarning]:
+    """Return what looks wrong with a table: with the rows beside each other, then with each row's runs.
+
+    Args:
+        task: A name in `methods.tasks.TASKS`.
+        metric: The test metric that decides.
+        rows: As in comparison.json; a row may lack `warnings` and `training`.
+
+    Returns:
+        The warnings, each with the labels of the rows it is about.
+    """
+    found = [*_pooled_below_alone(task, metric, rows), *_above_last_value(task, metric, rows)]
+    unequal = unequal_settings(rows)
+    if unequal:
+        told = "; ".join(
+            f"{label}: {', '.join(f'{key}={value}' for key, value in settings.items())}"
+            for label, settings in unequal.items()
+        )
+        found.append(
+            ResultWarning(
+                "unequal_recipes",
+                f"Rows differ in training settings that others have too ({told}), so the table compares "
+                "settings as well as methods. Give every row the same ones, as in --set lr=0.01.",
+                tuple(unequal),
+            )
+        )
+    return [*found, *_runs_of_rows(rows)]
+
+
+#: Settings of how sums are protected: they change no result, up to rounding.
+_NOT_TRAINING = ("aggregation",)
+
+
+def unequal_settings(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the settings that make the rows' training unequal.
+
+    A setting that two rows have with different values is listed for every row whose value is not the usual
+    one: that of most rows, of equally many the value that occurs first.
+
+    Args:
+        rows: As in comparison.json, with `label` and `training` (setting to value).
+
+    Returns:
+        Label to {setting: value}; rows that have the usual values only are left out.
+    """
+    rows = list(rows)
+    values: dict[str, list[Any]] = {}
+    for row in rows:
+        for key, value in row.get("training", {}).items():
+            if key not in _NOT_TRAINING:
+                values.setdefault(key, []).append(value)
+    usual = {key: max(those, key=those.count) for key, those in values.items()}
+    found = {}
+    for row in rows:
+        own = {
+            key: value
+            for key, value in row.get("training", {}).items()
+            if key in usual and value != usual[key]
+        }
+        if own:
+            found[row["label"]] = own
+    return found
+
+
+def _pooled_below_alone(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
+    """Training on all data does worse than every client alone: by any amount, because the reader must then
+    judge whether the reference can be trusted; the text has the spread."""
+    means = {row["method"]: row for row in rows if _mean(row, metric) is not None}
+    for pooled, alone in POOLED_AND_ALONE:
+        if pooled not in means or alone not in means:
+            continue
+        upper, lower = means[pooled], means[alone]
+        difference = _mean(upper, metric) - _mean(lower, metric)
+        if difference < 0 if not TASKS[task].error else difference > 0:
+            spread = _spread(upper, lower, metric)
+            yield ResultWarning(
+                "central_below_isolated",
+                f"{upper['label']}, which trains on all data together, has a worse mean test "
+                f"{metric.replace('_', ' ')} ({_mean(upper, metric):.4g}) than {lower['label']} "
+                f"({_mean(lower, metric):.4g}), where every client trains alone{spread}. More data should "
+                "not hurt: the settings probably do not suit this graph. Try another learning rate, "
+                "optimiser or feature scaling, or more rounds, before comparing methods.",
+                (upper["label"],),
+            )
+
+
+def _above_last_value(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
+    """A trained forecast has a larger error than repeating the last reading."""
+    reference = next((row for row in rows if row["method"] == "last_value"), None)
+    level = None if reference is None else _mean(reference, metric)
+    if reference is None or level is None or not TASKS[task].error:
+        return
+    for row in rows:
+        mean = _mean(row, metric)
+        if row["method"] not in ("last_value", "historical_average") and mean is not None and mean >= level:
+            yield ResultWarning(
+                "worse_than_last_value",
+                f"{row['label']} has a test {metric.replace('_', ' ')} of {mean:.4g}, and repeating the last "
+                f"reading has {level:.4g}: nothing useful was learned. Train for more rounds or with another "
+                "learning rate.",
+                (row["label"],),
+            )
+
+
+def _runs_of_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
+    """The warnings of a row's runs, one for each code, with the text of the first."""
+    for row in rows:
+        by_code: dict[str, list[Mapping[str, Any]]] = {}
+        for told in row.get("warnings", ()):
+            by_code.setdefault(told["code"], []).append(told)
+        for code, those in by_code.items():
+            seeds = ", ".join(str(told["seed"]) for told in those)
+            plural = "s" if len(those) > 1 else ""
+            text = f"{row['label']}, seed{plural} {seeds} of {len(row['seeds'])}: {those[0]['text']}"
+            yield ResultWarning(code, text, (row["label"],))
+
+
+def _mean(row: Mapping[str, Any], metric: str) -> Any:
+    """The mean of a test metric over seeds; None where a seed has none."""
+    return (row["test"].get(metric) or {}).get("mean")
+
+
+def _spread(upper: Mapping[str, Any], lower: Mapping[str, Any], metric: str) -> str:
+    """How the difference of two rows compares with their spread over seeds."""
+    deviations = [row["test"][metric]["std"] for row in (upper, lower)]
+    if None in deviations:
+        return "; with one seed the spread is not known"
+    error = math.hypot(*deviations) / math.sqrt(len(upper["seeds"]))
+    difference = abs(_mean(upper, metric) - _mean(lower, metric))
+    within = "within" if difference <= 2 * error else "beyond"
+    return f" ({within} two standard errors over {len(upper['seeds'])} seeds)"

@@ -1,0 +1,214 @@
+"""What a reader of the data leaves out is told in one line when a run starts, by `graphfed data inspect`, in
+the manifest and in the report: what it is and how much, for every reader, and nothing where everything is
+used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import graphfed
+from graphfed.cli import main
+from graphfed.experiment.place_data import checked_file
+
+SHORT = {"rounds": 1, "hidden": 4, "clients": 2, "partition": "random", "threads": 1}
+N = 12
+#: A ring, listed in both directions, and one chord in one direction only.
+RING = [(i, (i + 1) % N) for i in range(N)]
+BOTH = [*RING, *((v, u) for u, v in RING)]
+PARTS = ["train", "val", "test"] * (N // 3)
+
+
+def dropped_by(
+    data: Any, folder: Path, capsys: pytest.CaptureFixture[str], **more: Any
+) -> tuple[list[str], list[str]]:
+    """What the manifest of a run says was left out, and the lines on stderr that say so."""
+    graphfed.run("fedavg", data=data, out=folder, progress=True, **SHORT | more)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "not used" in line]
+    return json.loads((folder / "manifest.json").read_text())["data"]["dropped"], lines
+
+
+def pyg(edges: list[tuple[int, int]], **more: Any) -> Data:
+    masks = {f"{part}_mask": torch.tensor([p == part for p in PARTS]) for part in ("train", "val", "test")}
+    x, y = torch.eye(N)[:, :5], torch.arange(N) % 2
+    return Data(x=x, y=y, edge_index=torch.tensor(edges).T, **masks, **more)
+
+
+def test_a_pyg_data_tells_its_direction_edge_attr_times_and_self_loops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edges = [*BOTH, (0, 5), (3, 9), (4, 4), (0, 1)]
+    data = pyg(edges, edge_attr=torch.ones(len(edges), 3), time=torch.arange(len(edges)), name="ring")
+    dropped, lines = dropped_by(data, tmp_path / "run", capsys)
+    assert dropped == [
+        "the direction of 2 edges",
+        "1 self loop",
+        "1 repetition of an edge",
+        "'edge_attr' of the Data object (28 x 3)",
+        "'time' of the Data object (28)",
+    ]
+    assert lines == [f"custom: not used: {'; '.join(dropped)}"]
+
+
+def test_a_pyg_data_of_which_everything_is_used_tells_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weighted = pyg(BOTH, edge_weight=torch.full((len(BOTH),), 2.0))
+    assert dropped_by(weighted, tmp_path / "run", capsys) == ([], [])
+
+
+def test_a_file_of_pyg_tells_what_the_object_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(pyg([*BOTH, (0, 5)], edge_attr=torch.ones(len(BOTH) + 1)), tmp_path / "ring.pt")
+    dropped, _ = dropped_by(tmp_path / "ring.pt", tmp_path / "run", capsys)
+    assert dropped == ["the direction of 1 edge", "'edge_attr' of the Data object (25)"]
+
+
+def drawn(graph: Any, edges: list[tuple[int, int]], **attributes: Any) -> Any:
+    for i, part in enumerate(PARTS):
+        graph.add_node(i, f=float(i), label=f"c{i % 2}", split=part)
+    graph.add_edges_from(edges, **attributes)
+    return graph
+
+
+def test_graphml_tells_its_direction_and_the_attributes_of_its_edges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nx.write_graphml(drawn(nx.DiGraph(), [*RING, (1, 0), (2, 2)], amount=3.5, day=4), tmp_path / "g.graphml")
+    dropped, lines = dropped_by(tmp_path / "g.graphml", tmp_path / "run", capsys)
+    assert dropped == [
+        f"the direction of {N - 1} edges",
+        "1 self loop",
+        "2 attributes of the edges ('amount', 'day')",
+    ]
+    assert len(lines) == 1
+
+
+def test_a_networkx_graph_tells_its_parallel_edges_and_no_direction_that_it_has_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = drawn(nx.MultiGraph(), [*RING, (1, 0), (0, 1)], weight=2.0)
+    dropped, _ = dropped_by(graph, tmp_path / "run", capsys)
+    assert dropped == ["2 repetitions of an edge (it has the mean of their weights)"]
+    assert dropped_by(drawn(nx.Graph(), RING, weight=2.0), tmp_path / "again", capsys) == ([], [])
+
+
+def write_tables(folder: Path, edges: list[tuple[int, int]], more: str = "") -> Path:
+    """CSV tables with columns that the description does not use."""
+    folder.mkdir(exist_ok=True)
+    rows = [f"n{i},{i % 3},{i}.5,c{i % 2},{part},2024-01-0{i % 9 + 1}" for i, part in enumerate(PARTS)]
+    (folder / "nodes.csv").write_text("\n".join(["id,f,g,label,split,opened", *rows]) + "\n")
+    rows = [f"n{u},n{v},{i},wire" for i, (u, v) in enumerate(edges)]
+    (folder / "edges.csv").write_text("\n".join(["source,target,time,channel", *rows]) + "\n")
+    (folder / "own.yaml").write_text(
+        f"nodes: nodes.csv\nedges: edges.csv\nfeatures: [f, g]\nname: own\n{more}"
+    )
+    return folder / "own.yaml"
+
+
+def test_tables_tell_their_columns_direction_self_loops_and_repetitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_tables(tmp_path / "own", [*RING, (1, 0), (5, 5), (0, 1), (0, 1)], "weight: time\n")
+    text = (path.parent / "edges.csv").read_text().replace(",0,wire", ",1,wire")
+    (path.parent / "edges.csv").write_text(text)
+    dropped, lines = dropped_by(path, tmp_path / "run", capsys)
+    assert dropped == [
+        f"the direction of {N - 1} edges",
+        "1 self loop",
+        "2 repetitions of an edge (it has the sum of their weights)",
+        "1 column of the nodes ('opened')",
+        "1 column of the edges ('channel')",
+    ]
+    assert lines == [f"own: not used: {'; '.join(dropped)}"]
+
+
+def test_parquet_tables_of_which_everything_is_used_in_both_directions_tell_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"id": [f"n{i}" for i in range(N)], "f": np.arange(N) / N, "label": [i % 2 for i in range(N)]}
+    pq.write_table(pa.table({**columns, "split": PARTS}), tmp_path / "nodes.parquet")
+    ends = {name: [f"n{edge[i]}" for edge in BOTH] for i, name in enumerate(("source", "target"))}
+    pq.write_table(pa.table(ends), tmp_path / "edges.parquet")
+    (tmp_path / "own.yaml").write_text("nodes: nodes.parquet\nedges: edges.parquet\n")
+    assert dropped_by(tmp_path / "own.yaml", tmp_path / "run", capsys) == ([], [])
+
+
+def test_several_sites_files_tell_each_loss_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both list the ring: the one in one direction, the other in the other one."""
+    north = write_tables(tmp_path / "north", [*RING, (3, 3)])
+    south = write_tables(tmp_path / "south", [*((v, u) for u, v in RING), (0, 5), (0, 5)])
+    files = "\n".join(
+        f"  {path.parent.name}: {{nodes: {path.parent}/nodes.csv, edges: {path.parent}/edges.csv}}"
+        for path in (north, south)
+    )
+    (tmp_path / "all.yaml").write_text(f"sites:\n{files}\nfeatures: [f, g]\n")
+    dropped, _ = dropped_by(tmp_path / "all.yaml", tmp_path / "run", capsys, clients=None, partition=None)
+    assert dropped == [
+        "the direction of 1 edge",
+        "1 self loop",
+        "1 repetition of an edge",
+        "1 column of the nodes ('opened')",
+        "2 columns of the edges ('time', 'channel')",
+    ]
+
+
+def test_an_npz_set_tells_arrays_that_are_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dblp").mkdir()
+    np.savez(
+        tmp_path / "dblp" / "dblp.npz",
+        edges=np.array([*RING, (7, 7)]),
+        labels=np.arange(N) % 2,
+        feat_indptr=np.arange(N + 1),
+        feat_indices=np.arange(N) % 3,
+        num_features=np.array(3),
+        year=np.arange(N),
+    )
+    split = "random:0.5,0.25,0.25"
+    dropped, _ = dropped_by("dblp", tmp_path / "run", capsys, data_dir=tmp_path, split=split)
+    assert dropped == ["1 self loop", "1 array of dblp.npz ('year')"]
+
+
+def test_inspect_the_report_and_the_files_of_a_run_tell_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = write_tables(tmp_path / "own", RING), tmp_path / "run"
+    told = ["the direction of 12 edges", "2 columns of the edges ('time', 'channel')"]
+    assert main(["data", "inspect", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["dropped"]
+    assert {*told} < {*found}
+    assert main(["data", "inspect", str(path)]) == 0
+    plain = " ".join(capsys.readouterr().out.split())
+    assert f"in the data, and not used {'; '.join(found)}" in plain
+    graphfed.run("fedavg", data=path, out=folder, **SHORT)
+    assert "not used" not in capsys.readouterr().err, "without progress nothing is printed"
+    assert main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    assert "in the data, and not used" in page
+    assert told[0] in page
+
+
+def test_a_comparison_tells_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_tables(tmp_path / "own", RING)
+    asked = ["compare", "fedavg", "--data", str(path), "--clients", "2", "--partition", "random"]
+    assert main([*asked, "--seeds", "0", "--rounds", "1", "--out", str(tmp_path / "table")]) == 0
+    assert capsys.readouterr().err.count("not used:") == 1
+
+
+def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:
+    path = write_tables(tmp_path / "own", [*RING, (5, 5)], "classes: [c0, c1]\n")
+    told = checked_file(path, ("north",), "north")
+    assert told.startswith(
+        f"{N} vertices, {N} edges, 2 features, 2 classes (c0, c1); not used: the direction"
+    )
+    assert "1 self loop; 1 column of the nodes ('opened')" in told

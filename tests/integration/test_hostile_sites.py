@@ -1,0 +1,132 @@
+"""One of three sites sends what no honest site sends, on real processes: whoever reads it names that site and
+the transfer, and no other site."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from hostile_sites import HOSTILE, run_name
+
+from graphfed.data.datasets import load
+from graphfed.data.partition import partition
+from graphfed.data.splits import make_split
+from graphfed.errors import FAILED, GraphfedError
+from graphfed.experiment.deploy import check_outcome
+from graphfed.experiment.deploy import request as asked
+from graphfed.experiment.trial import loopback_project
+from graphfed.federation.cohort import make_cohort, save_cohort
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runtime.interrupts import Wish
+
+pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+
+from graphfed.runtime.nvflare.loopback import Loopback
+from graphfed.runtime.nvflare.project import Timing
+
+NOT_FINITE, FORM = "numbers that are not finite", "is expected"
+#: (method, transfer, what is sent): what is said of it. The transfers are what a site says when it joins, a
+#: gather, an average, a sum, an upload, the agreement on a route, and one from site to site.
+REFUSED = {
+    ("fedavg", "join", "random_bytes"): "what cannot be read",
+    ("fedavg", "training_counts", "times_1e9"): "training vertices, and declared",
+    ("fedavg", "training_counts", "negative"): "where each client's number of training vertices is expected",
+    ("fedavg", "training_counts", "wrong_dtype"): FORM,
+    ("fedavg", "training_counts", "wrong_rows"): "where 1 rows are expected",
+    ("fedavg", "training_counts", "random_bytes"): "what cannot be read",
+    ("fedavg", "update", "nan"): NOT_FINITE,
+    ("fedavg", "update", "inf"): NOT_FINITE,
+    ("fedavg", "update", "1e30"): "numbers too large to compute with",
+    ("fedavg", "update", "wrong_shape"): FORM,
+    ("fedavg", "update", "wrong_dtype"): FORM,
+    ("fedavg", "update", "random_bytes"): "what cannot be read",
+    ("fedavg", "update", "text"): "what is no payload of tensors",
+    ("fedavg", "val_scores", "times_1e9"): "vertices of val, and declared",
+    ("fedavg", "val_scores", "nan"): "a loss that is not finite, with predictions that all are",
+    ("fedavg", "val_scores", "wrong_shape"): FORM,
+    ("fedgat", "fedgat/features", "nan"): NOT_FINITE,
+    ("fedgat", "fedgat/features", "1e30"): "numbers too large to compute with",
+    ("fedgat", "fedgat/features", "wrong_shape"): FORM,
+    ("fedgat", "fedgat/features", "wrong_rows"): "rows are expected",
+    ("fedgat", "fedgat/edges", "wrong_rows"): "ids that do not fit its clients",
+    ("fedgraph", "fedgraph/embeddings", "nan"): NOT_FINITE,
+    ("fedgraph", "fedgraph/embeddings", "wrong_shape"): FORM,
+}
+
+
+#: Those that are not left to slow tests: one for each place in which the checks are.
+QUICK = {
+    ("fedavg", "join", "random_bytes"),
+    ("fedavg", "training_counts", "times_1e9"),
+    ("fedavg", "update", "nan"),
+    ("fedavg", "update", "1e30"),
+    ("fedavg", "update", "wrong_shape"),
+    ("fedavg", "val_scores", "times_1e9"),
+    ("fedgat", "fedgat/features", "nan"),
+    ("fedgraph", "fedgraph/embeddings", "nan"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What became of each run, by its name: all runs are one job of one federation."""
+    refused = REFUSED if request.config.getoption("--slow") else QUICK
+    torch.set_default_dtype(torch.float32)
+    folder = tmp_path_factory.mktemp("hostile")
+    graph = load("social", None, num_nodes=120)
+    split = make_split(graph, "random:0.5,0.25,0.25", 0)
+    dealt = partition(graph, "random", 3, 0)
+    project = loopback_project([1, 1, 1], Timing(beat=1.0, give_up=30.0, deadline=60.0, patience=240.0))
+    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
+    for k, path in enumerate(data.values()):
+        save_cohort(make_cohort(graph, split, dealt, [k]), path)
+    install: dict[str, Any] = {"run": "install", "program": "hostile_sites:install"}
+    runs = [install | {"arguments": {"run": "install"}, "hosts": [list(host) for host in project.hosts]}]
+    passing = [("fedavg", "update", kind) for kind in ("large", "times_minus_10")]
+    for method, transfer, kind in (*refused, *passing):
+        chosen = get_method(method)
+        config = chosen.config(**{**chosen.defaults, "rounds": 2, "hidden": 4})
+        name = run_name(kind, transfer)
+        runs.append(asked(project, chosen, METHODS[method], config, run=name, checkpoint_every=60.0))
+    with (
+        Loopback(project, folder / "kits", data, allow=["hostile_sites"]) as federation,
+        federation.coordinator() as coordinator,
+    ):
+        ended = coordinator.run(
+            runs, on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=folder / "kept"
+        )
+    assert ended[0]["kind"] == "done"
+    return {outcome["run"]: outcome for outcome in ended}
+
+
+@pytest.mark.parametrize(
+    ("method", "transfer", "kind"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in REFUSED],
+)
+def test_the_refusal_names_the_site_and_the_transfer_and_no_honest_site(
+    method: str, transfer: str, kind: str, outcomes: Mapping[str, Any]
+) -> None:
+    with pytest.raises(GraphfedError) as refusal:
+        check_outcome([outcomes[run_name(kind, transfer)]])
+    told = str(refusal.value)
+    assert f"site-{HOSTILE} sent" in told
+    assert repr(transfer) in told
+    assert REFUSED[method, transfer, kind] in told
+    assert "site-0 sent" not in told
+    assert "site-2 sent" not in told
+    assert refusal.value.exit_code == FAILED
+
+
+def test_who_sent_by_far_the_largest_numbers_is_named_once_training_has_diverged(
+    outcomes: Mapping[str, Any],
+) -> None:
+    told = outcomes[run_name("large", "update")]["text"]
+    assert "fedavg diverged in round 1" in told
+    assert "use a smaller learning rate (lr is " in told
+    assert f"look here first: in transfer 'update' of round 1 the numbers of site-{HOSTILE} were " in told
+
+
+def test_an_update_that_is_plausible_and_wrong_passes_as_the_security_page_says(
+    outcomes: Mapping[str, Any],
+) -> None:
+    assert outcomes[run_name("times_minus_10", "update")]["kind"] == "done"

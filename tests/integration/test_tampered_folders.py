@@ -1,0 +1,276 @@
+"""Whatever somebody writes into the folder of a run, a command that reads it works, or refuses it with exit
+code 2 and one line that names the file: never a traceback.
+
+Every JSON file of every kind of folder is tampered with, as a whole and key by key, and every command that
+opens the file is run on the result. Which commands those are is observed, not listed: a hook records the
+files that each command opens in an untouched folder."""
+
+import itertools
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphfed.cli import main
+
+#: JSON values of the wrong type, or that no program writes, as they stand in a file.
+VALUES = {
+    "null": "null",
+    "an empty list": "[]",
+    "an empty object": "{}",
+    "text": '"\\u001b[31mx[/b]"',
+    "true": "true",
+    "a negative number": "-1",
+    "a fraction": "0.5",
+    "an integer of 400 digits": "9" * 400,
+    "an infinity": "1e999",
+    "NaN": "NaN",
+    "a nested object": '{"a": [null, {"b": []}]}',
+    "900 levels": "[" * 900 + "]" * 900,
+    "100000 levels": "[" * 100_000,
+}
+#: Commands by kind of folder. FOLDER is tampered with, OTHER is not.
+COMMANDS = {
+    "run": (
+        "report FOLDER",
+        "report FOLDER OTHER --out comparison.html",
+        "resume FOLDER",
+        "predict FOLDER --out predictions.csv",
+        "audit FOLDER",
+        "track FOLDER --to tensorboard --out events",
+    ),
+    "open": ("resume FOLDER --no-progress", "track FOLDER --to tensorboard --out events", "report FOLDER"),
+    "comparison": ("report FOLDER", "resume FOLDER", "track FOLDER --to tensorboard --out events"),
+    "open-comparison": ("resume FOLDER --no-progress",),
+    "sweep": ("resume FOLDER",),
+    "open-sweep": ("resume FOLDER --no-progress",),
+    "sensors": ("report FOLDER",),
+}
+#: The files of each kind of folder whose tampering is not tested with another kind.
+FILES = {
+    "run": (
+        "manifest.json",
+        "overview.json",
+        "metrics.jsonl",
+        "ledger.json",
+        "result.json",
+        "audit.json",
+    ),
+    "open": ("manifest.json", "checkpoint/round-00000003/local.json"),
+    "comparison": ("manifest.json", "comparison.json"),
+    "open-comparison": ("manifest.json",),
+    "sweep": ("sweep.json",),
+    "open-sweep": ("manifest.json", "trials/0001-seed0.json"),
+    "sensors": ("manifest.json", "overview.json", "result.json"),
+}
+Case = tuple[str, str, tuple[str | int, ...], str]
+
+
+def write_data() -> None:
+    nodes = [
+        f"v{i},{'xyz'[i % 3]},{i % 5},{'ab'[i % 2]},{['train', 'val', 'test'][i // 3 % 3]}" for i in range(24)
+    ]
+    Path("nodes.csv").write_text("\n".join(["id,site,age,label,split", *nodes]) + "\n")
+    Path("edges.csv").write_text(
+        "\n".join(["source,target", *(f"v{i},v{(5 * i + 3) % 24}" for i in range(24))])
+    )
+    Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\n")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with an untouched folder of every kind, and one more run."""
+    place = tmp_path_factory.mktemp("good")
+    before = Path.cwd()
+    os.chdir(place)
+    write_data()
+    common = ["--data", "d.yaml", "--threads", "1", "--no-progress"]
+    assert main(["run", "fedgcn", *common, "--rounds", "3", "--checkpoint-every", "0", "--out", "run"]) == 0
+    assert main(["run", "fedavg", *common, "--rounds", "1", "--out", "other"]) == 0
+    shutil.copytree("run", "open")
+    for name in ("result.json", "metrics.jsonl", "model.safetensors", "predictions.parquet", "ledger.json"):
+        Path("open", name).unlink()
+    assert main(["audit", "run"]) == 0
+    assert main(["compare", "fedavg", *common, "--seeds", "0,1", "--rounds", "1", "--out", "comparison"]) == 0
+    shutil.copytree("comparison", "open-comparison")
+    Path("open-comparison/comparison.json").unlink()
+    grid = ["--grid", "lr=0.1,0.5", "--seeds", "0", "--rounds", "1"]
+    assert main(["sweep", "fedavg", *common, *grid, "--out", "sweep"]) == 0
+    shutil.copytree("sweep", "open-sweep")
+    Path("open-sweep/sweep.json").unlink()
+    forecast = ["run", "last_value", "--data", "roads", "--threads", "1", "--no-progress", "--out", "sensors"]
+    assert main(forecast) == 0
+    yield place
+    os.chdir(before)
+
+
+# ---- which commands open which files -----------------------------------------------------------------------
+
+#: What is recorded, while something is.
+_records: list[list[str]] = []
+
+
+def _record(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _records and isinstance(arguments[0], str | os.PathLike):
+        _records[-1].append(os.path.realpath(arguments[0]))
+
+
+def copy_of(good: Path, kind: str) -> Path:
+    """A fresh copy of an untouched folder, in the present folder. Files are linked: graphfed replaces whole
+    files and writes into none."""
+    shutil.rmtree(kind, ignore_errors=True)
+    shutil.copytree(good / kind, kind, copy_function=os.link)
+    return Path(kind)
+
+
+def run_command(command: str, good: Path, kind: str) -> int:
+    for left in ("events", "predictions.csv", "comparison.html"):
+        shutil.rmtree(left, ignore_errors=True)
+        Path(left).unlink(missing_ok=True)
+    words = {"FOLDER": kind, "OTHER": str(good / "other")}
+    return main([words.get(word, word) for word in command.split()])
+
+
+@pytest.fixture(scope="module")
+def readers(good: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], list[str]]:
+    """The commands that open a file of a kind of folder."""
+    sys.addaudithook(_record)
+    os.chdir(tmp_path_factory.mktemp("observed"))
+    found: dict[tuple[str, str], list[str]] = {}
+    for kind, commands in COMMANDS.items():
+        for command in commands:
+            folder = copy_of(good, kind)
+            _records.append([])
+            run_command(command, good, kind)
+            opened = set(_records.pop())
+            for name in FILES[kind]:
+                if str(folder.resolve() / name) in opened:
+                    found.setdefault((kind, name), []).append(command)
+    return found
+
+
+# ---- tampering ---------------------------------------------------------------------------------------------
+
+
+def paths_in(value: Any, depth: int) -> Iterator[tuple[str | int, ...]]:
+    """Every key of an object and the first item of a list, and those in them, down to a depth."""
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else list(enumerate(value))[:1]
+        if isinstance(value, list)
+        else ()
+    )
+    for key, item in items:
+        yield (key,)
+        if depth > 1:
+            yield from ((key, *path) for path in paths_in(item, depth - 1))
+
+
+def tampered(text: str, path: tuple[str | int, ...], change: str) -> bytes:
+    """The text of a file after a change to what is at a path; () is the whole file."""
+    if not path:
+        whole = {"truncated": text[: len(text) // 2], "nothing": "", "not UTF-8": None}
+        raw = whole[change] if change in whole else VALUES[change]
+        return b"\xff\xfe" if raw is None else raw.encode()
+    content = json.loads(text)
+    above = content
+    for key in path[:-1]:
+        above = above[key]
+    if change == "removed":
+        del above[path[-1]]
+        return json.dumps(content).encode()
+    above[path[-1]] = "@@@"
+    return json.dumps(content).replace('"@@@"', VALUES[change]).encode()
+
+
+def text_of(good: Path, kind: str, name: str) -> str:
+    return (good / kind / name).read_text()
+
+
+def cases(good: Path, *, every: bool) -> Iterator[Case]:
+    """What is tampered with: kind of folder, file, path in it, change. every: each change of the whole file
+    and at each path, else some of the whole file, and at each path the next one in turn."""
+    turn = itertools.cycle(["removed", *VALUES])
+    whole = ["truncated", "nothing", "not UTF-8", "an empty list", "null", "100000 levels"]
+    for kind, names in FILES.items():
+        for name in names:
+            changes = [*whole[:3], *VALUES] if every else whole
+            yield from ((kind, name, (), change) for change in changes)
+            text = text_of(good, kind, name)
+            content = json.loads(text.splitlines()[0] if name.endswith("jsonl") else text)
+            for path in paths_in(content, 5 if every else 1 + (name == "result.json")):
+                changes = ["removed", *VALUES] if every else [next(turn)]
+                yield from ((kind, name, path, change) for change in changes)
+
+
+def faults_of(case: Case, good: Path, readers: Any, capsys: Any) -> Iterator[str]:
+    """What goes wrong in commands on a folder after a change."""
+    kind, name, path, change = case
+    original = text_of(good, kind, name)
+    if name.endswith("jsonl"):
+        first, *rest = original.splitlines(keepends=True)
+        content = tampered(first, path, change) + b"\n" + "".join(rest).encode()
+    else:
+        content = tampered(original, path, change)
+    for command in readers[kind, name]:
+        file = Path(kind, name)
+        if command == readers[kind, name][0] or kind.startswith("open"):
+            copy_of(good, kind)
+            file.unlink()
+            file.write_bytes(content)
+        label = f"{kind}/{name} {'.'.join(map(str, path))}: {change}: {command}"
+        try:
+            code = run_command(command, good, kind)
+        except BaseException as error:
+            yield f"{label}: {type(error).__name__}: {error}"[:300]
+            capsys.readouterr()
+            continue
+        out, err = capsys.readouterr()
+        last = err.splitlines()[-1] if err else ""
+        if code == 2 and not (last.startswith("error: ") and kind in last):
+            yield f"{label}: neither the file nor its folder is named: {last[:200]}"
+        elif code not in (0, 2):
+            yield f"{label}: exit code {code}: {last[:200]}"
+        elif "\x1b" in out + err:
+            yield f"{label}: a control character is printed"
+
+
+def check_all(good: Path, readers: Any, capsys: Any, *, every: bool) -> int:
+    """How many folders were tampered with; AssertionError where something went wrong with one."""
+    every_case = list(cases(good, every=every))
+    wrong = [fault for case in every_case for fault in faults_of(case, good, readers, capsys)]
+    assert not wrong, f"{len(wrong)} faults of {len(every_case)} folders:\n" + "\n".join(wrong)
+    return len(every_case)
+
+
+def test_every_file_is_opened_by_some_command(readers: Any) -> None:
+    assert readers.keys() == {(kind, name) for kind, names in FILES.items() for name in names}
+
+
+def test_no_tampered_folder_ends_a_command_with_a_traceback(
+    good: Path,
+    readers: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert check_all(good, readers, capsys, every=False) >= 278
+
+
+@pytest.mark.slow
+def test_no_folder_with_any_key_tampered_in_any_way_ends_a_command_with_a_traceback(
+    good: Path,
+    readers: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_all(good, readers, capsys, every=True)
