@@ -8,6 +8,7 @@ from pathlib import Path
 # Before torch starts its threads: one that waits sleeps instead of spinning, which costs minutes when busy.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import hypothesis
 import pytest
 import torch
 
@@ -17,6 +18,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The tests' tensors are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
+
+# A busy machine is no failure: how long an example takes depends on what runs beside it.
+hypothesis.settings.register_profile("graphfed", deadline=None)
+hypothesis.settings.load_profile("graphfed")
 
 REAL_DATA_REASON = "real data absent: set GRAPHFED_DATA to a folder laid out as docs/data.md says"
 _on_real_data: set[str] = set()

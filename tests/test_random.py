@@ -83,7 +83,7 @@ def test_repeated_calls_are_identical_and_another_key_differs() -> None:
         assert not torch.equal(draw(KEY), draw(other)), name
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ids=st.lists(st.integers(0, 2**40), min_size=1, max_size=30), width=st.integers(1, 9))
 def test_a_draw_depends_on_the_id_and_not_on_the_place(ids: list[int], width: int) -> None:
     tensor = torch.tensor(ids)

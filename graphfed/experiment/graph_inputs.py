@@ -360,19 +360,6 @@ def pooled_partition(graph: Graph) -> Partition:
     return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))
 
 
-def _pooled_score(config: RunConfig, inputs: GraphInputs, outcome: "Outcome") -> dict[str, Any] | None:
-    """The shared model scored on the whole graph: another question than `test`, so it stands beside it.
-
-    None where there is no shared model, or where `test` asks this already."""
-    from graphfed.experiment.train import pooled_score
-
-    if not config.method.shared_model or isinstance(inputs.split, EdgeSplit):
-        return None
-    (weights,) = outcome.state.weights.parts
-    assert isinstance(config.training, TrainingConfig)
-    return pooled_score(config.method, inputs.graph, inputs.split, weights, config.training, outcome.scaling)
-
-
 def predictions_of(
     config: RunConfig, inputs: GraphInputs, parts: "list[tuple[Cohort, Any, Any]]", partition: Partition
 ) -> files.Predictions | PairPredictions:

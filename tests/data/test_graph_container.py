@@ -26,7 +26,7 @@ def test_edges_become_undirected_unique_sorted_and_loop_free():
     assert graph.edges.dtype == np.int64
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(hnp.arrays(np.int64, st.tuples(st.just(2), st.integers(0, 30)), elements=st.integers(0, 6)))
 def test_cleaning_keeps_exactly_the_set_of_unordered_pairs(edges):
     graph = make_graph("any", None, np.zeros(7, int), edges)
@@ -40,7 +40,7 @@ EDGE_LISTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(EDGE_LISTS, st.sampled_from(["sum", "mean", "max"]), st.randoms(use_true_random=False))
 def test_an_edge_that_is_given_again_has_the_sum_mean_or_largest_of_its_weights(listed, how, random):
     """By a dictionary; and the order in which edges are listed, or their ends, changes no bit."""

@@ -26,7 +26,7 @@ def world(n: int, m: int, clients: int, seed: int) -> tuple[Graph, Split, Partit
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(n=st.integers(1, 50), m=st.integers(0, 120), clients=st.integers(1, 9), seed=st.integers(0, 2**31))
 def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clients: int, seed: int) -> None:
     graph, split, dealt = world(n, m, clients, seed)
@@ -71,7 +71,7 @@ def test_sites_add_up_to_the_graph_and_a_slow_count_agrees(n: int, m: int, clien
     assert told == overview(graph, split, dealt)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(["overlapping", "edges_uniform"]),
     clients=st.integers(1, 5),

@@ -253,7 +253,7 @@ def test_whole_numbers_in_parquet_are_the_ids_they_look_like(folder: Path) -> No
     assert graph.x[:, 0].tolist() == [1, 0, 1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_table_read_in_small_blocks_is_the_table_read_at_once(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

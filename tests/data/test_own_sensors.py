@@ -72,7 +72,7 @@ class TestForms:
         WRITERS[form](Path(form), IDS, times_of(STEPS), numbers())
         assert read(readings=form).hash == read().hash
 
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         data=st.data(), steps=st.integers(2, 12), count=st.integers(1, 4), step=st.sampled_from([1, 5, 60])
     )
@@ -521,7 +521,7 @@ DAMAGE = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE, name=st.sampled_from([*TABLES, *WEIGHTS, *WRITERS]))
 def test_any_damage_is_refused_or_gives_data_that_are_whole(damage, name):
     good()

@@ -62,7 +62,7 @@ graphs = st.builds(
     seed=st.integers(0, 2**32),
 )
 every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n}-{o}" for n, o in CASES])
-law = settings(deadline=None, max_examples=25)
+law = settings(max_examples=25)
 
 
 def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:

@@ -213,7 +213,7 @@ def write(world: World, folder: Path, weighted: bool) -> dict[str, Any]:
     return {"sites": sites} | ({"weight": "w", "repeated": "max"} if weighted else {})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(world=worlds(), weighted=st.booleans())
 def test_sites_files_say_what_a_slow_count_of_them_says(
     world: World, weighted: bool, tmp_path_factory: pytest.TempPathFactory

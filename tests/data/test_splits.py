@@ -32,7 +32,7 @@ def test_per_class_alone_means_20_500_1000():
     )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     y=st.lists(st.integers(-1, 3), min_size=20, max_size=80),
     seed=st.integers(0, 2**40),
@@ -66,7 +66,7 @@ def test_random_fractions_are_of_the_vertices_of_known_class():
     assert (everything.train | everything.val | everything.test).sum() == 130
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
     seed=st.integers(0, 2**40),

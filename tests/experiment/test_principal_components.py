@@ -36,7 +36,7 @@ def test_coordinates_are_those_of_a_singular_value_decomposition(rows: int, widt
     assert float(found["pca.scale"]) == pytest.approx(np.sqrt((coordinates**2).mean()))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_neither_the_order_of_rows_nor_a_repetition_of_all_turns_a_component(seed: int) -> None:
     data = walk(15, 40, seed)

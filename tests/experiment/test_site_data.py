@@ -148,7 +148,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     world=worlds(),
     weighted=st.booleans(),
@@ -172,7 +172,7 @@ def test_sites_with_edges_between_them_read_what_one_party_would_deal_them(
         assert told_by_site(data, cohort, sites) == told_locally(graph, "public", clients)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(world=worlds(), data=st.data())
 def test_the_order_of_rows_the_direction_of_edges_and_the_size_of_blocks_do_not_matter(
     world: World, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -292,7 +292,7 @@ def shared_worlds(draw: st.DrawFn) -> Shared:
     return world
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(world=shared_worlds(), ids=st.sampled_from(["simulated", "plain"]), gateway=st.booleans())
 def test_sites_that_share_vertices_find_out_how_many_own_them(
     world: Shared, ids: Any, gateway: bool, tmp_path_factory: pytest.TempPathFactory
@@ -531,7 +531,7 @@ def test_link_prediction_finds_the_users_nodes_again_under_their_ids(friends: Pa
 # ---- splits ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     ids=st.lists(st.integers(0, 2**63 - 1), unique=True, max_size=60),
     seed=st.integers(0, 2**31),

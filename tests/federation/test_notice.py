@@ -55,7 +55,6 @@ def check(fed: Federation, heard: Ends, meant: Ends, here: Sequence[int]) -> Non
 
 
 @given(notes())
-@settings(deadline=None)
 def test_in_one_process_exactly_those_hear_that_are_meant(case: tuple[int, Ends, Ends, list]) -> None:
     n, ends, meant, hosts = case
     for placement in ([tuple(range(n))], [(k,) for k in range(n)], hosts):
@@ -64,7 +63,7 @@ def test_in_one_process_exactly_those_hear_that_are_meant(case: tuple[int, Ends,
 
 
 @given(notes())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_places_apart_hear_the_same(case: tuple[int, Ends, Ends, list]) -> None:
     _, ends, meant, hosts = case
     done = run_apart(hosts, lambda fed: told(fed, ends, meant))

@@ -55,7 +55,7 @@ def lengths(told: list[Any], hosts: list[tuple[int, ...]]) -> list[int]:
 # ---- the same everywhere -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(JSON, min_size=3, max_size=3))
 def test_the_server_has_every_hosts_report_in_order_in_one_process_and_apart(told: list[Any]) -> None:
     together = Federation(HOSTS)
@@ -170,7 +170,6 @@ def test_anything_but_json_from_a_host_is_an_error_that_names_it_and_quotes_noth
     assert len(str(caught.value)) < 100
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_from_a_host_is_its_json_or_refused_and_then_not_counted(text: str) -> None:
     fed = Federation([(0,)], here=[], link=OneMessage(wire.encode(text, grad=(), dtypes=())))

@@ -38,7 +38,7 @@ def cohorts(
     return [make_cohort(known, split, dealt, group) for group in groups]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 200), st.sampled_from(PARTITIONS), st.integers(0, 3))
 def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, cut: int) -> None:
     graph, split, known, dealt = world(seed, name, weights=True)
@@ -56,7 +56,7 @@ def test_no_cohort_has_an_edge_of_validation_or_test(seed: int, name: str, cut: 
     assert seen == set(map(tuple, graph.edges[:, split.train].T.tolist()))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 200), st.sampled_from(PARTITIONS), st.integers(1, 3))
 def test_the_clients_of_several_cohorts_score_what_those_of_one_do(seed: int, name: str, cut: int) -> None:
     _, split, known, dealt = world(seed, name)

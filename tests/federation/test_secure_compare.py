@@ -155,7 +155,7 @@ def all_told(fed: Federation, graph: Graph, simulated: bool = True) -> list[Any]
     return learnt
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=placed())
 def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same_in_any_placement(
     case: tuple[Graph, Hosts],
@@ -168,7 +168,7 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
 
 
 @needs_secure
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(case=placed(largest=4))
 def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_the_simulation(
     case: tuple[Graph, Hosts],
@@ -347,7 +347,7 @@ def ends_that_ask(which: torch.Tensor, asker: torch.Tensor, x: torch.Tensor) -> 
     return which[asker], which[~asker], x[asker]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=placed())
 def test_a_row_that_one_end_sends_reaches_the_other_and_costs_one_way_only(
     case: tuple[Graph, Hosts],
@@ -429,7 +429,7 @@ def all_accepted(fed: Federation, graph: Graph, simulated: bool, temperature: fl
     return learnt
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=placed(), seed=st.integers(0, 2**40))
 def test_simulated_acceptances_are_the_same_in_any_placement(case: tuple[Graph, Hosts], seed: int) -> None:
     graph, hosts = case

@@ -74,7 +74,7 @@ def test_the_sum_over_who_takes_part_has_the_same_bits_in_every_placement(
     assert all(torch.equal(total[name], expected[name]) for name in expected)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(present=st.lists(st.booleans(), min_size=3, max_size=9), data=st.data())
 def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
     present: list[bool], data: st.DataObject

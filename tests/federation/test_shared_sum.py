@@ -30,7 +30,7 @@ def numbers(clients: int, seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(clients=st.integers(1, 6), seed=st.integers(0, 99), place=st.sampled_from(PLACES))
 def test_every_client_gets_the_same_bits_of_the_sum_within_p_times_2_to_the_minus_25(
     clients: int, seed: int, place: Any

@@ -142,14 +142,14 @@ def check(got: dict[str, Located], expected: dict[str, Any], tolerance: float = 
         close(torch.cat(list(got[name].parts)), expected[name])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(placed_worlds(), st.integers(2, 4))
 def test_gradients_through_chains_of_transfers_equal_plain_autograd(placed, layers):
     world, hosts = placed
     check(program(Federation(hosts), world, layers), plain(world, layers))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(placed_worlds())
 def test_gradients_weigh_the_same_in_any_placement(placed):
     world, hosts = placed

@@ -127,7 +127,7 @@ def plain(world: World) -> dict[str, Tensor]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(placed_worlds())
 def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
     world, hosts = placed
@@ -155,7 +155,7 @@ def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
     assert out["control"] == {"stop": bool(expected["sum of rows"].sum() > 0), "rows": len(expected["max"])}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(placed_worlds())
 def test_the_ledger_is_the_same_in_any_placement(placed):
     world, hosts = placed

@@ -76,7 +76,7 @@ def alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(payloads)
 def test_a_payload_comes_back_as_it_was(payload):
     again, header = decode(encode(payload, grad=[True, False]))
@@ -108,7 +108,7 @@ def test_bytes_after_a_message_are_refused():
         decode(MESSAGE + b"\0")
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.integers(0, len(MESSAGE) - 1), st.integers(1, 255))
 def test_a_flipped_byte_gives_a_payload_or_a_wire_error_and_nothing_else(position, flip):
     broken = bytearray(MESSAGE)
@@ -117,7 +117,7 @@ def test_a_flipped_byte_gives_a_payload_or_a_wire_error_and_nothing_else(positio
         decode(bytes(broken))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(noise):
     with pytest.raises(WireError):

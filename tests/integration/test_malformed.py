@@ -478,7 +478,7 @@ def test_a_file_that_may_not_be_read_is_refused(capsys: pytest.CaptureFixture[st
     refused(["--data", "d.yaml"], capsys, "nodes.csv cannot be read: Permission denied")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_generated_table_with_one_bad_cell_is_refused_naming_its_line(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -274,7 +274,7 @@ def test_a_name_that_is_neither_file_nor_partition_is_answered_with_the_nearest(
         graphfed.run("fedavg", partition=saved, out=False)  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_is_the_same_partition(saved: Partition, data: st.DataObject) -> None:
     """Cut anywhere, any few bytes changed anywhere: never another partition, never another error."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 from test_report import Page, page_of
@@ -173,7 +173,6 @@ def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Pat
     assert "Errors are in miles per hour, over all sensors, windows and steps ahead" in text
 
 
-@settings(deadline=None)
 @given(
     value=st.floats(1e-3, 1e6, allow_nan=False),
     scale=st.floats(1, 1e3, allow_nan=False),
@@ -309,7 +308,6 @@ def test_a_gap_breaks_the_line_of_readings_and_a_lone_reading_is_a_dot() -> None
     assert pieces(truth)[1] == 1
 
 
-@settings(deadline=None)
 @given(
     step=st.sampled_from([1, 5, 15, 30, 60, 180, 1440]),
     late=st.floats(0, 1, exclude_max=True),
@@ -406,7 +404,6 @@ def test_sensors_whose_places_are_not_known_have_bars_instead_of_a_map(run: Path
     assert "not trained on" in drawn
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(3, 200), point=st.floats(1e-3, 0.02))
 def test_words_on_a_map_touch_neither_sensors_nor_each_other(seed: int, count: int, point: float) -> None:
     place = np.random.default_rng(seed).random((count, 2))

@@ -56,7 +56,7 @@ def same(one: Balanced, other: Balanced) -> None:
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_placement_keeps_the_same_edges_and_has_the_same_ledger(balancer: str, data: Any) -> None:
     edges, n = data.draw(graphs())
     told = {"balancer": balancer, "seed": data.draw(st.integers(0, 3)), **ROUNDS}
@@ -81,7 +81,7 @@ def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(balance
 
 
 @given(graphs(), st.integers(0, 5), st.sampled_from([0.5, 1.0, 4.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_programs_are_the_plain_loops_to_the_last_edge(
     graph: tuple[np.ndarray, int], seed: int, temperature: float
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_longer_walk_on_a_larger_graph_is_the_plain_loop_too(seed: int, accept
 
 @pytest.mark.parametrize("balancer", ["local", "mcmc"])
 @given(graph=graphs(), seed=st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_comparing_what_changed_gives_the_same_result_and_all_makes_the_count_announced(
     balancer: str, graph: tuple[np.ndarray, int], seed: int
 ) -> None:
@@ -136,7 +136,7 @@ def test_comparing_what_changed_gives_the_same_result_and_all_makes_the_count_an
 
 @pytest.mark.parametrize("balancer", BALANCERS)
 @given(graph=graphs(), seed=st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_both_ends_know_who_keeps_an_edge_and_somebody_does(
     balancer: str, graph: tuple[np.ndarray, int], seed: int
 ) -> None:

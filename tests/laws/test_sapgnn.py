@@ -205,7 +205,7 @@ NETWORKS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     network=NETWORKS, seed=st.integers(0, 2**31), n=st.integers(3, 25), m=st.integers(0, 60),
     holders=st.integers(1, 6), endpoints=st.booleans(), share=st.sampled_from([0.0, 0.3, 1.0]),
@@ -270,7 +270,7 @@ def maximum(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(tensors).amax(0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(update=st.sampled_from(list(UPDATES)), seed=st.integers(0, 2**31), holders=st.integers(1, 6))
 def test_an_admissible_update_commutes_with_the_maximum_over_holders(
     update: str, seed: int, holders: int
@@ -302,7 +302,7 @@ def test_a_monotone_mix_and_a_signed_product_break_the_identity_and_are_refused(
         get_method("sapgnn").config(update=update.__name__)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**31), n=st.integers(1, 12), m=st.integers(0, 40), values=st.integers(1, 3))
 def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
     seed: int, n: int, m: int, values: int

@@ -152,7 +152,7 @@ def test_on_weighted_edges_sage_is_the_weighted_mean() -> None:
     torch.testing.assert_close(ours, expected + weights["layers.0.bias"], rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
     n=st.integers(1, 40),

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphfed.nn import bit_matrix
 from graphfed.nn.bit_matrix import BitMatrix
 
 
-@settings(deadline=None)
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 50), st.integers(0, 2**31))
 def test_products_and_gradients_are_those_of_the_dense_matrix(
     rows: int, width: int, block: int, seed: int

@@ -143,7 +143,7 @@ def by_neighbours(world: Around, b: Tensor, weight: Tensor, e: object) -> Tensor
     return torch.stack(rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 14), min_size=1, max_size=8),
     seed=st.integers(0, 1000),

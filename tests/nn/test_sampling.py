@@ -80,7 +80,7 @@ def test_the_mean_over_all_columns_that_fastgcn_may_draw_is_the_full_sum() -> No
     most=st.integers(1, 7),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_kept_is_part_of_what_there_is_with_every_own_entry_at_its_own_weight(
     sizes: list[int], p: float, most: int, seed: int
 ) -> None:

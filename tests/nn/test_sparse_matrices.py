@@ -36,7 +36,7 @@ matrices = st.builds(
 EMPTY = [(0, 0), (0, 4), (4, 0), (4, 3)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(dense=matrices)
 def test_dense_to_sparse_and_back_changes_nothing(dense: Tensor) -> None:
     matrix = SparseMatrix.from_dense(dense)
@@ -45,7 +45,7 @@ def test_dense_to_sparse_and_back_changes_nothing(dense: Tensor) -> None:
     assert torch.equal(SparseMatrix.from_scipy(matrix.to_scipy(), torch.float64).to_dense(), dense)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(dense=matrices, data=st.data())
 def test_selected_rows_are_the_dense_rows_in_that_order_repeats_included(
     dense: Tensor, data: st.DataObject
@@ -55,7 +55,7 @@ def test_selected_rows_are_the_dense_rows_in_that_order_repeats_included(
     assert torch.equal(SparseMatrix.from_dense(dense).select_rows(index).to_dense(), dense[index])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(dense=matrices, copies=st.integers(1, 4))
 def test_block_diagonal_is_torchs_and_keeps_its_transpose(dense: Tensor, copies: int) -> None:
     matrix = SparseMatrix.from_dense(dense).block_diagonal(copies)
@@ -75,7 +75,7 @@ def test_entries_given_in_any_order_and_twice_are_added() -> None:
     assert matrix.row.tolist() == [0, 1, 1, 1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(dense=matrices, width=st.integers(1, 4), other_values=st.booleans(), once=st.booleans())
 def test_products_and_their_gradients_are_the_dense_ones(
     dense: Tensor, width: int, other_values: bool, once: bool
@@ -137,7 +137,7 @@ def test_matrices_without_rows_columns_or_entries_work_everywhere(shape: tuple[i
     assert matrix.with_values(torch.zeros(0)).to(dtype=torch.float64).dtype == torch.float64
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(dense=matrices, scale=st.sampled_from([1.0, 1e4]))
 def test_row_softmax_is_torchs_softmax_over_each_rows_entries(dense: Tensor, scale: float) -> None:
     matrix = SparseMatrix.from_dense(dense)
@@ -147,7 +147,7 @@ def test_row_softmax_is_torchs_softmax_over_each_rows_entries(dense: Tensor, sca
     torch.testing.assert_close(row_softmax(matrix, scores), expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(left=matrices, seed=st.integers(0, 99), width=st.integers(0, 5), sparse=st.booleans())
 def test_multiply_is_the_dense_product(left: Tensor, seed: int, width: int, sparse: bool) -> None:
     right = random_dense(seed, left.shape[1], width)
@@ -165,7 +165,7 @@ stacks = st.tuples(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(stack=stacks, every_pair=st.booleans())
 def test_one_product_with_shifted_columns_gives_every_row_its_clients_weights(
     stack: tuple[int, list[int], int], every_pair: bool
@@ -189,7 +189,7 @@ def test_one_product_with_shifted_columns_gives_every_row_its_clients_weights(
     assert weights.part_shape == (features, 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(stack=stacks)
 def test_pairs_are_those_that_occur_or_all(stack: tuple[int, list[int], int]) -> None:
     seed, sizes, features = stack

@@ -37,7 +37,7 @@ def run_alone(
     return BACKBONES[backbone].forward(mine, batch_of(one_client(view, k), backbone, LAYERS, HEADS), dropout)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     sizes=st.one_of(
@@ -85,7 +85,7 @@ def test_shared_weights_give_what_the_same_weights_at_every_client_give(backbone
     torch.testing.assert_close(logits, expected, **CLOSE)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(counts=st.lists(st.integers(0, 70), min_size=1, max_size=50))
 def test_tiles_hold_every_row_once_and_one_client_each(counts: list[int]) -> None:
     client = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))

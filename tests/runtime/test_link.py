@@ -105,7 +105,7 @@ def mailbox_of(link: FlareLink) -> Mailbox:
 SIZES = st.sampled_from([0, 1, PART - 1, PART, PART + 1, 3 * PART, 3 * PART + 7])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_parts_in_any_order_and_number_of_copies_are_the_messages_sent_each_once(data: st.DataObject) -> None:
     """Of any size, of several senders and of two runs; afterwards the inbox keeps nothing."""
@@ -205,7 +205,6 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(
     fields=st.dictionaries(
         st.sampled_from(["key", "number", "count", "size", "content"]), ANYTHING, min_size=1
@@ -514,7 +513,7 @@ def test_one_session_carries_several_runs_over_the_channels_of_the_first() -> No
 # ---- links through a relay ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     harm=st.sampled_from([0.0, 0.3, 0.7]),

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError, check_size
@@ -44,7 +44,6 @@ def wait_until_asked(mailbox: Mailbox, sender: str, key: str) -> None:
 Sent = tuple[str, str, str]  # sender, run, key
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_messages_in_any_order_and_number_of_copies_are_each_taken_once(data: st.DataObject) -> None:
     """Of several senders and of runs one after the other, whose messages come early and whose copies late."""

@@ -118,7 +118,7 @@ def test_five_clients_drop_out_in_every_pattern_and_the_sum_is_exact_or_nothing_
         check_pattern(Terms("all", 5, threshold), stays, width=2)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), clients=st.integers(6, 12), width=st.integers(0, 9), real=st.booleans())
 def test_more_clients_drop_out_anywhere_and_the_sum_is_exact_or_nothing_is(
     data: st.DataObject, clients: int, width: int, real: bool
@@ -239,7 +239,7 @@ def test_seeds_keys_and_what_boxes_are_bound_to_are_new_for_each_client_and_sess
     assert len({*bound}) == len(bound) == 2 * 20, "to the session, who sealed, and for whom"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(key=st.binary(min_size=32, max_size=32), bit=st.integers(0, 255), width=st.integers(4, 200_000))
 def test_a_mask_is_the_key_stream_of_aes_256_under_every_bit_of_its_key(
     key: bytes, bit: int, width: int
@@ -254,7 +254,7 @@ def test_a_mask_is_the_key_stream_of_aes_256_under_every_bit_of_its_key(
     assert np.count_nonzero(mask) >= width - 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(message=st.binary(max_size=80), bit=st.integers(0, 10**6))
 def test_a_box_opens_under_its_key_and_about_what_it_was_sealed_about_only(message: bytes, bit: int) -> None:
     key, box = bytes(32), seal(bytes(32), message, b"from 1 to 2")
@@ -291,7 +291,7 @@ def test_ideal_messages_are_the_vectors_themselves() -> None:
         assert (words_of(talk.sent["masked", party]).view(np.int64) == vector).all()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(guess=st.binary(min_size=32, max_size=32), victim=st.integers(0, 4), data=st.data())
 def test_below_the_threshold_what_the_server_has_goes_with_any_seed_and_so_with_any_vector(
     guess: bytes, victim: int, data: st.DataObject
@@ -542,7 +542,7 @@ def session_of(clients: int, tamper: Tamper | None = None) -> Talk:
     return talk
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data(), clients=st.integers(4, 6))
 def test_a_message_that_is_cut_or_replaced_ends_the_session_and_never_gives_another_sum(
     data: st.DataObject, clients: int
@@ -571,7 +571,7 @@ def test_a_message_that_is_cut_or_replaced_ends_the_session_and_never_gives_anot
         talk.run()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data(), kind=st.sampled_from(["keys", "all_keys", "sealed_shares", "for_you"]))
 def test_one_altered_bit_of_a_key_or_of_a_sealed_share_is_noticed(data: st.DataObject, kind: str) -> None:
     """By the client whose key it is, or to whom the share is."""

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.x509.oid import NameOID
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -145,7 +145,6 @@ def pair() -> tuple[Channel, Channel]:
 # ---- messages ----------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(message=st.binary(max_size=300), label=st.text())
 def test_any_message_under_any_label_opens_at_the_peer_to_what_was_sealed(message: bytes, label: str) -> None:
     for sender, receiver in (pair(), pair()[::-1]):
@@ -154,7 +153,6 @@ def test_any_message_under_any_label_opens_at_the_peer_to_what_was_sealed(messag
         assert len(sealed) == len(message) + OVERHEAD
 
 
-@settings(deadline=None)
 @given(messages=st.lists(st.binary(max_size=40), min_size=1, max_size=8), data=st.data())
 def test_messages_open_in_any_order_and_as_often_as_they_come(messages: list[bytes], data) -> None:
     north, south = pair()
@@ -163,7 +161,6 @@ def test_messages_open_in_any_order_and_as_often_as_they_come(messages: list[byt
         assert south.open(str(i), sealed[i]) == messages[i]
 
 
-@settings(deadline=None)
 @given(message=st.binary(max_size=40), bit=st.integers(min_value=0))
 def test_a_message_with_any_bit_flipped_is_refused_and_the_channel_goes_on(message: bytes, bit: int) -> None:
     north, south = pair()
@@ -192,7 +189,6 @@ def test_a_message_cut_at_any_length_or_made_longer_is_refused() -> None:
         south.open("update", sealed + b"\0")
 
 
-@settings(deadline=None)
 @given(label=st.text(), other=st.text())
 def test_a_message_opens_under_its_own_label_only(label: str, other: str) -> None:
     north, south = pair()
@@ -516,7 +512,6 @@ def test_an_offer_cut_at_any_length_or_made_longer_is_refused() -> None:
         south.finish(offer + bytes(1 << 16))
 
 
-@settings(deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_no_bytes_that_begin_as_an_offer_break_the_handshake(noise: bytes) -> None:
     south = Handshake.begin(bank("south"), "north", "run 1")

@@ -268,7 +268,7 @@ def damaged(cell: np.ndarray, part: str, position: float, value: int) -> np.ndar
     return broken
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part=PARTS, position=st.floats(0, 1, exclude_max=True), value=st.integers(1, 255))
 def test_a_damaged_ciphertext_ends_with_one_error_and_never_with_a_wrong_sum(
     part, position, value, holders, evaluators
@@ -286,7 +286,7 @@ def test_a_damaged_ciphertext_ends_with_one_error_and_never_with_a_wrong_sum(
     assert (found == x.sum(0)).all()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     what=st.sampled_from(["secret", "public"]),
     part=PARTS,
@@ -362,7 +362,6 @@ def test_a_real_ciphertext_is_no_simulated_one_and_the_other_way_round(holders):
 # ---- packing
 
 
-@settings(deadline=None)
 @given(width=st.integers(1, 5000), count=st.integers(0, 40), seed=st.integers(0, 1000))
 def test_rows_come_out_of_their_places_as_they_went_in(width, count, seed):
     layout = Layout(width, SUM.slots)

@@ -27,7 +27,7 @@ Place = Callable[[int, str], Federation]
 # ---- numbers -----------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(values=st.lists(st.floats(-16383, 16383) | st.just(float("-inf")), min_size=1, max_size=20))
 def test_numbers_come_back_within_half_of_the_last_bit_and_none_stays_none(values: list[float]) -> None:
     x = torch.tensor(values, dtype=torch.float64)
@@ -52,7 +52,7 @@ CASES = st.lists(st.integers(0, 6), min_size=1, max_size=25).map(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(group=CASES, seed=st.integers(0, 2**31), width=st.integers(1, 4), simulated=st.booleans())
 def test_maxima_and_the_rows_that_won_are_those_of_the_plain_maximum_with_the_first_of_equals(
     group: np.ndarray, seed: int, width: int, simulated: bool

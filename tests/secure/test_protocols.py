@@ -69,7 +69,7 @@ PAIRS = st.integers(1, 32).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=PAIRS)
 def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_foretold(case: Any) -> None:
     bits, pairs = case
@@ -80,7 +80,7 @@ def test_numbers_of_any_width_compare_as_numbers_do_at_the_bytes_that_are_foreto
     assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(case=PAIRS)
 def test_only_less_is_opened_at_half_the_bits_of_the_opening(case: Any) -> None:
     bits, pairs = case
@@ -127,7 +127,7 @@ def test_an_8_bit_comparison_in_a_batch_takes_at_most_190_bytes() -> None:
     assert (sum(bytes_of_comparison(count, 8)) + 2 * bytes_of_opening(count)) / count <= 190
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(values=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=30), wide=st.booleans())
 def test_signs_and_products_of_shared_numbers_are_those_of_the_numbers(values: list[int], wide: bool) -> None:
     d = u32(values)
@@ -154,7 +154,7 @@ def test_signs_and_products_of_shared_numbers_are_those_of_the_numbers(values: l
     assert cost == tuple(sum(t[i] for t in told) for i in (0, 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     pairs=st.lists(st.tuples(*[st.integers(-(2**29), 2**29)] * 2), max_size=20),
     threshold=st.integers(-(2**29), 2**29),
@@ -218,7 +218,7 @@ def every_block(session: TwoParty | Simulated, side: int, seed: int, count: int)
     }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**31), count=st.integers(0, 30))
 def test_every_block_gives_the_same_and_costs_the_same_to_the_byte_when_it_is_simulated(
     seed: int, count: int
@@ -478,7 +478,7 @@ def test_a_message_that_is_not_the_expected_one_ends_the_session(what: str, side
         run_both(*parties)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), side=st.integers(0, 1), number=st.integers(0, MESSAGES - 1))
 def test_any_bytes_in_the_place_of_a_message_end_the_session_or_leave_a_result(
     data: st.DataObject, side: int, number: int
@@ -618,7 +618,7 @@ def test_bundles_whose_parties_all_wait_end_in_an_error() -> None:
         run_both(bundled([waiting(), waiting()]), bundled([waiting(), waiting()]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(message=st.binary(max_size=60))
 def test_any_bytes_in_the_place_of_a_bundle_are_refused(message: bytes) -> None:
     party = bundled([comparing_once(True, 1, 4), comparing_once(True, 2, 4)])

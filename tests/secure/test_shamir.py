@@ -28,7 +28,7 @@ def dealings(draw: st.DrawFn) -> tuple[bytes, int, list[tuple[int, bytes]]]:
     return secret, threshold, draw(st.permutations(shares))[:threshold]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(dealt=dealings())
 def test_any_t_shares_in_any_order_open_the_secret(dealt: tuple[bytes, int, list[tuple[int, bytes]]]) -> None:
     secret, threshold, shares = dealt
@@ -36,7 +36,7 @@ def test_any_t_shares_in_any_order_open_the_secret(dealt: tuple[bytes, int, list
     assert combine(shares, threshold) == secret
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(secret=st.binary(min_size=32, max_size=32), parties=st.integers(2, 9), seed=st.integers(0, 99))
 def test_shares_of_the_library_open_here_and_ours_open_there(secret: bytes, parties: int, seed: int) -> None:
     chosen = random.Random(seed)
@@ -64,7 +64,7 @@ def test_the_last_index_that_there_is_can_be_used() -> None:
     assert combine([(300, theirs[299]), (257, theirs[256])], 2) == b"s" * 16
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     secret=st.binary(min_size=32, max_size=32), other=st.binary(min_size=32, max_size=32),
     parties=st.integers(2, 8), seed=st.integers(0, 99),

@@ -27,7 +27,7 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(words=WORDS, parties=st.integers(1, 6))
 def test_all_shares_together_are_the_secret(deal: Any, open_: Any, words: list[int], parties: int) -> None:
     secret = torch.tensor(words)
@@ -36,7 +36,7 @@ def test_all_shares_together_are_the_secret(deal: Any, open_: Any, words: list[i
     assert torch.equal(open_(shares), secret)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(words=st.lists(WORDS, min_size=2, max_size=6), parties=st.integers(2, 6))
 def test_sums_of_shares_open_to_the_sum_on_the_ring(words: list[list[int]], parties: int) -> None:
     width = min(len(w) for w in words)
@@ -78,7 +78,7 @@ def test_shares_are_drawn_anew_and_not_from_a_seed() -> None:
     assert not torch.equal(first, additive_shares(torch.zeros(4, dtype=torch.int64), 2))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(values=st.lists(st.lists(st.floats(-1e4, 1e4), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_a_sum_of_p_encoded_numbers_is_off_by_at_most_p_times_2_to_the_minus_25(
     values: list[list[float]],
