@@ -23,8 +23,7 @@ ACCOUNTS, FRAUDULENT, TRANSFERS = 20_000, 200, 60_000
 TO_OTHER_FRAUD = 0.4
 #: Parts, and the share of the accounts of each class in them; "" is not known yet.
 PARTS = {"train": 0.4, "val": 0.2, "test": 0.2, "": 0.2}
-#: The description that graphfed reads, and what to do with it: ten lines, and how to train where one class
-#: is rare.
+#: The description that graphfed reads, the method, and how to train where one class is rare.
 CONFIG = """\
 method: fedgcn
 data:

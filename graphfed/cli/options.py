@@ -109,7 +109,8 @@ Rounds = Annotated[
         parser=whole_number,
         metavar="R",
         rich_help_panel=TRAINING_PANEL,
-        help="Communication rounds (default: 100).",
+        help="Communication rounds, at most: training ends earlier where validation stops improving "
+        "(default: 300; of forecasting 100).",
     ),
 ]
 Seed = Annotated[

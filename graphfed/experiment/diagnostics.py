@@ -159,7 +159,7 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
         yield ResultWarning(
             "best_round_first",
             f"The best round was the first one evaluated (round {first}): the {run.rounds_run - first} "
-            f"rounds after it did not improve the validation {TASKS[run.task].called}"
+            f"rounds after it did not improve the validation {run.metric.replace('_', ' ')}"
             + (
                 f", though the loss still falls. The learning rate lr={run.lr:g} is probably too small: "
                 "use a larger one, or more rounds."
@@ -254,7 +254,8 @@ def _unpredicted_classes(run: Evidence) -> Iterator[ResultWarning]:
         "class_never_predicted",
         f"The {'class' if one else 'classes'} {', '.join(named)}{more} of {sum(true):g} test nodes "
         f"{'is' if one else 'are'} never predicted. Check that {'it has' if one else 'they have'} training "
-        "nodes, train for more rounds, or weight the classes; do not judge this model by its accuracy.",
+        "nodes, train for more rounds, or set class_weights=balanced; do not judge this model by its "
+        "accuracy.",
     )
 
 

@@ -71,4 +71,4 @@ def test_the_readmes_description_is_the_one_the_example_writes(tmp_path):
     source = (ROOT / "examples/bank_fraud/make_data.py").read_text()
     (block,) = blocks("yaml")
     assert block in source
-    assert len(block.splitlines()) == 10
+    assert len(block.splitlines()) == 12
