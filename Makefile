@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test test-all test-papers test-rest lint bench docs clean
 
 help:
 	@echo "make demo   train on the digits graph and compare: isolated, fedavg, fedgcn, central; three seeds each"
-	@echo "make test   lint, types and tests (set GRAPHFED_DATA to include the tests on real data;"
-	@echo "            SLOW=1 to include those that kill and restart the places of deployments)"
+	@echo "make test   lint, types, and the tests that answer in minutes"
+	@echo "make test-all     and those on real data (GRAPHFED_DATA), of deployments, kills and what else is slow"
+	@echo "make test-papers  those that take hours, and every benchmark"
 	@echo "make lint   ruff and mypy only"
 	@echo "make docs   build the documentation: build/docs/index.html"
 	@echo "make bench  the benchmarks, as ratios: about ten minutes (FULL=1: every size)"
@@ -19,8 +20,19 @@ help:
 demo: $(READY)
 	@$(BIN)/graphfed compare isolated fedavg fedgcn central --data digits --seeds 0,1,2
 
+PYTEST := $(BIN)/python -m pytest -rs --dist loadfile --no-loadscope-reorder
+
 test: lint
-	@$(BIN)/python -m pytest -rs -n logical --maxprocesses 4 --dist loadfile $(if $(SLOW),--slow)
+	@$(PYTEST) -n logical --maxprocesses 4
+
+# Deployments wait more than they compute: three at a time on two processors.
+test-rest: $(READY)
+	@$(PYTEST) -n 3 --tier 2
+
+test-all: test test-rest
+
+test-papers: $(READY)
+	@$(PYTEST) -n 2 --tier 3
 
 lint: $(READY)
 	@$(BIN)/ruff check

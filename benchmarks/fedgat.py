@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,6 @@ FEDGAT, CENTRAL = fedgat.METHOD, get_method("central")
 SETTINGS = {**{k: v for k, v in FEDGAT.settings(preset="paper").items() if k != "rule"}, "dropout": 0.0}
 #: FedAvg, whose clients take steps; the other rule is FedGAT's own, of gradients.
 AVERAGED = {**SETTINGS, "rule": "fedavg"}
-#: FedGAT's edges, as in the paper.
-EDGES = {"drop_single": True}
 STEPS = (1, 3)
 GIB = 2**30
 
@@ -88,9 +86,10 @@ class Case:
     """A method, set up on a graph."""
 
     def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
-        edges = EDGES if method is FEDGAT else {}
+        known = {field.name for field in fields(method.config)}
+        common = {name: value for name, value in SETTINGS.items() if name in known}
         self.config: TrainingConfig = method.config(
-            **{**method.settings(preset="paper"), **SETTINGS, **edges, **settings}
+            **{**method.settings(preset="paper"), **common, **settings}
         )
         self.method = method
         self.steps = STEPS if settings.get("rule") == "fedavg" else (1,)
@@ -150,12 +149,12 @@ def check_in_float64(world: World, folder: str | None) -> float:
 
 def foretold(inputs: Inputs, form: str) -> dict[str, float]:
     """GiB of the message in all and of the memory that it takes at the most, by what a run works out."""
-    config = FEDGAT.config(**{**SETTINGS, **EDGES, "form": form, "evaluation": "direct"})
+    config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
     fed, data, task = places(inputs, config)
     data = fed.clients.run(fedgat.kept_edges, data, config)
     _, graph = fedgat.upload(fed, data, task)
-    wanted = fedgat.want(fed, graph, fed.clients.run(first_hood, data, config.layers))
-    table = fed.table(wanted.route)
+    asked = fedgat.ask(fed, graph, fed.clients.run(first_hood, data, config.layers))
+    table = fed.table(asked.route)
     told = fed.control(fedgat.message_bytes, graph, table, task, config, True, name="fedgat/size")
     memory = fedgat.memory_of(told["once"], told["sent"], True)
     sizes = {"once": told["once"], "sent": told["sent"], "memory": memory}
@@ -164,7 +163,7 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
 
 def refusal(inputs: Inputs, form: str) -> str | None:
     """What a run is told that has no room for its message."""
-    config = FEDGAT.config(**{**SETTINGS, **EDGES, "form": form})
+    config = FEDGAT.config(**{**SETTINGS, "form": form})
     try:
         FEDGAT.setup(*places(inputs, config), config)
     except InputError as error:
@@ -244,7 +243,7 @@ def measure_memory(world: World, folder: str | None) -> dict[str, float]:
     """GiB at the peak above what there was with the data loaded, in this process: once the message is at the
     clients and they are ready to train, after rounds, and after all predictions."""
     inputs = world.inputs(folder)
-    places(inputs, FEDGAT.config(**SETTINGS, **EDGES))
+    places(inputs, FEDGAT.config(**SETTINGS))
     before = peak_gib()
     vectors = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
     found = {"data": before, "set up": peak_gib() - before}

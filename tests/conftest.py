@@ -42,17 +42,27 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow too (make test SLOW=1)")
+    parser.addoption("--tier", default="1", help="the tiers to run, of 1, 2 and 3: 1,2 is make test-all")
+
+
+def tier_of(item: pytest.Item) -> str:
+    """1: answers in minutes, before every commit. 2: real data, deployments, kills and what else is slow. 3:
+    what takes hours, on demand."""
+    if "on_demand" in item.keywords:
+        return "3"
+    return "2" if {"slow", "real_data"} & {*item.keywords} else "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need real data carry its name as a keyword, so that they can be counted and selected; slow
-    ones are left out unless they are asked for."""
+    """Tests that need real data carry its name as a keyword, so that they can be counted. Those of other
+    tiers are left out. Deployments, which take longest, come first, so that no worker ends with one."""
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_data)
-        if "slow" in item.keywords and not config.getoption("--slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: ask for it with --slow, or make test SLOW=1"))
+    asked = config.getoption("--tier").split(",")
+    config.hook.pytest_deselected(items=[item for item in items if tier_of(item) not in asked])
+    items[:] = [item for item in items if tier_of(item) in asked]
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/integration", "tests/claims")))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

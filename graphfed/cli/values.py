@@ -43,7 +43,7 @@ DEVICES = ("cpu", "cuda")
 SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "local_steps",
     "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "select",
-    "class_weights", "rounds",
+    "class_weights", "optimizer_at", "rounds",
     "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",

@@ -45,7 +45,7 @@ from graphfed.federation import CLIENTS, SERVER, Federation, wire
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
 from graphfed.methods.alignment import AlignedConfig, count_owners
 from graphfed.methods.base import CommonConfig, Method, Task
-from graphfed.methods.feature_scaling import scale_features
+from graphfed.methods.feature_scaling import scale_features, to_arrays
 from graphfed.methods.registry import get_method, register
 from graphfed.methods.training import as_configured
 from graphfed.runtime.interrupts import Wish
@@ -453,6 +453,8 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         parts = fed.local_parts(outcome.state.values[name])
         prefix = f"{name}." if len(part.method.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
+    if outcome.scaling is not None:
+        arrays |= to_arrays(outcome.scaling)
     wire_bytes = dict(getattr(fed.link, "wire", {}))
     result: dict[str, Any] = {
         "rounds": outcome.rounds_run,

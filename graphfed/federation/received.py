@@ -11,6 +11,7 @@ clients at once. So numbers that are not finite, or too large to compute with, a
 numbers in the same transfer are far smaller, and pass where nobody's are: then the run itself finds that it
 has diverged."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,7 +139,8 @@ class Received:
         """The part of `check` that looks at the size of numbers."""
         if not transfer.finite:
             return
-        found = {pair: magnitude(payload) for pair, payload in {**own, **arrived}.items()}
+        neutral = -math.inf if transfer.kind == "max" else None
+        found = {pair: magnitude(payload, neutral) for pair, payload in {**own, **arrived}.items()}
         sizes = {pair: size for pair, size in found.items() if size is not None}
         wrong = [pair for pair in arrived if pair in sizes and not sizes[pair] <= 1]
         # Numbers that have grown at everybody reach the limit at one of them first.
@@ -177,20 +179,23 @@ class Received:
 _LARGEST = {dtype: torch.finfo(dtype).max ** 0.5 for dtype in (torch.float32, torch.float64)}
 
 
-def magnitude(payload: Any) -> float | None:
+def magnitude(payload: Any, neutral: float | None = None) -> float | None:
     """The largest floating number of a payload, as a share of the largest that can be squared in its dtype.
 
     Args:
         payload: tensors, in dictionaries and tuples.
+        neutral: A number that stands for "nothing" and is left out: -inf, of a maximum.
 
     Returns:
         At most 1 where all of its numbers can be computed with; NaN or infinity where one is not finite;
         None where it has no floating number.
     """
+    floating = [n.detach() for n in map(_numbers, pay.leaves(payload)) if n.is_floating_point()]
+    counted = floating if neutral is None else [numbers[numbers != neutral] for numbers in floating]
     largest = [
-        numbers.detach().abs().amax().double() / _LARGEST.get(numbers.dtype, _LARGEST[torch.float32])
-        for numbers in map(_numbers, pay.leaves(payload))
-        if numbers.is_floating_point() and numbers.numel()
+        numbers.abs().amax().double() / _LARGEST.get(numbers.dtype, _LARGEST[torch.float32])
+        for numbers in counted
+        if numbers.numel()
     ]
     return float(torch.stack(largest).amax()) if largest else None
 

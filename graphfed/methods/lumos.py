@@ -432,9 +432,8 @@ def number_of(count: int) -> Tensor:
 
 def memory(extent: GraphExtent, config: LumosConfig) -> float:
     """The leaves of the trees: a device's own and one for each of its neighbours, with features."""
-    leaves = float(extent.sizes.sum())
     width = config.hidden * (config.heads if config.backbone == "gat" else 1)
-    return leaves * NUMBER * (2 * extent.features + 12 * width) / 2
+    return extent.closure * NUMBER * (2 * extent.features + 12 * width)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:

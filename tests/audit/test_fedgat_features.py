@@ -27,6 +27,8 @@ from graphfed.methods.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 
+pytestmark = pytest.mark.slow
+
 METHOD = get_method("fedgat")
 Attack = Callable[[Message], Tensor]
 ATTACKS = [

@@ -17,6 +17,8 @@ from graphfed.experiment.config import make_config
 from graphfed.experiment.run import Result, load_inputs
 from graphfed.methods.lumos import LumosConfig
 
+pytestmark = pytest.mark.slow
+
 FEATURES = 24
 
 

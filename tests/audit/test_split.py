@@ -13,6 +13,8 @@ from graphfed.audit.run import audit
 from graphfed.audit.split_features import explained
 from graphfed.audit.split_labels import groups, purity
 
+pytestmark = pytest.mark.slow
+
 
 def found(folder: Path, method: str, name: str, **settings: Any) -> Finding:
     options = {"data": "digits", "clients": 3, "partition": "edges_uniform", "rounds": 1, "threads": 1}

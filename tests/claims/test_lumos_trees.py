@@ -16,6 +16,8 @@ from graphfed.methods.balancing import Balance, BalanceConfig, Kept, balance
 from graphfed.methods.orientation import optimum
 from graphfed.runtime.local import stacked
 
+pytestmark = pytest.mark.slow
+
 #: Exact optimum; Alg. 1: largest workload, kept pairs, candidates.
 ANCHORS = {"lastfm": (15, 49, 35_511, 541), "facebook": (37, 96, 224_056, 1157)}
 

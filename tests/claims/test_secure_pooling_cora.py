@@ -19,6 +19,8 @@ from graphfed.runtime.processes import Sites
 
 pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cohorts(real_data: Path) -> tuple[list[Cohort], Task]:
@@ -48,7 +50,6 @@ def weights(outcome: Outcome) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.slow
 def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_fixed_point(
     cohorts: tuple[list[Cohort], Task],
 ) -> None:
@@ -62,7 +63,6 @@ def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_f
     assert moved > 0, "the fixed point leaves a trace: else this compared clear with clear"
 
 
-@pytest.mark.slow
 def test_five_epochs_learn_what_they_learn_in_clear_at_the_bytes_of_the_simulation(
     cohorts: tuple[list[Cohort], Task],
 ) -> None:

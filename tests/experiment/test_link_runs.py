@@ -265,7 +265,7 @@ def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
     assert main(["methods", "central", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["tasks"] == ["classification", "link_prediction"]
-    assert told["recipes"]["link_prediction"]["lr"] == TASKS[LINK_PREDICTION].recipe["lr"]
+    assert told["recipes"]["link_prediction"].items() >= TASKS[LINK_PREDICTION].recipe.items()
 
 
 def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None:

@@ -22,6 +22,8 @@ from graphfed.experiment.policy_ddpg import (  # noqa: E402
 from graphfed.experiment.policy_settings import DDPGConfig  # noqa: E402
 from graphfed.methods.sampling_policies import act  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 20
 
 

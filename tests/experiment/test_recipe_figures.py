@@ -24,6 +24,8 @@ from graphfed.experiment.reproduce import Reproduction, reproduce
 from graphfed.experiment.run import Result
 from graphfed.methods.orientation import optimum
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """\
 title: A toy
 authors: Nobody
@@ -420,7 +422,6 @@ def test_the_short_version_of_lumos_needs_no_file(own_folder: Path, monkeypatch:
     assert all(there["ours"]["auc"]["mean"] for row in item["rows"] for there in row["relative"])
 
 
-@pytest.mark.slow
 def test_every_figure_of_lumos_runs_in_its_short_version(own_folder: Path) -> None:
     items = {item["item"]: item for item in reproduce("lumos", quick=True, out="r").items}
     assert [*items] == ["fig3", "fig4", "fig5", "fig6", "fig7", "fig8"]

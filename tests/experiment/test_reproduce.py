@@ -32,6 +32,8 @@ from graphfed.experiment.reopen import read_manifest
 from graphfed.experiment.reproduce import Reproduction, class_counts, reproduce
 from graphfed.experiment.run import Result, has_checkpoint, load_inputs
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """\
 title: A toy
 authors: Nobody
@@ -539,7 +541,6 @@ def test_jobs_must_be_a_number_of_processes(jobs: Any, toy: str, own_folder: Pat
     assert not (own_folder / "r").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGKILL"])
 def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
     how: str, toy: str, own_folder: Path
@@ -572,7 +573,6 @@ def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
         assert not (run / ".lock").exists()
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_is_told_and_what_the_others_ran_is_saved(
     toy: str, own_folder: Path
 ) -> None:

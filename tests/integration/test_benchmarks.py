@@ -86,6 +86,7 @@ def test_a_difference_between_the_sides_stops_a_benchmark():
     assert "two sides: weights differ by 1.00e-01" in done.stderr
 
 
+@pytest.mark.on_demand
 def test_growth_measures_every_size_in_a_process_of_its_own_and_reports_exponents(tmp_path):
     result = run("growth", tmp_path / "growth.json")
     group = result["groups"]["fedavg, 10 clients"]
@@ -98,6 +99,7 @@ def test_growth_measures_every_size_in_a_process_of_its_own_and_reports_exponent
     assert "failed" not in result["groups"]["fedavg, one client a vertex"]["rows"][0]
 
 
+@pytest.mark.on_demand
 def test_the_whole_command_is_measured_from_outside_with_its_imports_and_memory(tmp_path):
     result = run("whole_command", tmp_path / "whole.json")
     (only,) = result["runs"]
@@ -147,6 +149,7 @@ def test_the_number_of_holders_changes_no_metric_in_float64_and_rounding_little(
     assert (tmp_path / "same.svg").read_text().count("<path")
 
 
+@pytest.mark.on_demand
 def test_the_ways_of_a_deployment_bring_back_every_byte_before_they_are_compared(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'graphfed[deploy]'")
     found = run("deployment", tmp_path / "deployment.json")
@@ -173,6 +176,7 @@ def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments() -> 
     assert "other bytes came back" in done.stderr
 
 
+@pytest.mark.on_demand
 def test_outcomes_of_secure_protocols_are_those_of_plain_arithmetic_before_they_are_timed(
     tmp_path: Path,
 ) -> None:
@@ -186,6 +190,7 @@ def test_outcomes_of_secure_protocols_are_those_of_plain_arithmetic_before_they_
     assert [row["holders"] for row in found["maxima"]] == [2, 3]
 
 
+@pytest.mark.on_demand
 def test_both_trainers_of_lumos_agree_before_an_epoch_is_timed(tmp_path: Path) -> None:
     found = run("lumos", tmp_path / "lumos.json")
     assert found["trainers_differ_by"] < 1e-9
@@ -202,6 +207,7 @@ def test_every_balancer_keeps_every_edge_and_none_is_below_the_optimum_before_it
     assert largest["none"] == found["largest_degree"]
 
 
+@pytest.mark.on_demand
 def test_stacked_forecasters_and_the_graph_network_are_compared_before_they_are_timed(tmp_path):
     result = run("cnfgnn", tmp_path / "cnfgnn.json")
     assert len(result["differences"]) == 3

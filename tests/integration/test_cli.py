@@ -223,7 +223,18 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
 def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     number: int, runtime: str, own_folder: Path
 ) -> None:
-    arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", runtime]
+    arguments = [
+        "run",
+        "fedavg",
+        "--clients",
+        "2",
+        "--rounds",
+        "1000000",
+        "--set",
+        "patience=null",
+        "--runtime",
+        runtime,
+    ]
     code, told = stopped([*arguments, "--out", "deep/run"], number, "accuracy")
     assert code == 130
     assert [line for line in told.splitlines() if "round" not in line] == [
@@ -254,7 +265,9 @@ def test_stopping_before_training_leaves_nothing_behind(
 def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(
     number: int, own_folder: Path
 ) -> None:
-    Path("long.yaml").write_text("method: fedgcn\nlabel: long\nrounds: 1000000\nset: {hops: 0}\n")
+    Path("long.yaml").write_text(
+        "method: fedgcn\nlabel: long\nrounds: 1000000\nset: {hops: 0, patience: null}\n"
+    )
     arguments = ["compare", "fedavg", "--config", "long.yaml", "--clients", "2", "--seeds", "0"]
     Path("short.yaml").write_text("set: {fedavg.rounds: 2}\n")
     code, told = stopped(

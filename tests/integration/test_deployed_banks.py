@@ -24,6 +24,8 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shared_customers" / "make_data.py"
 BANKS = ("northbank", "harbour_trust", "union_savings")
 DESCRIPTION = """\

@@ -12,6 +12,8 @@ import pytest
 import graphfed
 from graphfed.experiment.run import Result
 
+pytestmark = pytest.mark.slow
+
 OPTIONS: dict[str, Any] = {
     "data": "social",
     "split": "random:0.5,0.25,0.25",

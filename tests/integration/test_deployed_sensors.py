@@ -25,6 +25,8 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
+pytestmark = pytest.mark.slow
+
 #: Who owns which sensors: a gateway of three, one whose sensor has another name than its site, one of two.
 OWNERS = {"city": ("s0", "s1", "s2"), "bridge": ("s3",), "county": ("s4", "s5")}
 ROSTER = tuple(sensor for sensors in OWNERS.values() for sensor in sensors)

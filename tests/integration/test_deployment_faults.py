@@ -35,7 +35,10 @@ from graphfed.runtime.nvflare.loopback import Loopback
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
 # When a server vanishes, FLARE leaves the sockets of the coordinator's session to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 #: Short enough to be noticed in a test, long enough for a busy machine.
 TIMING = Timing(beat=1.0, give_up=8.0, deadline=120.0, patience=240.0)
@@ -139,7 +142,6 @@ def same(one: Outcome, two: Outcome) -> bool:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["site-1", "server"])
 def test_a_place_that_is_killed_and_comes_back_leaves_no_trace_in_the_weights(
     place: str, trial: Trial, undisturbed: Outcome
@@ -149,7 +151,6 @@ def test_a_place_that_is_killed_and_comes_back_leaves_no_trace_in_the_weights(
     assert same(ended, undisturbed)
 
 
-@pytest.mark.slow
 def test_a_site_that_never_returns_ends_the_run_saved_and_resumable(
     tmp_path: Path, undisturbed: Outcome
 ) -> None:
@@ -163,10 +164,10 @@ def test_a_site_that_never_returns_ends_the_run_saved_and_resumable(
         saved = sorted((short.federation.kits["site-0"] / "runs" / "left" / "checkpoint").iterdir())
         assert saved, "nothing was saved"
         short.federation.start("site-2")
+        short.wait_until_all_are_there()
         assert same(short.run("left"), undisturbed)
 
 
-@pytest.mark.slow
 def test_a_wish_to_stop_saves_everywhere_and_the_run_goes_on_later(
     trial: Trial, undisturbed: Outcome
 ) -> None:
@@ -180,7 +181,6 @@ def test_a_wish_to_stop_saves_everywhere_and_the_run_goes_on_later(
     assert same(trial.run("stopped"), undisturbed)
 
 
-@pytest.mark.slow
 def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_on(trial: Trial) -> None:
     run = {"run": "hostile", "program": "deployment_programs:hostile", "arguments": {"run": "hostile"}}
     run["hosts"] = [list(host) for host in trial.project.hosts]
@@ -227,7 +227,6 @@ def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
         check_outcome(outcomes)
 
 
-@pytest.mark.slow
 def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_path: Path) -> None:
     """`social` over 120 clients: a gateway with 100, another with 19, and a site with one."""
     torch.set_default_dtype(torch.float64)

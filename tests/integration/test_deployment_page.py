@@ -30,6 +30,8 @@ from graphfed.runtime.nvflare.link import PART
 from graphfed.runtime.nvflare.loopback import free_port
 from graphfed.runtime.nvflare.project import PORT, Timing
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/deployment.md").read_text()
 VISIBILITY = (ROOT / "docs/visibility.md").read_text()
@@ -150,7 +152,6 @@ def unchanging(kits: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in files if file.is_file()}
 
 
-@pytest.mark.slow
 def test_every_command_of_the_page_does_what_it_promises(walked: Walk) -> None:
     assert {line.split()[1] for line in walked.printed if line.startswith("graphfed")} == {
         "site",
@@ -169,12 +170,10 @@ def test_every_command_of_the_page_does_what_it_promises(walked: Walk) -> None:
     }
 
 
-@pytest.mark.slow
 def test_the_holders_key_is_readable_by_its_owner_alone(walked: Walk) -> None:
     assert (walked.folder / "holders.key").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.slow
 def test_the_texts_on_the_page_are_what_is_printed(walked: Walk) -> None:
     port = yaml.safe_load((walked.folder / "graphfed-project.yaml").read_text())["server"]["port"]
     everything = "\n".join([*walked.terminals.values(), *walked.printed.values()]).replace(
@@ -186,7 +185,6 @@ def test_the_texts_on_the_page_are_what_is_printed(walked: Walk) -> None:
         assert among(text, everything, 5), text
 
 
-@pytest.mark.slow
 def test_every_place_keeps_the_files_that_the_page_names_and_no_other(walked: Walk) -> None:
     table = re.findall(r"^\| `([\w.]+)` \| (all|sites|the server) \|", PAGE, re.MULTILINE)
     for place in ("server", *SITES):
@@ -200,7 +198,6 @@ def test_every_place_keeps_the_files_that_the_page_names_and_no_other(walked: Wa
         assert kept == {name for name, at in table if at in here}, place
 
 
-@pytest.mark.slow
 def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
     named = re.findall(r"^\| `([\w.]+)` \|", VISIBILITY.partition("| file in a kit |")[2], re.MULTILINE)
     assert named == ["log.txt", "audit.log", "console.txt", "runs"]
@@ -211,7 +208,6 @@ def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
         assert logs == {*named} - {"runs"}
 
 
-@pytest.mark.slow
 def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walked: Walk) -> None:
     told: dict[str, Any] = {
         **deployed.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").messages
@@ -224,7 +220,6 @@ def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walke
             assert len(entries) > 5
 
 
-@pytest.mark.slow
 def test_all_certificates_are_valid_for_as_long_as_the_page_says(walked: Walk) -> None:
     from cryptography import x509
 
@@ -238,7 +233,6 @@ def test_all_certificates_are_valid_for_as_long_as_the_page_says(walked: Walk) -
         assert round(valid / timedelta(days=1)) == int(days), path
 
 
-@pytest.mark.slow
 def test_no_kit_s_certificates_rules_or_project_change_while_it_is_used(walked: Walk) -> None:
     """So that a container may mount them for reading only."""
     assert len(walked.made) > 40

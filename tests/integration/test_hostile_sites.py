@@ -24,6 +24,8 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 from graphfed.runtime.nvflare.loopback import Loopback
 from graphfed.runtime.nvflare.project import Timing
 
+pytestmark = pytest.mark.slow
+
 NOT_FINITE, FORM = "numbers that are not finite", "is expected"
 #: (method, transfer, what is sent): what is said of it. The transfers are what a site says when it joins, a
 #: gather, an average, a sum, an upload, the agreement on a route, and one from site to site.
@@ -34,6 +36,8 @@ REFUSED = {
     ("fedavg", "training_counts", "wrong_dtype"): FORM,
     ("fedavg", "training_counts", "wrong_rows"): "where 1 rows are expected",
     ("fedavg", "training_counts", "random_bytes"): "what cannot be read",
+    ("fedavg", "gradient", "nan"): NOT_FINITE,
+    ("fedavg", "gradient", "wrong_shape"): FORM,
     ("fedavg", "update", "nan"): NOT_FINITE,
     ("fedavg", "update", "inf"): NOT_FINITE,
     ("fedavg", "update", "1e30"): "numbers too large to compute with",
@@ -51,6 +55,7 @@ REFUSED = {
     ("fedgat", "fedgat/edges", "wrong_rows"): "ids that do not fit its clients",
     ("fedgraph", "fedgraph/embeddings", "nan"): NOT_FINITE,
     ("fedgraph", "fedgraph/embeddings", "wrong_shape"): FORM,
+    ("sapgnn", "sapgnn/local_embedding", "nan"): NOT_FINITE,
 }
 
 
@@ -58,19 +63,21 @@ REFUSED = {
 QUICK = {
     ("fedavg", "join", "random_bytes"),
     ("fedavg", "training_counts", "times_1e9"),
+    ("fedavg", "gradient", "nan"),
     ("fedavg", "update", "nan"),
     ("fedavg", "update", "1e30"),
     ("fedavg", "update", "wrong_shape"),
     ("fedavg", "val_scores", "times_1e9"),
     ("fedgat", "fedgat/features", "nan"),
     ("fedgraph", "fedgraph/embeddings", "nan"),
+    ("sapgnn", "sapgnn/local_embedding", "nan"),
 }
 
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """What became of each run, by its name: all runs are one job of one federation."""
-    refused = REFUSED if request.config.getoption("--slow") else QUICK
+    refused = REFUSED if "3" in request.config.getoption("--tier") else QUICK
     torch.set_default_dtype(torch.float32)
     folder = tmp_path_factory.mktemp("hostile")
     graph = load("social", None, num_nodes=120)
@@ -85,7 +92,8 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     passing = [("fedavg", "update", kind) for kind in ("large", "times_minus_10")]
     for method, transfer, kind in (*refused, *passing):
         chosen = get_method(method)
-        config = chosen.config(**{**chosen.defaults, "rounds": 2, "hidden": 4})
+        at = {"optimizer_at": "clients"} if transfer == "update" else {}
+        config = chosen.config(**{**chosen.defaults, "rounds": 2, "hidden": 4, **at})
         name = run_name(kind, transfer)
         runs.append(asked(project, chosen, METHODS[method], config, run=name, checkpoint_every=60.0))
     with (
@@ -101,7 +109,10 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize(
     ("method", "transfer", "kind"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in REFUSED],
+    [
+        pytest.param(*case, marks=pytest.mark.slow if case in QUICK else pytest.mark.on_demand)
+        for case in REFUSED
+    ],
 )
 def test_the_refusal_names_the_site_and_the_transfer_and_no_honest_site(
     method: str, transfer: str, kind: str, outcomes: Mapping[str, Any]

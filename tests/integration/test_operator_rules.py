@@ -22,6 +22,8 @@ from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.place import PER_RUN, Place, this_place
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
+pytestmark = pytest.mark.slow
+
 SITES = ("north", "south")
 TIMING = Timing(beat=1.0, give_up=20.0, deadline=60.0, patience=120.0)
 PROGRAMS = "operator_programs"

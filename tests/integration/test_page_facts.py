@@ -260,7 +260,7 @@ OF_ELSEWHERE = (
     "dropout 0.5 and Adam 0.01",  # settings
     "reward.target=0.9016",
     "reward.target=0.879",
-    "random:0.6,0.2,0.2",
+    "random_plain:0.6,0.2,0.2",
     "were 0.693, 12.166, 6.915 and 5.044",  # measured on another processor, once
     "went another way (19.4",  # likewise
     # One run each, not recorded.
@@ -367,7 +367,8 @@ def test_rows_of_forecasters_that_are_trained_by_different_schedules_say_so_in_t
 def settings_of(row: Any) -> Any:
     """The settings that a row trains with; None of one that is not trained by steps."""
     method = get_method(row.method)
-    config = method.config(**{**method.settings(), **row.settings})
+    given = dict(row.settings)
+    config = method.config(**{**method.settings(preset=given.pop("preset", "default")), **given})
     return config if hasattr(config, "teacher") else None
 
 

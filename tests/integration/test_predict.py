@@ -23,6 +23,8 @@ from graphfed.errors import InputError
 from graphfed.experiment.predict import guarded, unguarded
 from graphfed.methods.registry import METHODS, get_method
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(graphfed.__file__).parents[1]
 SMALL = {"clients": 3, "rounds": 3}
 #: One vertex for each client, so few that naive_fedgnn's false edges are few.

@@ -20,6 +20,8 @@ from graphfed.experiment.progress import human_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts, tell_device, write_card, write_report
 
+pytestmark = pytest.mark.slow
+
 SETTINGS: dict[str, Any] = {"data.num_nodes": 60, "data.average_degree": 5}
 OPTIONS: dict[str, Any] = {"data": "social", "split": "random:0.5,0.25,0.25", "rounds": 3}
 

@@ -23,6 +23,8 @@ from graphfed.data.own import load_description
 from graphfed.data.partition import partition
 from graphfed.experiment.reopen import reopen
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 BANKS = ("Northbank", "Harbour Trust", "Union Savings")
 SHORT = {"rounds": 3, "threads": 1}

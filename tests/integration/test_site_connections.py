@@ -30,6 +30,8 @@ from graphfed.runtime.nvflare.loopback import Loopback
 from graphfed.runtime.nvflare.status import status
 from graphfed.runtime.nvflare.tls import FRAME, IDLE, OPEN
 
+pytestmark = pytest.mark.slow
+
 #: Seconds after which a test gives up on what should have happened.
 LIMIT = 240.0
 #: FLARE's prefix of a frame: its length, that of its headers, its kind, and five fields more.
@@ -179,7 +181,6 @@ def test_what_a_run_asks_may_be_longer_than_the_longest_frame(federation: Loopba
     assert outcomes == [{"run": "long", "kind": "done"}]
 
 
-@pytest.mark.slow
 def test_connections_that_fall_silent_are_closed_and_those_of_sites_stay(federation: Loopback) -> None:
     with connect(federation, "site-0") as connection:
         connection.sendall(hello("site-0.silent"))

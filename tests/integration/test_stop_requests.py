@@ -24,9 +24,11 @@ from graphfed.runtime.nvflare.kits import provision
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
+pytestmark = pytest.mark.slow
+
 #: Seconds after which a test gives up; a process that has not heard would live on for ten minutes.
 LIMIT = 300
-LONG = ("run", "fedavg", "--clients", "2", "--rounds", "1000000", "--out", "r")
+LONG = ("run", "fedavg", "--clients", "2", "--rounds", "1000000", "--set", "patience=null", "--out", "r")
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 
 
@@ -111,7 +113,18 @@ def test_a_run_in_processes_that_have_not_begun_yet_ends_at_the_first_signal(
     number: signal.Signals, start: Callable[..., Command], tmp_path: Path
 ) -> None:
     run = start(
-        "run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", "processes", "--out", "r"
+        "run",
+        "fedavg",
+        "--clients",
+        "2",
+        "--rounds",
+        "1000000",
+        "--set",
+        "patience=null",
+        "--runtime",
+        "processes",
+        "--out",
+        "r",
     )
     run.until(lambda: len(run.family()) >= 3, "the processes of the server and of two sites")
     family = run.family()
@@ -239,7 +252,9 @@ def test_a_coordinator_whose_run_waits_in_the_queue_ends_at_the_first_signal_and
     federation: Loopback, start: Callable[..., Command], tmp_path: Path
 ) -> None:
     kit = str(federation.kits["coordinator"])
-    running = start("run", "fedavg", "--kit", kit, "--rounds", "1000000", "--out", "running")
+    running = start(
+        "run", "fedavg", "--kit", kit, "--rounds", "1000000", "--set", "patience=null", "--out", "running"
+    )
     running.says("accuracy")
     queued = start("run", "fedavg", "--kit", kit, "--out", "queued")
     queued.says("all sites are there")
@@ -256,7 +271,18 @@ def test_a_rehearsal_whose_places_have_not_come_yet_ends_at_the_first_signal_wit
     start: Callable[..., Command],
 ) -> None:
     run = start(
-        "run", "fedavg", "--clients", "2", "--rounds", "1000000", "--runtime", "nvflare", "--out", "r"
+        "run",
+        "fedavg",
+        "--clients",
+        "2",
+        "--rounds",
+        "1000000",
+        "--set",
+        "patience=null",
+        "--runtime",
+        "nvflare",
+        "--out",
+        "r",
     )
     run.until(lambda: len(run.family()) >= 3, "the processes of the server and of two sites")
     family = run.family()

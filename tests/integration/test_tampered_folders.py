@@ -18,6 +18,8 @@ import pytest
 
 from graphfed.cli import main
 
+pytestmark = pytest.mark.slow
+
 #: JSON values of the wrong type, or that no program writes, as they stand in a file.
 VALUES = {
     "null": "null",
@@ -264,7 +266,7 @@ def test_no_tampered_folder_ends_a_command_with_a_traceback(
     assert check_all(good, readers, capsys, every=False) >= 278
 
 
-@pytest.mark.slow
+@pytest.mark.on_demand
 def test_no_folder_with_any_key_tampered_in_any_way_ends_a_command_with_a_traceback(
     good: Path,
     readers: Any,

@@ -19,6 +19,8 @@ import graphfed
 from graphfed.cli import app, main
 from graphfed.terminal import markup, printable
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(graphfed.__file__).parent
 #: A title of the window, colours, a line that is written over, hidden and reversed text, and rich's markup.
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\rnew\x00\u202etxt\u200b\x9b1m[bold]b[/bold][/]"

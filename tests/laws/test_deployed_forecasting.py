@@ -27,6 +27,8 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
 from graphfed.runtime.nvflare.loopback import Loopback
 
+pytestmark = pytest.mark.slow
+
 NAMES = [name for name in FORECASTERS if not get_method(name).pooled]
 HOSTS = [(0,), (1, 2, 3), (4, 5)]
 
@@ -104,7 +106,6 @@ def require_same_ledger(apart: Ledger, together: Ledger) -> None:
     assert {*JOINING} <= {e["name"] for e in entries}
 
 
-@pytest.mark.slow
 def test_a_gateway_of_a_hundred_sensors_gives_the_metrics_and_the_bytes_of_one_process(
     tmp_path: Path,
 ) -> None:

@@ -37,6 +37,8 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 from graphfed.runtime.nvflare.loopback import Loopback
 from graphfed.runtime.nvflare.project import Project
 
+pytestmark = pytest.mark.slow
+
 #: What joins a deployment and nothing else.
 JOINING = ("join", "agreed")
 #: Runs: a method and settings. Every method, and again where a setting has it exchange in every round what it

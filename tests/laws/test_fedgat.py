@@ -173,7 +173,7 @@ def test_with_drop_single_a_vertex_does_without_its_only_neighbour_elsewhere() -
     pairs = set(zip(kept.id[kept.cut_row].tolist(), kept.cut_id.tolist(), strict=True))
     # 3 has 0 and 1 elsewhere; 4 has only 1, and 0 only 3.
     assert pairs == {(1, 3), (1, 4), (3, 0), (3, 1)}
-    every = without_singles(cohort, config_of(METHOD))
+    every = without_singles(cohort, config_of(METHOD, drop_single=False))
     assert len(every.cut_row) == 6
 
 

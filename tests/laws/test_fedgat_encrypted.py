@@ -44,6 +44,8 @@ from graphfed.secure.errors import ProtocolError
 
 pytest.importorskip("tenseal", reason="encryption needs the extra secure")
 
+pytestmark = pytest.mark.slow
+
 METHOD = get_method("fedgat")
 PRODUCT = PARAMETERS["product"]
 HIDDEN = ("features", "products")

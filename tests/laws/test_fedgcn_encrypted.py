@@ -47,6 +47,8 @@ from graphfed.secure.errors import ProtocolError
 
 pytest.importorskip("tenseal", reason="encryption needs the extra secure")
 
+pytestmark = pytest.mark.slow
+
 SUM = PARAMETERS["sum"]
 HOPS = pytest.mark.parametrize("hops", [1, 2])
 
@@ -425,7 +427,6 @@ def test_a_deployment_refuses_the_simulated_exchange():
 # ---- on real machines, and real data
 
 
-@pytest.mark.slow
 def test_over_flare_the_result_and_the_bytes_are_the_local_ones(tmp_path):
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     settings = {"clients": 3, "rounds": 2, "exchange": "encrypted", "threads": 1}
@@ -436,7 +437,6 @@ def test_over_flare_the_result_and_the_bytes_are_the_local_ones(tmp_path):
     assert theirs == {n: b for n, b in local.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
 
 
-@pytest.mark.slow
 @pytest.mark.real_data
 @pytest.mark.parametrize("clients", [3, 10])
 def test_on_cora_encryption_changes_no_prediction_that_counts(clients, real_data):

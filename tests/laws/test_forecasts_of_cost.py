@@ -24,6 +24,8 @@ from graphfed.experiment.train import Event
 from graphfed.methods.memory_need import ACCURACY, SMALL
 from graphfed.methods.registry import get_method
 
+pytestmark = pytest.mark.slow
+
 PEAK = Path("/proc/self/clear_refs")
 
 DENSE = {

@@ -35,6 +35,8 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 
+pytestmark = pytest.mark.slow
+
 #: What joins a deployment and nothing else.
 JOINING = {"join", "agreed"}
 KEY = "5a" * 32

@@ -26,6 +26,8 @@ from graphfed.privacy.noise import Noise
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 3
 
 

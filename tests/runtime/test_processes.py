@@ -26,6 +26,8 @@ from graphfed.runtime import failures, processes
 from graphfed.runtime.mailbox import ProcessError
 from graphfed.runtime.processes import PipeLink, Sites
 
+pytestmark = pytest.mark.slow
+
 #: Seconds after which a test gives up on a process that should have ended.
 LIMIT = 30
 
