@@ -27,6 +27,7 @@ from unlike_graphs import GRAPHS, Case, by_name, load_case
 import graphfed
 from graphfed.data.graph import Graph, Split
 from graphfed.data.splits import make_split
+from graphfed.errors import InputError
 from graphfed.files import write_json
 
 OURS = ("central", "isolated", "fedavg", "fedgcn", "fedgraph", "sapgnn", "lumos")
@@ -125,7 +126,7 @@ def train_ours(graph: Graph, case: Case, method: str, seed: int) -> dict[str, An
             out=False,
             threads=1,
         )
-    except graphfed.InputError as error:
+    except InputError as error:
         return {"refused": str(error)}
     return {
         "test": 100 * (result.test["accuracy"] or 0.0),
