@@ -1,4 +1,4 @@
-"""YAML files that people write: read as plain values, with nothing in them that could do more."""
+"""YAML files that people write or read: plain values, with nothing in them that could do more."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,13 @@ from typing import Any
 from graphfed.errors import InputError, shown
 from graphfed.files import check_regular
 
-__all__ = ["read_yaml"]
+__all__ = ["dump_yaml", "read_yaml"]
 
 #: Of a file, in bytes and levels: far more than one needs, and little enough to be read at once.
 MAX_BYTES = 100_000
 MAX_LEVELS = 12
+#: A number as 1e-3, which YAML 1.1 takes for text because it has no dot, and the signs it may begin with.
+SCIENTIFIC = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 
 
 def read_yaml(path: Path, what: str) -> Any:
@@ -62,10 +64,7 @@ def read_yaml(path: Path, what: str) -> Any:
         first: [(tag, form) for tag, form in forms if tag not in (f"{plain}timestamp", f"{plain}merge")]
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    # YAML 1.1 takes 1e-3, without a dot, for text.
-    Loader.add_implicit_resolver(
-        f"{plain}float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-    )
+    Loader.add_implicit_resolver(f"{plain}float", *SCIENTIFIC)
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -83,3 +82,16 @@ def read_yaml(path: Path, what: str) -> Any:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{what} {path} is not YAML: {reason[:300]}") from None
+
+
+def dump_yaml(content: Any) -> str:
+    """Return plain values as YAML that `read_yaml` reads back: text that it would take for a number is
+    quoted."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        pass
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", *SCIENTIFIC)
+    text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False, default_flow_style=None)
+    return text

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphfed.cli import main
@@ -47,6 +47,7 @@ PLAIN = st.recursive(
 
 
 @given(PROJECTS)
+@example(Project("0E0", (Site("1e5", 1),)))
 def test_a_project_is_read_back_as_it_was_written(tmp_path_factory: Any, project: Project) -> None:
     path = tmp_path_factory.mktemp("project") / "project.yaml"
     write_project(project, path)

@@ -25,7 +25,7 @@ from typing import Any
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import write_bytes
-from graphfed.plain_yaml import read_yaml
+from graphfed.plain_yaml import dump_yaml, read_yaml
 
 __all__ = [
     "COORDINATOR",
@@ -186,12 +186,9 @@ def _timing(content: Any, origin: str) -> Timing:
 
 def write_project(project: Project, path: Path) -> None:
     """Write the file that `load_project` reads. InputError where there is one already."""
-    import yaml
-
     if path.exists():
         raise InputError(f"{path} is there already; remove it, or give --out another name")
-    text = yaml.safe_dump(project.to_json(), sort_keys=False, default_flow_style=None)
-    write_bytes(path, text.encode())
+    write_bytes(path, dump_yaml(project.to_json()).encode())
 
 
 def _mapping(content: Any, origin: str, keys: Sequence[str]) -> Mapping[str, Any]:
