@@ -154,7 +154,7 @@ def test_the_audit_of_a_run_reads_every_neighbour_at_another_site(form: str, tmp
     [
         ("vector", by_keys, 169),
         ("matrix", by_eigenvectors, 6),
-        pytest.param("matrix", by_eigenvectors, 169, marks=pytest.mark.slow),
+        pytest.param("matrix", by_eigenvectors, 169, marks=pytest.mark.on_demand),
     ],
 )
 def test_all_of_coras_neighbours_come_out(form: str, attack: Attack, largest: int, real_data: Path) -> None:

@@ -23,7 +23,7 @@ pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
 from graphfed.runtime.nvflare.loopback import Loopback
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.on_demand
 
 #: Rounds: enough to see the bits differ if they did.
 RUNS = {"fedavg": 20, "fedgcn": 20, "sapgnn": 5}

@@ -19,7 +19,7 @@ from graphfed.runtime.processes import Sites
 
 pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.on_demand
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,7 @@ def same(one: Outcome, two: Outcome) -> bool:
     )
 
 
-@pytest.mark.parametrize("place", ["site-1", "server"])
+@pytest.mark.parametrize("place", ["site-1", pytest.param("server", marks=pytest.mark.on_demand)])
 def test_a_place_that_is_killed_and_comes_back_leaves_no_trace_in_the_weights(
     place: str, trial: Trial, undisturbed: Outcome
 ) -> None:
@@ -227,6 +227,7 @@ def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
         check_outcome(outcomes)
 
 
+@pytest.mark.on_demand
 def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_path: Path) -> None:
     """`social` over 120 clients: a gateway with 100, another with 19, and a site with one."""
     torch.set_default_dtype(torch.float64)

@@ -21,7 +21,7 @@ from graphfed.files import read_tensors
 #: Of a run: long enough to be killed in the middle of it.
 ROUNDS = 300
 #: Kills of every method; of the third tier 20 in all on graphs.
-KILLS = {"fedavg": 2, "isolated": 1, "fedadam": 1, "cnfgnn": 1}
+KILLS = {"fedavg": 2, "cnfgnn": 1}
 MANY_KILLS = {"fedavg": 7, "isolated": 7, "fedadam": 6, "cnfgnn": 3}
 CASES = [
     *(pytest.param(*case, marks=pytest.mark.slow) for case in KILLS.items()),

@@ -181,6 +181,7 @@ def test_what_a_run_asks_may_be_longer_than_the_longest_frame(federation: Loopba
     assert outcomes == [{"run": "long", "kind": "done"}]
 
 
+@pytest.mark.on_demand
 def test_connections_that_fall_silent_are_closed_and_those_of_sites_stay(federation: Loopback) -> None:
     with connect(federation, "site-0") as connection:
         connection.sendall(hello("site-0.silent"))

@@ -106,6 +106,7 @@ def require_same_ledger(apart: Ledger, together: Ledger) -> None:
     assert {*JOINING} <= {e["name"] for e in entries}
 
 
+@pytest.mark.on_demand
 def test_a_gateway_of_a_hundred_sensors_gives_the_metrics_and_the_bytes_of_one_process(
     tmp_path: Path,
 ) -> None:

@@ -438,7 +438,7 @@ def test_over_flare_the_result_and_the_bytes_are_the_local_ones(tmp_path):
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("clients", [3, 10])
+@pytest.mark.parametrize("clients", [3, pytest.param(10, marks=pytest.mark.on_demand)])
 def test_on_cora_encryption_changes_no_prediction_that_counts(clients, real_data):
     """The same test accuracy as in clear."""
     torch.set_default_dtype(torch.float32)

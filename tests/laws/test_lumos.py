@@ -96,7 +96,7 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
     }
 
 
-@pytest.mark.slow
+@pytest.mark.on_demand
 def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
     three_sites: Gateways,
 ) -> None:
