@@ -201,8 +201,8 @@ def _oscillation(run: Evidence) -> Iterator[ResultWarning]:
         f"The validation {metric.replace('_', ' ')} swings between {shown} in the second half of training, "
         f"{swings(values, least)} times by more than {least:.2g}"
         + ("" if run.is_error else ", which is more than chance explains")
-        + f". The best round is then partly luck. Use a smaller learning rate (it was lr={run.lr:g}), Adam "
-        "in place of SGD, or fewer local steps.",
+        + f". The best round is then partly luck. Use a smaller learning rate (it was lr={run.lr:g}) or "
+        "fewer local steps.",
     )
 
 
