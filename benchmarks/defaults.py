@@ -174,8 +174,10 @@ def table_of(runs: dict[str, Any]) -> str:
             continue
         cells = []
         for row in rows:
-            done = [run["test"] for run in found[case.name].get(row, []) if "test" in run]
-            cells.append(f"{np.mean(done):.1f}" if done else "")
+            runs_of = found[case.name].get(row, [])
+            done = [run["test"] for run in runs_of if "test" in run]
+            refused = any("refused" in run for run in runs_of)
+            cells.append(f"{np.mean(done):.1f}" if done else "refused" if refused else "")
         lines.append(f"| {case.name} | {case.kind} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -410,7 +410,7 @@ def test_the_help_on_policies_says_that_its_time_is_modelled(
 
 
 def test_the_table_of_the_defaults_is_that_of_its_record() -> None:
-    """And central is within two points of the best plain GCN of PyG, but where there are 75 test nodes."""
+    """And central is within two points of the best plain GCN of PyG."""
     folder = ROOT / "benchmarks"
     command = [sys.executable, str(folder / "defaults.py"), "--table"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -420,7 +420,7 @@ def test_the_table_of_the_defaults_is_that_of_its_record() -> None:
     for row in rows:
         cells = dict(zip(head, row, strict=True))
         plain = [float(cells[name]) for name in ("pyg_gcn", "pyg_gcn_wide") if cells[name]]
-        if plain and cells["central"] and cells["graph"] != "tiny":
+        if plain and cells["central"]:
             assert float(cells["central"]) >= max(plain) - 2, cells["graph"]
             compared += 1
-    assert compared >= 10
+    assert compared >= 12
