@@ -112,20 +112,7 @@ def interrupted_and_resumable(command: Command, folder: Path) -> bool:
 def test_a_run_in_processes_that_have_not_begun_yet_ends_at_the_first_signal(
     number: signal.Signals, start: Callable[..., Command], tmp_path: Path
 ) -> None:
-    run = start(
-        "run",
-        "fedavg",
-        "--clients",
-        "2",
-        "--rounds",
-        "1000000",
-        "--set",
-        "patience=null",
-        "--runtime",
-        "processes",
-        "--out",
-        "r",
-    )
+    run = start(*LONG, "--runtime", "processes")
     run.until(lambda: len(run.family()) >= 3, "the processes of the server and of two sites")
     family = run.family()
     assert run.ends_by(number) == INTERRUPTED
@@ -270,20 +257,7 @@ def test_a_coordinator_whose_run_waits_in_the_queue_ends_at_the_first_signal_and
 def test_a_rehearsal_whose_places_have_not_come_yet_ends_at_the_first_signal_with_all_of_them(
     start: Callable[..., Command],
 ) -> None:
-    run = start(
-        "run",
-        "fedavg",
-        "--clients",
-        "2",
-        "--rounds",
-        "1000000",
-        "--set",
-        "patience=null",
-        "--runtime",
-        "nvflare",
-        "--out",
-        "r",
-    )
+    run = start(*LONG, "--runtime", "nvflare")
     run.until(lambda: len(run.family()) >= 3, "the processes of the server and of two sites")
     family = run.family()
     assert run.ends_by(signal.SIGTERM) == INTERRUPTED

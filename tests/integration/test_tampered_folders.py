@@ -255,24 +255,18 @@ def test_every_file_is_opened_by_some_command(readers: Any) -> None:
     assert readers.keys() == {(kind, name) for kind, names in FILES.items() for name in names}
 
 
+@pytest.mark.parametrize(
+    ("every", "least"), [(False, 278), pytest.param(True, 279, marks=pytest.mark.on_demand)]
+)
 def test_no_tampered_folder_ends_a_command_with_a_traceback(
+    every: bool,
+    least: int,
     good: Path,
     readers: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """every: with any key tampered in any way, more folders than the chosen ones."""
     monkeypatch.chdir(tmp_path)
-    assert check_all(good, readers, capsys, every=False) >= 278
-
-
-@pytest.mark.on_demand
-def test_no_folder_with_any_key_tampered_in_any_way_ends_a_command_with_a_traceback(
-    good: Path,
-    readers: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_all(good, readers, capsys, every=True)
+    assert check_all(good, readers, capsys, every=every) >= least
