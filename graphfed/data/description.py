@@ -39,6 +39,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from graphfed.data.dropped import names_dropped
 from graphfed.data.graph import REPEATED
 from graphfed.data.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
@@ -113,21 +114,24 @@ class Description:
         return self.site is not None or self.files[0].site is not None
 
 
-def read_description(path: Path) -> Any:
-    """What a YAML file holds, or what is under `data` in it, as in a run's config file.
+def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """What a YAML file holds, or what is under `data` in it, as in a run's config file; and a phrase for what
+    else is in it, which only `--config` reads.
 
     InputError for a file that is no plain YAML."""
     content = read_yaml(path, "the data's description")
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
-        return content["data"]
-    return content
+        return content["data"], names_dropped(content, ("data",), "key", f"{path.name}, read by --config")
+    return content, ()
 
 
-def describe_file(path: Path) -> Description:
-    """The description of a graph in a YAML file, or under `data` in a run's config file.
+def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
+    """The description of a graph in a YAML file, or under `data` in a run's config file, and what else is in
+    it as `read_description` says it.
 
     InputError as `describe`, and for a file that is no plain YAML."""
-    return describe(read_description(path), path.parent, f"the data's description {path}")
+    content, beside = read_description(path)
+    return describe(content, path.parent, f"the data's description {path}"), beside
 
 
 def describe(content: Any, folder: Path, origin: str) -> Description:

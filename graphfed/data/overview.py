@@ -31,7 +31,6 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
     site_sizes: vertices that the smallest and the largest site hold, and the one divided by the other.
     shared: vertices and edges that several sites have (copies that count as different vertices, too).
-    dropped: what the reader of the data left out, in words (`Graph.dropped`).
     cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
     that one site lacks may lie inside another.
     homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
@@ -57,7 +56,6 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
         "pairs": None if pairs is None else dict(zip(PARTS, np.bincount(pairs.part).tolist(), strict=True)),
         "missing": _missing(graph, split),
         "edge_weights": _weights(graph),
-        "dropped": list(graph.dropped),
         "components": {
             "count": int(components),
             "largest": int(np.bincount(member).max(initial=0)),

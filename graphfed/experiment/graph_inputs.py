@@ -47,11 +47,13 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class GraphInputs:
-    """In link prediction the graph has the training edges only, and so has the partition."""
+    """In link prediction the graph has the training edges only, and so has the partition. beside: as `dropped`
+    of the data's source."""
 
     graph: Graph
     split: Split | EdgeSplit
     partition: Partition
+    beside: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -65,7 +67,7 @@ class GraphInputs:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        return self.graph.dropped
+        return self.beside + self.graph.dropped
 
     @property
     def num_clients(self) -> int:
@@ -130,7 +132,7 @@ class GraphInputs:
                 "class_names": graph.class_names,
                 "feature_names": graph.feature_names,
                 "edge_weights": graph.edge_weight is not None,
-                "dropped": list(graph.dropped),
+                "dropped": list(self.dropped),
                 "split": split.name,
             },
             "partition": {
@@ -144,7 +146,7 @@ class GraphInputs:
         }
 
     def overview(self) -> dict[str, Any]:
-        return overview(self.graph, self.split, self.partition)
+        return overview(self.graph, self.split, self.partition) | {"dropped": list(self.dropped)}
 
     def threads(self) -> int:
         return default_threads(self.graph)
@@ -284,7 +286,7 @@ def load_graph_inputs(
         split = make_split(graph, config.split, config.split_seed)
         check_split(graph, split)
     on_stage(f"partitioning {graph.num_nodes} nodes and {graph.num_edges} edges ({config.partition})")
-    inputs = GraphInputs(graph, split, deal(config, graph))
+    inputs = GraphInputs(graph, split, deal(config, graph), config.data_source.dropped)
     inputs.check(config)
     return inputs
 

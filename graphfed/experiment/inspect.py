@@ -10,7 +10,6 @@ import numpy as np
 
 from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graph import Graph, Split
-from graphfed.data.overview import overview
 from graphfed.data.partition import Partition
 from graphfed.data.sensor_description import SensorDescription
 from graphfed.data.sensor_overview import sensor_overview
@@ -134,12 +133,12 @@ def inspect(
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings or {})
     dealt = deal(config, graph) if asked else None
-    inputs = GraphInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt)
+    inputs = GraphInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
     return Inspection(
         graph=graph,
         partition=dealt,
         parts=chosen,
-        overview=overview(graph, chosen, inputs.partition),
+        overview=inputs.overview(),
         split=chosen.name,
         split_problem=split_problem,
         methods={

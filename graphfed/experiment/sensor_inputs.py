@@ -38,14 +38,11 @@ class SensorInputs:
 
     sensors: Sensors
     split: TimeSplit
+    dropped: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.sensors.name
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -87,6 +84,7 @@ class SensorInputs:
                 "step_minutes": sensors.step_minutes,
                 "missing": float(sensors.missing.mean()),
                 "edges": int(sensors.adjacency.nnz - sensors.num_sensors),
+                "dropped": list(self.dropped),
                 "split": self.split.name,
             },
             "partition": {
@@ -199,7 +197,7 @@ def load_sensor_inputs(
     training = config.training
     assert isinstance(training, ForecastConfig)
     split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
-    inputs = SensorInputs(sensors, split)
+    inputs = SensorInputs(sensors, split, config.data_source.dropped)
     inputs.check(config)
     return inputs
 

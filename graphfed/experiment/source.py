@@ -32,10 +32,12 @@ class DataSource:
     """Data, named or in hand.
 
     value: a data set's name, a graph or sensors, or the description of files of either; source: how to name
-    it again in plain JSON (a name, a path, a description), None for an object in Python."""
+    it again in plain JSON (a name, a path, a description), None for an object in Python; dropped: a phrase for
+    what the file that describes it has besides."""
 
     value: str | Graph | Description | Sensors | SensorDescription
     source: Any
+    dropped: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -126,8 +128,9 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
     if isinstance(name, str) and name.lower() in DATASETS:
         return DataSource(name.lower(), name.lower())
     if path.suffix in (".yaml", ".yml"):
-        description = described(read_description(path), path.parent, f"the data's description {path}")
-        return DataSource(description, description.to_json())
+        content, unread = read_description(path)
+        description = described(content, path.parent, f"the data's description {path}")
+        return DataSource(description, description.to_json(), unread)
     if path.suffix in FILES:
         return DataSource(read_graph_file(path), str(path.resolve()))
     if path.suffix in (".csv", ".tsv", ".parquet"):

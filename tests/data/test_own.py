@@ -69,7 +69,7 @@ def test_columns_are_taken_by_the_names_in_the_description(folder: Path) -> None
         "nodes: nodes.csv\nedges: edges.csv\nlabel: site\nfeatures: ['b*', age]\nname: mine\nsource: target\n"
         "target: source\n"
     )
-    graph = load_description(describe_file(folder / "d.yaml"))
+    graph = load_description(describe_file(folder / "d.yaml")[0])
     assert graph.name == "mine"
     assert graph.feature_names == ("balance", "age")
     assert graph.class_names == ("north", "south")
@@ -205,7 +205,7 @@ def test_a_column_called_weight_is_the_weight_unless_its_key_is_left_empty(folde
     assert load(folder).edge_weight is not None
     for description in ("weight:", "weight: null", "weight: ~"):
         (folder / "d.yaml").write_text(f"nodes: nodes.csv\nedges: edges.csv\n{description}\nsite:\n")
-        left_out = describe_file(folder / "d.yaml")
+        left_out, _ = describe_file(folder / "d.yaml")
         again = describe(left_out.to_json(), folder, "it")
         for graph in (load_description(left_out), load_description(again)):
             assert graph.edge_weight is None

@@ -145,7 +145,7 @@ def test_a_description_of_sites_survives_json_and_names_absolute_paths(folder: P
         f"  {name}: {{nodes: {f['nodes']}, edges: {f['edges']}}}" for name, f in SITES.items()
     ]
     (folder / "d.yaml").write_text("\n".join([*lines, "split:", "features: [age]", "name: mine"]))
-    description = describe_file(folder / "d.yaml")
+    description, _ = describe_file(folder / "d.yaml")
     told = description.to_json()
     again = describe(told, Path("/nowhere"), "it")
     assert again == description

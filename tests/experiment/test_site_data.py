@@ -160,7 +160,7 @@ def test_sites_with_edges_between_them_read_what_one_party_would_deal_them(
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
     more = f"repeated: {rule}\n" + ("" if weighted else "weight:\n")
-    graph = load_description(describe_file(world.write(folder, "all", ROSTER, more)))
+    graph = load_description(describe_file(world.write(folder, "all", ROSTER, more))[0])
     hosts = {"hub": ("north", "south"), "west": ("west",)} if gateway else {name: (name,) for name in ROSTER}
     sites = [read(world.write(folder, site, held, more), site) for site, held in hosts.items()]
     compare_schemas({site: data.schema for site, data in zip(hosts, sites, strict=True)})
@@ -298,7 +298,7 @@ def test_sites_that_share_vertices_find_out_how_many_own_them(
     world: Shared, ids: Any, gateway: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
-    graph = load_description(describe_file(world.write(folder)))
+    graph = load_description(describe_file(world.write(folder))[0])
     hosts: list[tuple[int, ...]] = [(0,), (1,), (2,)]
     sites = [read(folder / f"{name}.yaml", name) for name in ROSTER]
     if gateway:
@@ -407,7 +407,7 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     """Where gradients are shared they are rounded to 2^-25, and another order of the same sums may round one
     of them the other way."""
     torch.set_default_dtype(torch.float64)
-    graph = load_description(describe_file(banks / "banks.yaml"))
+    graph = load_description(describe_file(banks / "banks.yaml")[0])
     hosts = one_at_a_time(3).hosts
     dealt = partition(graph, "column", None, 0)
     split = make_split(graph, "default", 0)
@@ -421,7 +421,7 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
 
 
 def test_banks_that_read_their_own_files_have_what_one_party_would_deal_them(banks: Path) -> None:
-    graph = load_description(describe_file(banks / "banks.yaml"))
+    graph = load_description(describe_file(banks / "banks.yaml")[0])
     fed = one_at_a_time(3)
     sites = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
     cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, fed.hosts, strict=True)]
@@ -436,7 +436,7 @@ def test_sites_with_edges_between_them_train_what_one_run_on_all_files_trains(
     name: str, hub: bool, friends: Path
 ) -> None:
     torch.set_default_dtype(torch.float64)
-    graph = load_description(describe_file(friends / "all.yaml"))
+    graph = load_description(describe_file(friends / "all.yaml")[0])
     one_each = one_at_a_time(3).hosts
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     local = trained(name, [make_cohort(graph, split, dealt, host) for host in one_each], one_each, False)
@@ -478,7 +478,7 @@ def test_a_site_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_de
     for name, path in paths.items():
         if unique and (name == "all" or not between):
             path.write_text(path.read_text().replace("source_site: s\ntarget_site: t\n", ""))
-    graph = load_description(describe_file(paths["all"]))
+    graph = load_description(describe_file(paths["all"])[0])
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     ids = stable_ids_of(graph, dealt)
     for site, clients in {"hub": (0, 1), **{site: (k,) for k, site in enumerate(ROSTER)}}.items():
@@ -487,7 +487,7 @@ def test_a_site_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_de
 
 
 def test_banks_that_share_customers_give_each_the_id_that_one_party_gives_it(banks: Path) -> None:
-    graph = load_description(describe_file(banks / "banks.yaml"))
+    graph = load_description(describe_file(banks / "banks.yaml")[0])
     dealt, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     ids = stable_ids_of(graph, dealt)
     for k, bank in enumerate(BANKS):
@@ -508,7 +508,7 @@ def test_two_customers_of_one_hash_are_refused_where_one_party_has_all_files(
 
 
 def test_link_prediction_finds_the_users_nodes_again_under_their_ids(friends: Path) -> None:
-    graph = load_description(describe_file(friends / "all.yaml"))
+    graph = load_description(describe_file(friends / "all.yaml")[0])
     split = make_edge_split(graph, "default", 0)
     graph = training_graph(graph, split)
     dealt = partition(graph, "column", None, 0)
@@ -664,7 +664,7 @@ def test_the_files_that_are_broken_above_are_good(tmp_path: Path) -> None:
 
 
 def dealt_files(banks: Path, folder: Path) -> tuple[Graph, dict[str, Path]]:
-    graph = load_description(describe_file(banks / "banks.yaml"))
+    graph = load_description(describe_file(banks / "banks.yaml")[0])
     split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     return graph, write_cohorts(graph, split, dealt, folder)
 
@@ -702,7 +702,7 @@ def test_another_sites_file_or_another_runs_is_refused(banks: Path, tmp_path: Pa
 
 
 def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, tmp_path: Path) -> None:
-    graph = load_description(describe_file(banks / "banks.yaml"))
+    graph = load_description(describe_file(banks / "banks.yaml")[0])
     split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for clients, fault in (([0, 1], ""), ([0, 2], r"was dealt for the clients \[0, 2\]")):
         save_cohort(make_cohort(graph, split, dealt, clients), tmp_path / "hub.safetensors")
@@ -721,7 +721,7 @@ def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, 
 def test_a_dealt_file_has_nothing_of_other_sites_but_the_ids_of_neighbours(
     friends: Path, tmp_path: Path
 ) -> None:
-    graph = load_description(describe_file(friends / "all.yaml"))
+    graph = load_description(describe_file(friends / "all.yaml")[0])
     split, dealt = make_split(graph, "default", 0), partition(graph, "column", None, 0)
     for k, path in enumerate(write_cohorts(graph, split, dealt, tmp_path / "dealt").values()):
         cohort = load_cohort(path)

@@ -205,6 +205,26 @@ def test_a_comparison_tells_it_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.count("not used:") == 1
 
 
+def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user who passes a run's config as --data expects its settings to hold."""
+    path = write_tables(tmp_path / "own", RING)
+    described = path.read_text().splitlines()
+    config = tmp_path / "own" / "bank.yaml"
+    config.write_text("\n".join(["data:", *(f"  {line}" for line in described), "set: {hidden: 8}", "rounds: 1"]))
+    told = "2 keys of bank.yaml, read by --config ('set', 'rounds')"
+    dropped, lines = dropped_by(config, tmp_path / "run", capsys)
+    assert dropped[0] == told
+    assert told in lines[0]
+    asked = ["--clients", "2", "--partition", "random", "--out", str(tmp_path / "table"), "--seeds", "0"]
+    assert main(["compare", "fedavg", "--data", str(config), "--rounds", "1", *asked]) == 0
+    assert told in capsys.readouterr().err
+    assert main(["data", "inspect", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dropped"][0] == told
+    assert told in checked_file(config, ("north",), "north")
+
+
 def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:
     path = write_tables(tmp_path / "own", [*RING, (5, 5)], "classes: [c0, c1]\n")
     told = checked_file(path, ("north",), "north")

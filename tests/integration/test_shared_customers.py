@@ -40,7 +40,7 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def graph(banks: Path) -> Graph:
-    return load_description(describe_file(banks / "banks.yaml"))
+    return load_description(describe_file(banks / "banks.yaml")[0])
 
 
 @pytest.fixture(scope="module")
