@@ -47,8 +47,8 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class GraphInputs:
-    """In link prediction the graph has the training edges only, and so has the partition. beside: as `dropped`
-    of the data's source."""
+    """In link prediction the graph has the training edges only, and so has the partition. beside: as
+    `DataSource.dropped`."""
 
     graph: Graph
     split: Split | EdgeSplit

@@ -32,8 +32,8 @@ class DataSource:
     """Data, named or in hand.
 
     value: a data set's name, a graph or sensors, or the description of files of either; source: how to name
-    it again in plain JSON (a name, a path, a description), None for an object in Python; dropped: a phrase for
-    what the file that describes it has besides."""
+    it again in plain JSON (a name, a path, a description), None for an object in Python; dropped: a phrase
+    for what the file that describes it has besides."""
 
     value: str | Graph | Description | Sensors | SensorDescription
     source: Any

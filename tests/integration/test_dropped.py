@@ -210,9 +210,11 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
 ) -> None:
     """A user who passes a run's config as --data expects its settings to hold."""
     path = write_tables(tmp_path / "own", RING)
-    described = path.read_text().splitlines()
+    described = [f"  {line}" for line in path.read_text().splitlines()]
     config = tmp_path / "own" / "bank.yaml"
-    config.write_text("\n".join(["data:", *(f"  {line}" for line in described), "set: {hidden: 8}", "rounds: 1"]))
+    config.write_text(
+        "\n".join(["data:", *described, "set: {hidden: 8}", "rounds: 1"])
+    )
     told = "2 keys of bank.yaml, read by --config ('set', 'rounds')"
     dropped, lines = dropped_by(config, tmp_path / "run", capsys)
     assert dropped[0] == told
