@@ -212,9 +212,7 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
     path = write_tables(tmp_path / "own", RING)
     described = [f"  {line}" for line in path.read_text().splitlines()]
     config = tmp_path / "own" / "bank.yaml"
-    config.write_text(
-        "\n".join(["data:", *described, "set: {hidden: 8}", "rounds: 1"])
-    )
+    config.write_text("\n".join(["data:", *described, "set: {hidden: 8}", "rounds: 1"]))
     told = "2 keys of bank.yaml, read by --config ('set', 'rounds')"
     dropped, lines = dropped_by(config, tmp_path / "run", capsys)
     assert dropped[0] == told
