@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before torch starts its threads: one that waits sleeps instead of spinning, which costs minutes when busy.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -45,23 +46,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", default="1", help="the tiers to run, of 1, 2 and 3: 1,2 is make test-all")
 
 
-def tier_of(item: pytest.Item) -> str:
-    """1: answers in minutes, before every commit. 2: real data, deployments, kills and what else is slow. 3:
-    what takes hours, on demand."""
+def tiers_of(item: pytest.Item) -> set[str]:
+    """1: answers in minutes, before every commit. 2: real data, deployments, kills and what else is slow; and
+    again, with more examples, what looks at many. 3: what takes hours, on demand."""
     if "on_demand" in item.keywords:
-        return "3"
-    return "2" if {"slow", "real_data"} & {*item.keywords} else "1"
+        return {"3"}
+    if {"slow", "real_data"} & {*item.keywords}:
+        return {"2"}
+    return {"1", "2"} if _settings_of(item) or "deeper" in item.keywords else {"1"}
+
+
+def _settings_of(item: pytest.Item) -> hypothesis.settings | None:
+    """How many examples a property test looks at, and how; None for another test."""
+    return getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+
+
+@pytest.fixture
+def deep(request: pytest.FixtureRequest) -> bool:
+    """Whether a test that is marked `deeper` looks at all its examples (the second tier) or at some."""
+    return "2" in request.config.getoption("--tier").split(",")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need real data carry its name as a keyword, so that they can be counted. Those of other
-    tiers are left out. Deployments, which take longest, come first, so that no worker ends with one."""
+    tiers are left out. In the first tier alone a property has a quarter of its examples. Deployments, which
+    take longest, come first, so that no worker ends with one."""
     for item in items:
         if "real_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_data)
-    asked = config.getoption("--tier").split(",")
-    config.hook.pytest_deselected(items=[item for item in items if tier_of(item) not in asked])
-    items[:] = [item for item in items if tier_of(item) in asked]
+    asked = {*config.getoption("--tier").split(",")}
+    config.hook.pytest_deselected(items=[item for item in items if not tiers_of(item) & asked])
+    items[:] = [item for item in items if tiers_of(item) & asked]
+    if asked == {"1"}:
+        seen: set[Any] = set()
+        for item in items:
+            whole, function = _settings_of(item), getattr(item, "obj", None)
+            function = getattr(function, "__func__", function)
+            if whole is not None and function not in seen:
+                seen.add(function)
+                fewer = hypothesis.settings(whole, max_examples=max(5, whole.max_examples // 4))
+                function._hypothesis_internal_use_settings = fewer
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/integration", "tests/claims")))
 
 

@@ -500,6 +500,7 @@ class TestOverlapping:
         variance=st.sampled_from([0.0, 0.1, 1.0]),
         seed=st.integers(0, 99),
     )
+    @pytest.mark.slow
     def test_without_copies_all_vertices_are_dealt_in_the_proportion_of_the_fractions(
         self, n, clients, variance, seed
     ):

@@ -126,6 +126,7 @@ def test_a_forecast_that_is_worse_than_the_last_value_says_so() -> None:
 
 @pytest.mark.parametrize("data", ["digits", "social"])
 @pytest.mark.parametrize("method", ["central", "fedavg", "fedgcn"])
+@pytest.mark.slow
 def test_healthy_runs_have_no_warnings(method: str, data: str) -> None:
     for seed in (0, 1):
         result = graphfed.run(
@@ -140,6 +141,7 @@ def test_healthy_runs_on_cora_have_no_warnings(real_data: Path) -> None:
         assert result.details["warnings"] == []
 
 
+@pytest.mark.slow
 def test_a_healthy_link_prediction_has_no_warnings() -> None:
     result = graphfed.run("central", task="link_prediction", rounds=200, patience=50, threads=1, out=False)
     assert result.details["warnings"] == []

@@ -286,6 +286,7 @@ def test_a_checkpoint_without_an_actor_that_is_kept_is_refused(ddpg: LearnedPoli
     assert not (folder / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_policy_that_was_rewarded_on_the_test_part_says_so_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def test_params_are_the_config_and_tags_the_hashes(finished: Result) -> None:
     assert run.tags["hash.split"] == finished.hashes["split"]
 
 
+@pytest.mark.slow
 def test_mlflow_gets_every_round_once_with_params_tags_and_the_end(finished: Result, tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="the extra 'track' (MLflow) is not installed")
     assert finished.folder is not None

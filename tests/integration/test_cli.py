@@ -220,6 +220,7 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("runtime", ["local", "processes"])
+@pytest.mark.slow
 def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     number: int, runtime: str, own_folder: Path
 ) -> None:
@@ -262,6 +263,7 @@ def test_stopping_before_training_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(
     number: int, own_folder: Path
 ) -> None:
@@ -361,6 +363,7 @@ def test_a_table_is_as_wide_as_one_says_and_not_cut_where_nobody_says(
     assert widths == [140, 80]
 
 
+@pytest.mark.slow
 def test_a_terminal_that_lacks_a_sign_of_the_table_gets_it_in_another_way() -> None:
     command = [sys.executable, "-m", "graphfed", "compare", "fedavg", "--clients", "2", "--rounds", "1"]
     done = subprocess.run(

@@ -75,6 +75,7 @@ def test_the_page_fits_80_columns_and_ends_with_the_count(
         ("import no_such_module_of_anyone", "No module named 'no_such_module_of_anyone'"),
     ],
 )
+@pytest.mark.slow
 def test_a_torch_that_does_not_load_is_a_problem_with_its_fix_and_exit_1(
     content: str, told: str, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_torch_that_does_not_load_is_a_problem_with_its_fix_and_exit_1(
     assert problem["fix"] == "pip install --force-reinstall torch"
 
 
+@pytest.mark.slow
 def test_a_library_that_only_some_runs_need_is_a_warning_and_exit_0(tmp_path: Path) -> None:
     (tmp_path / "networkx.py").write_text("raise RuntimeError('built for another Python')")
     done = process(before=str(tmp_path))
@@ -199,6 +201,7 @@ def test_the_extras_are_those_of_the_project() -> None:
 NEEDED_BY_OTHERS = {"SQLAlchemy", "alembic"}
 
 
+@pytest.mark.slow
 def test_every_library_of_a_runtime_extra_is_imported_by_the_package() -> None:
     """What only tests or pages import belongs to the extras `dev` and `docs`."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

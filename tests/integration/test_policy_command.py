@@ -65,6 +65,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not list(own_folder.iterdir())
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_episodes_that_have_ended(own_folder: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "graphfed", *LEARN, "--episodes", "100000"],

@@ -31,6 +31,7 @@ def test_the_python_of_the_readme_runs(capsys):
     assert training < int(printed[2]) < 1.01 * training
 
 
+@pytest.mark.slow
 def test_the_demo_table_in_the_readme_is_the_demos():
     """The table shows the methods that `make demo` compares, and its claims hold: a short run gives the same
     order."""
@@ -51,6 +52,7 @@ def test_the_readme_lists_every_method_and_no_other():
     assert rows == {*SHIPPED}
 
 
+@pytest.mark.slow
 def test_the_commands_for_ones_own_graph_give_what_they_promise(tmp_path, monkeypatch):
     """The block is run as printed: a model and its report, a prediction for every account, a comparison."""
     (block,) = [block for block in blocks("console") if "make_data.py" in block]

@@ -19,7 +19,10 @@ from graphfed.methods.tasks import FORECASTING
 from graphfed.report import write_report
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to look at the report with")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to look at the report with"),
+]
 
 #: Run in a copy of the page, which lies in a frame as wide as the screen to be tried (a window of the browser
 #: has at least 500 px): what is measured is sent to the page around it, whose title it becomes.

@@ -178,6 +178,7 @@ def test_without_any_whole_checkpoint_a_run_starts_again(capsys: pytest.CaptureF
     assert found(folder) == found(Path("whole"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_counts_only_when_every_process_has_its_part(tmp_path: Path) -> None:
     arguments = [*RUN, "--runtime", "processes"]
     assert main([*arguments, "--out", "whole"]) == 0
@@ -191,6 +192,7 @@ def test_a_checkpoint_counts_only_when_every_process_has_its_part(tmp_path: Path
     assert found(Path("run")) == found(Path("whole"))
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_on_with_the_runs_that_have_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "fedavg", "--rounds", "3", "--clients", "2", "--seeds", "0,1", "--no-progress"]
     assert main([*arguments, "--checkpoint-every", "0", "--out", "table"]) == 0
@@ -256,6 +258,7 @@ def test_a_folder_that_cannot_go_on_is_refused_in_one_line_and_stays_as_it_is(
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_disk_that_refuses_a_checkpoint_is_a_warning_and_training_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,7 +47,7 @@ class LinkWorld(World):
 
 
 def link_world(seed: int = 0, **options: Any) -> LinkWorld:
-    world: World = make_world(seed, **{"sparse": False, **options})
+    world: World = make_world(seed, **{"sparse": False, "nodes": 36, **options})
     split = make_edge_split(world.graph, "edges:0.6,0.15,0.25", seed)
     site = np.empty(world.graph.num_nodes, dtype=np.int64)
     site[world.partition.held_vertex] = world.partition.held_site

@@ -104,6 +104,7 @@ def test_the_programs_are_the_plain_loops_to_the_last_edge(
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("acceptance", ["hidden", "opened"])
+@pytest.mark.slow
 def test_a_longer_walk_on_a_larger_graph_is_the_plain_loop_too(seed: int, acceptance: str) -> None:
     edges = random_graph(seed, 60, 400)
     told = {"balancer": "mcmc", "mcmc_steps": 60, "seed": seed, "acceptance": acceptance, "temperature": 2.0}
@@ -174,6 +175,7 @@ def test_the_real_protocol_keeps_the_same_edges_for_the_same_bytes(balancer: str
     assert "simulated" not in protections(real)
 
 
+@pytest.mark.slow
 def test_the_real_search_ends_in_a_cover_that_its_own_history_says_is_the_best() -> None:
     edges = random_graph(3, 8, 14)
     found = run_here(

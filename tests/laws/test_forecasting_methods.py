@@ -248,10 +248,11 @@ def resumed(
     return run_local(name, world, place, Checkpoints(folder, every=0, start=start, wish=Wish()), **hard(name))
 
 
-#: Of the places where a run can break, so many are tried.
-PLACES = 12
+#: Of the places where a run can break, so many are tried, and in the first tier so few.
+PLACES, FEW_PLACES = 12, 2
 
 
+@pytest.mark.deeper
 @pytest.mark.parametrize("where", [TRANSFERS, STEPS], ids=["transfers", "steps of writing"])
 @pytest.mark.parametrize(
     ("name", "split"),
@@ -266,6 +267,7 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
     name: str,
     split: str,
     where: list[tuple[Any, str]],
+    deep: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -277,7 +279,7 @@ def test_a_run_that_breaks_anywhere_goes_on_to_the_same_bits(
         )
     assert_same_bits(expected, whole)
     assert count[0] >= ROUNDS
-    for place in range(0, count[0], max(1, count[0] // PLACES)):
+    for place in range(0, count[0], max(1, count[0] // (PLACES if deep else FEW_PLACES))):
         # Half of the places broken before, half after.
         number, folder = 2 * place + place % 2, tmp_path / str(place)
         with crash_at(number, monkeypatch, where), pytest.raises(Crash):

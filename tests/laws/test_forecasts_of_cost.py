@@ -39,7 +39,16 @@ HEAVY = ("fedgat", "fedgat_ldp", "lumos", "lpgnn", "naive_fedgnn")
 SENSORS = ({"data.sensors": 8, "data.weeks": 1}, {"data.sensors": 24, "data.weeks": 1})
 
 
-def worlds(method: str) -> list[dict[str, Any]]:
+#: Bytes need no size: what crosses in a round is as often sent in a small one.
+TINY = (
+    {"data.num_nodes": 200, "data.features": 40, "data.average_degree": 6, "data.dense": True},
+    {"data.num_nodes": 150, "data.features": 60, "data.average_degree": 8},
+)
+
+
+def worlds(method: str, *, tiny: bool = False) -> list[dict[str, Any]]:
+    if tiny and method not in FORECASTERS:
+        return [{} if get_method(method).partition == "ego" else TINY[0], TINY[1]]
     if method in FORECASTERS:
         thinned = {"every": 100} if get_method(method).model else {}
         return [{**sensors, **thinned} for sensors in SENSORS]
@@ -49,14 +58,14 @@ def worlds(method: str) -> list[dict[str, Any]]:
 
 
 @cache
-def inputs_of(method: str, world: int, rounds: int) -> tuple[RunConfig, Inputs]:
+def inputs_of(method: str, world: int, rounds: int, *, tiny: bool = False) -> tuple[RunConfig, Inputs]:
     options: dict[str, Any] = {"data": "roads"}
     if method not in FORECASTERS:
         ego = get_method(method).partition == "ego"
         options = {"data": "digits" if ego and not world else "social", "split": "random:0.5,0.2,0.3"}
         options["clients"] = None if ego else (4, 8)[world]
     # Every round is trained: what stops early was said to take as much at most.
-    settings = worlds(method)[world] | ({"patience": None} if get_method(method).model else {})
+    settings = worlds(method, tiny=tiny)[world] | ({"patience": None} if get_method(method).model else {})
     rounds_asked = rounds if get_method(method).model else None
     config = make_config(method, rounds=rounds_asked, settings=settings, threads=1, **options)
     return config, load_inputs(config)
@@ -104,7 +113,7 @@ LEARNING = [(m, w) for m in (*SHIPPED, *FORECASTERS) for w in (0, 1) if get_meth
 def test_the_bytes_that_the_first_line_says_are_those_of_the_ledger_at_the_end(
     method: str, world: int
 ) -> None:
-    config, inputs = inputs_of(method, world, 4)
+    config, inputs = inputs_of(method, world, 4, tiny=True)
     events: list[Event] = []
     result = execute(config, inputs, folder=None, command="test", on_event=events.append)
     expected = Expected()

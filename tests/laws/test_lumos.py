@@ -132,6 +132,7 @@ def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run) 
 
 
 @TASKS
+@pytest.mark.slow
 def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balances(run: Run) -> None:
     """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
     _, fed = run(rounds=2, aggregation="secure", balancer="greedy")

@@ -168,6 +168,7 @@ def test_fedsgd_is_central_training(optimizer: str) -> None:
     assert torch.allclose(one, logits(two), rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_admm_reaches_the_common_optimum_where_fedavg_stops_short() -> None:
     """Logistic regression, as GAT of one layer without edges is, with a class at each client: the gradient of
     all clients' loss at the model."""

@@ -341,6 +341,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
 
 
 @pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.slow
 def test_over_flare_it_has_the_bits_and_the_ledger_of_one_at_a_time(
     name: str, deployed: dict[str, tuple[Outcome, Ledger]]
 ) -> None:

@@ -32,7 +32,8 @@ def test_every_pair_up_to_8_bits_and_100_000_of_10_16_and_32_have_the_right_outc
         assert np.array_equal(theirs[str(bits)], outcomes)
 
 
-@pytest.mark.parametrize("holders", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("holders", [2, 3, 5])
 def test_maxima_of_2708_by_64_numbers_and_the_way_of_their_gradients_are_right_and_stay_shared(
     certificates: Path, holders: int
 ) -> None:
