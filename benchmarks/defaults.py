@@ -1,7 +1,7 @@
 """The defaults on unlike graphs, beside plain PyG: accuracy, seconds and memory of every method as it comes.
 
     python benchmarks/defaults.py [--graphs NAME,...] [--rows NAME,...] [--seeds 0,1] [--out FILE]
-    python benchmarks/defaults.py --table      # print the table of benchmarks/README.md from the record
+    python benchmarks/defaults.py --table      # print the tables of benchmarks/README.md from the record
 
 Every run is a process of its own, on one thread. The file is written after every run, and what is in it is
 not run again, so an interrupted table goes on. PyG's rows choose their epoch by the validation accuracy, as
@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,24 +162,43 @@ def commit() -> str:
     return asked.stdout.strip()
 
 
-def table_of(runs: dict[str, Any]) -> str:
-    """Write the record as a Markdown table: mean test accuracy in percent over the seeds, a graph a row."""
+def by_graph(runs: dict[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The runs of the record by graph and row."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for key, run in runs.items():
         name, row, _ = key.split("/")
         found.setdefault(name, {}).setdefault(row, []).append(run)
+    return found
+
+
+def score(runs: list[dict[str, Any]]) -> str:
+    """Mean test accuracy in percent over the seeds, or why there is none."""
+    done = [run["test"] for run in runs if "test" in run]
+    if done:
+        return f"{np.mean(done):.1f}"
+    if any("refused" in run for run in runs):
+        return "refused"
+    late = [run["failed"].removeprefix("more than ") for run in runs if "more than" in run.get("failed", "")]
+    return f"> {late[0]}" if late else ""
+
+
+def cost(runs: list[dict[str, Any]]) -> str:
+    """Mean seconds of one processor, and the largest memory in MB."""
+    done = [run for run in runs if "test" in run]
+    if not done:
+        return ""
+    return f"{np.mean([run['seconds'] for run in done]):.0f} / {max(run['peak_rss_mb'] for run in done)}"
+
+
+def table_of(runs: dict[str, Any], cell: Callable[[list[dict[str, Any]]], str]) -> str:
+    """Write the record as a Markdown table, a graph a row."""
+    found = by_graph(runs)
     rows = [row for row in (*REFERENCES, *OURS) if any(row in graph for graph in found.values())]
     lines = [f"| graph | what it is | {' | '.join(rows)} |", "| --- " * (len(rows) + 2) + "|"]
     for case in GRAPHS:
-        if case.name not in found:
-            continue
-        cells = []
-        for row in rows:
-            runs_of = found[case.name].get(row, [])
-            done = [run["test"] for run in runs_of if "test" in run]
-            refused = any("refused" in run for run in runs_of)
-            cells.append(f"{np.mean(done):.1f}" if done else "refused" if refused else "")
-        lines.append(f"| {case.name} | {case.kind} | {' | '.join(cells)} |")
+        if case.name in found:
+            cells = [cell(found[case.name].get(row, [])) for row in rows]
+            lines.append(f"| {case.name} | {case.kind} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -195,7 +215,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the record as a table, and run nothing")
     arguments = parser.parse_args()
     if arguments.table:
-        print(table_of(json.loads(arguments.out.read_text())["runs"]))
+        runs = json.loads(arguments.out.read_text())["runs"]
+        print(table_of(runs, score), table_of(runs, cost), sep="\n\n")
         return
     if arguments.one:
         name, row, seed = arguments.one

@@ -111,3 +111,26 @@ def test_who_is_here_does_not_change_what_is_flipped() -> None:
     mine = torch.isin(row, here)
     part = flip_edges(here, torch.searchsorted(here, row[mine]), neighbour[mine], n, noise, "e", EPSILON)
     assert torch.equal(part, whole[here])
+
+
+def test_nobody_answers_for_a_loop_and_padding_is_no_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    vertex = torch.arange(11)
+    assert not bool(answered(vertex, vertex, 11)[0].any())
+    row, neighbour = torch.tensor([0, 3, 9]), torch.tensor([4, 5, 2])
+    asked = (vertex, row, neighbour, 11, Noise(2), "edges", 1.0)
+    packed = flip_edges(*asked)
+    first = pairs_of_bits(packed, vertex, 11)
+    assert [ends.dtype for ends in first] == [torch.int32, torch.int32]
+    # 5 bits a vertex, and 3 that stand for nothing, whatever a site sends in them.
+    assert all(map(torch.equal, pairs_of_bits(packed | 0b11100000, vertex, 11), first))
+    # A few rows at a time give what all of them give.
+    monkeypatch.setattr("graphfed.privacy.noise.CHUNK", 10)
+    assert torch.equal(flip_edges(*asked), packed)
+    assert all(map(torch.equal, pairs_of_bits(packed, vertex, 11), first))
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [(2, 1), (5, 3), (6, 0)])
+def test_the_edges_that_are_expected_are_those_of_a_loop_over_all_pairs(nodes: int, edges: int) -> None:
+    flip = 1 / (1 + math.exp(1.0))
+    expected = sum(1 - flip if pair < edges else flip for pair in range(math.comb(nodes, 2)))
+    assert expected_edges(nodes, edges, 1.0) == pytest.approx(expected, rel=1e-8)

@@ -2,6 +2,7 @@
 on each side, and every output of few coordinates."""
 
 import math
+from decimal import Decimal, localcontext
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphfed.errors import InputError
+from graphfed.nn.bits import pack_bits
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.privacy.bins import bin_mechanism, budget_of, deal_bins, encode_bins
 from graphfed.privacy.local import (
@@ -28,6 +30,7 @@ from graphfed.privacy.local import (
     response_matrix,
 )
 from graphfed.privacy.noise import Noise
+from graphfed.random import fold, words32
 
 LOW, HIGH = -1.0, 3.0
 EPSILONS = [1e-6, 0.1, 1.0, 2.0, 5.0, 22.0, 30.0, 800.0]
@@ -347,3 +350,74 @@ def test_a_row_alone_sends_what_it_sends_among_others() -> None:
         alone = multi_bit(x[i : i + 1], ids[i : i + 1], noise, "x", 5.0, LOW, HIGH)
         for mine, all_ in zip(alone, together, strict=True):
             assert torch.equal(mine, all_[i : i + 1])
+
+
+# ---- to the last word --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accounting", ["per_receiver", "coalition"])
+@pytest.mark.parametrize(("width", "receivers"), [(5, 1), (5, 2), (5, 3), (5, 5), (5, 7), (8, 3), (5, 0)])
+def test_the_bits_of_a_bin_are_one_bit_mechanisms_with_the_budget_of_its_size(
+    accounting: str, width: int, receivers: int
+) -> None:
+    """By a plain loop over the bins, on the same words, of 300 devices."""
+    n = 300
+    x = torch.rand(n, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 4 + LOW
+    ids, noise, epsilon = torch.arange(n), Noise(3), 2.0
+    bins = deal_bins(11, ids, width, torch.full((n,), receivers))
+    words = words32(fold(3, "privacy noise", "x"), ids, width)
+    dealt, expected = x.gather(1, bins.order.long()), torch.zeros(n, width, dtype=torch.bool)
+    for number in range(receivers):  # the bins of this number are alike at every device
+        start, size = int(bins.start[number]), int(bins.size[number])
+        here = slice(start, start + size)
+        if size:
+            budget = epsilon / (size if accounting == "per_receiver" else width)
+            expected[:, here] = one_bit(dealt[:, here], budget, words[:, here], LOW, HIGH)
+    packed = encode_bins(x, ids, bins, noise, "x", epsilon, accounting, LOW, HIGH)  # type: ignore[arg-type]
+    assert torch.equal(packed, pack_bits(expected))
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9, 2**15, 2**15 + 1])
+def test_coordinates_are_dealt_in_the_order_of_their_words(width: int) -> None:
+    """Of each word without the bits that a coordinate's own number needs; equal ones in their own order."""
+    ids = torch.tensor([4, 7])
+    order = deal_bins(5, ids, width, torch.tensor([2, 1])).order
+    assert order.dtype == (torch.int16 if width <= 2**15 else torch.int32)
+    needed = max(1, len(f"{width - 1:b}"))
+    for row, words in zip(order.tolist(), words32(5, ids, width).tolist(), strict=True):
+        assert row == sorted(range(width), key=lambda column: (words[column] >> needed, column))
+
+
+def test_other_classes_have_as_many_words_as_the_budget_asks_for_and_at_most_one_more() -> None:
+    """Against e^epsilon to 50 digits: rounding never takes a word away."""
+    with localcontext() as context:
+        context.prec = 50
+        for step in range(1, 6000):
+            epsilon, classes = (step / 20_000, 2) if step % 2 else (step / 700, 2 + step % 5)
+            other = float(response_matrix(epsilon, classes)[0, 1]) * WORDS
+            exact = Decimal(WORDS) / (Decimal(epsilon).exp() + classes - 1)
+            assert exact <= Decimal(other) < exact + Decimal("1.01")
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_that_is_no_class_is_refused(label: int) -> None:
+    with pytest.raises(InputError, match=r"where the classes are 0\.\.2"):
+        randomised_response(torch.tensor([1, label]), torch.arange(2), Noise(0), "y", 1.0, 3)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
+def test_labels_need_a_budget(epsilon: float) -> None:
+    with pytest.raises(InputError, match="must be above 0"):
+        randomised_response(torch.tensor([1]), torch.arange(1), Noise(0), "y", epsilon, 3)
+
+
+def test_the_budget_that_is_none_is_the_one_that_is_named() -> None:
+    with pytest.raises(InputError, match="got -1"):
+        rare(torch.tensor([2.0, 0.5, -1.0, 0.7]))
+
+
+def test_bits_and_words_have_the_types_that_are_sent() -> None:
+    columns, bits = multi_bit(torch.rand(3, 6), torch.arange(3), Noise(0), "x", 2.0, 0.0, 1.0)
+    assert (columns.dtype, bits.dtype) == (torch.int64, torch.bool)
+    for noise in (Noise(), Noise(0)):
+        assert noise.words("x", torch.arange(0), 3).dtype == torch.int32
