@@ -5,6 +5,7 @@ process: stacked, all clients are one host; one at a time, every client is a hos
 process has its own host's part and nothing else. Only functions run at the place see the parts.
 """
 
+import contextlib
 import dis
 import functools
 import types
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any, NoReturn
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -116,18 +117,15 @@ def check_arguments(place: str, stage: str, arguments: Iterable[Any]) -> None:
             _check_object(place, stage, argument)
 
 
-_plain_configs: WeakSet[Any] = WeakSet()
+#: Frozen objects that hide nothing, by identity: an equal one may, in a field that does not count.
+_plain_configs: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def _check_object(place: str, stage: str, argument: Any) -> None:
     """Refuse a container or an object that brings data or located values along, however deep it holds
     them."""
     frozen = is_dataclass(argument) and getattr(argument, "__dataclass_params__").frozen  # noqa: B009
-    try:
-        known = frozen and argument in _plain_configs
-    except TypeError:  # it holds something that can change, so it is looked at every time
-        frozen = known = False
-    if known:
+    if frozen and _plain_configs.get(id(argument)) is argument:
         return
     for _, item in _data_in(argument, "", {}, _DEPTH):
         raise PlaceError(
@@ -135,7 +133,11 @@ def _check_object(place: str, stage: str, argument: Any) -> None:
             f"passed at {place}; pass every located value as an argument of its own"
         )
     if frozen:
-        _plain_configs.add(argument)
+        # One that holds what can change has no hash, and one with slots may have no weak reference: both are
+        # looked at every time.
+        with contextlib.suppress(TypeError):
+            hash(argument)
+            _plain_configs[id(argument)] = argument
 
 
 def versions(inputs: Iterable[Any]) -> list[tuple[Tensor, int]]:

@@ -3,15 +3,29 @@
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 import torch
 
-from graphfed.data.graph import make_graph
+from graphfed.data.graph import Split, make_graph
+from graphfed.data.links import make_edge_split, training_graph
 from graphfed.data.partition import partition
 from graphfed.data.splits import make_split
+from graphfed.data.tables import from_assignment
 from graphfed.errors import InputError
-from graphfed.federation.cohort import Cohort, Names, load_cohort, load_names, make_cohort, save_cohort
+from graphfed.federation.cohort import (
+    Cohort,
+    Names,
+    cohort_arrays,
+    load_cohort,
+    load_names,
+    make_cohort,
+    node_names,
+    save_cohort,
+    with_partition_ids,
+    with_unit_features,
+)
 from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix
 
@@ -214,9 +228,11 @@ def test_names_go_along_and_are_no_must(graph, split, parts, tmp_path):
     cohort, path = make_cohort(graph, split, parts, [1]), tmp_path / "cohort.safetensors"
     save_cohort(cohort, path)
     assert load_names(path) == Names()
-    names = Names(("f\u00e9", "", 'g"'), ("no", "yes", "?"))
-    save_cohort(cohort, path, names)
-    assert load_names(path) == names
+    for nodes in ((), ("a\u00e9", 'b"')):
+        names = Names(("f\u00e9", "", 'g"'), ("no", "yes", "?"), nodes)
+        save_cohort(cohort, path, names)
+        assert load_names(path) == names
+        assert ("node_names" in read_tensors(path)[0]) == bool(nodes)
     assert torch.equal(load_cohort(path).id, cohort.id)
     for text in ("[", "{}", '{"features": "ab", "classes": []}', '{"features": [1], "classes": []}'):
         write_tensors(path, read_tensors(path)[0], {"names": text})
@@ -224,6 +240,92 @@ def test_names_go_along_and_are_no_must(graph, split, parts, tmp_path):
             load_names(path)
     with pytest.raises(InputError, match="is not a cohort file"):
         load_names(tmp_path / "nowhere")
+
+
+def require_same(one, two):
+    """Two cohorts are alike in every array, to the dtype."""
+    one, two = cohort_arrays(one), cohort_arrays(two)
+    assert one.keys() == two.keys()
+    for name, array in one.items():
+        assert array.dtype == two[name].dtype, name
+        assert array.tolist() == two[name].tolist(), name
+
+
+@pytest.mark.parametrize("clients", [[1], [0, 2, 4], list(range(CLIENTS))], ids=str)
+def test_stable_ids_make_the_cohort_of_a_graph_whose_nodes_have_these_numbers(graph, split, clients):
+    """Rows, edges, cut edges and weights, all in the order of the new numbers."""
+    rng = np.random.default_rng(1)
+    number, site = rng.permutation(60), rng.integers(0, CLIENTS, 60)
+    weights = 1 + rng.integers(0, 8, graph.num_edges) / 8
+    old = np.argsort(number)
+    renamed = make_graph(
+        "toy", graph.x[old], graph.y[old], number[graph.edges], edge_weight=weights, num_classes=3
+    )
+    masks = (getattr(split, part)[old] for part in ("train", "val", "test"))
+    graph = dataclasses.replace(graph, edge_weight=weights.astype(np.float32))
+    made = make_cohort(graph, split, from_assignment(graph, site), clients, stable_ids=number)
+    parts = from_assignment(renamed, site[old])
+    require_same(made, make_cohort(renamed, Split("renamed", *masks), parts, clients))
+
+
+@pytest.mark.parametrize("task", ["nodes", "links"])
+def test_the_ids_of_the_partition_come_back_in_the_place_of_stable_ones(graph, split, task):
+    """And the names of the rows with them."""
+    if task == "links":
+        split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
+        graph = training_graph(graph, split)
+    parts = partition(graph, "random", CLIENTS, 0)
+    stable = 7 * np.random.default_rng(1).permutation(60) + 2**40
+    plain = make_cohort(graph, split, parts, [1, 3])
+    made = make_cohort(graph, split, parts, [1, 3], stable_ids=stable)
+    back = with_partition_ids(made, stable)
+    ends = [(made, "id"), (made, "cut_id")] + ([(made.links, "id")] if task == "links" else [])
+    for holder, name in ends:
+        found = getattr(back if holder is made else back.links, name)
+        assert stable[found].tolist() == getattr(holder, name).tolist()
+        assert sorted(found.tolist()) == sorted(
+            getattr(plain if holder is made else plain.links, name).tolist()
+        )
+    assert with_partition_ids(plain, None) is plain
+    named = dataclasses.replace(graph, ids=pa.array([f"node {v}" for v in range(60)]))
+    assert node_names(named, made, stable) == tuple(f"node {v}" for v in back.id.tolist())
+    assert node_names(named, plain, None) == node_names(graph, made, stable) == ()
+
+
+def test_unit_features_are_the_features_over_their_length(graph, split):
+    """Of either sign; a row of zeros stays one."""
+    scale = np.random.default_rng(0).normal(size=(60, 7)).astype(np.float32)
+    scale[:4] = 0
+    x = graph.x.multiply(scale).tocsr() if sp.issparse(graph.x) else graph.x * scale
+    graph = dataclasses.replace(graph, x=x)
+    cohort = make_cohort(graph, split, partition(graph, "random", CLIENTS, 0), range(CLIENTS))
+    unit = with_unit_features(cohort)
+    assert type(unit.x) is type(cohort.x)
+    for got, row in zip(dense(unit.x).tolist(), dense(cohort.x).tolist(), strict=True):
+        length = sum(number**2 for number in row) ** 0.5
+        assert got == pytest.approx([number / (length or 1) for number in row], abs=1e-6)
+
+
+def test_features_are_no_must(graph, split, tmp_path):
+    bare = dataclasses.replace(graph, x=None)
+    cohort = make_cohort(bare, split, partition(bare, "random", CLIENTS, 0), [1])
+    assert cohort.num_features == 0
+    assert with_unit_features(cohort) is cohort
+    save_cohort(cohort, tmp_path / "cohort")
+    assert load_cohort(tmp_path / "cohort").x is None
+
+
+@pytest.mark.parametrize("task", ["nodes", "links"])
+def test_a_client_that_holds_nothing_comes_back_from_its_file(graph, split, task, tmp_path):
+    if task == "links":
+        split = make_edge_split(graph, "edges:0.6,0.2,0.2", 0)
+        graph = training_graph(graph, split)
+    parts = from_assignment(graph, np.zeros(60, dtype=int), num_sites=2)
+    cohort = make_cohort(graph, split, parts, [1])
+    save_cohort(cohort, tmp_path / "cohort")
+    back = load_cohort(tmp_path / "cohort")
+    assert (back.num_rows, back.num_clients, back.num_features, back.num_classes) == (0, 1, 7, 3)
+    require_same(back, cohort)
 
 
 def at(index, value):
@@ -261,6 +363,7 @@ DAMAGED = {
     ),
     "a vertex that nobody owns": ("owners", at(0, 0), "a vertex has no owner"),
     "weights of some edges": ("cut_weight", None, "it has the weights of some edges only"),
+    "a weight of zero": ("edge_weight", at(0, 0), "the weight of an edge is no positive number"),
     "a negative weight": ("edge_weight", at(0, -1), "the weight of an edge is no positive number"),
     "a weight that is no number": (
         "cut_weight",

@@ -58,6 +58,14 @@ def test_bytes_are_kept_by_client_and_by_round():
     assert entries["setup", "y"].received.tolist() == [8, 0, 16]
 
 
+def test_the_bytes_of_a_client_are_what_it_sent_and_got_in_setup_and_training():
+    """8 bytes a unit: client 0 sends 1 up and 4 across and gets 1 down and 5 across, in each phase."""
+    assert filled().bytes_of_clients().tolist() == [2 * 8 * (1 + 4 + 1 + 5), 2 * 8 * 4, 2 * 8 * (2 + 5 + 2)]
+    fed = Federation([(0,), (1, 2)])
+    fed.ledger = filled()
+    assert [part.tolist() for part in fed.traffic().parts] == [[176], [64, 144]]
+
+
 def test_a_ledger_is_plain_data_and_comes_back_from_it():
     ledger = filled()
     text = json.dumps(ledger.to_json(), allow_nan=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, SERVER, Federation, StageError
 from graphfed.methods.base import State
-from graphfed.nn.sparse import SparseMatrix
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 
 def identity(x):
@@ -341,3 +341,143 @@ def test_control_is_for_decisions_and_not_for_data():
 
 def _many_numbers():
     return {"weights": list(range(1000))}
+
+
+@dataclass(frozen=True)
+class Settings:
+    lr: float = 0.1
+    cache: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlottedSettings:
+    lr: float = 0.1
+    cache: object = None
+
+
+@dataclass(frozen=True)
+class EqualSettings:
+    """Two of them are equal whatever their cache is."""
+
+    lr: float = 0.1
+    cache: object = field(default=None, compare=False)
+
+
+@pytest.mark.parametrize("kind", [Settings, SlottedSettings, EqualSettings])
+def test_settings_that_cannot_change_may_be_passed_and_may_hide_no_data(kind):
+    """However often each is passed."""
+    fed, plain = two_hosts(), kind()
+    for _ in range(2):
+        assert fed.server.run(identity, plain).parts == (plain,)
+        for hidden in (kind(cache=torch.ones(2)), kind(cache=[torch.ones(2)])):
+            with pytest.raises(
+                PlaceError, match=f"a {kind.__name__} with a Tensor in it was passed at server"
+            ):
+                fed.server.run(identity, hidden)
+
+
+def test_settings_that_hold_what_can_change_are_looked_at_every_time():
+    fed, settings = two_hosts(), Settings(cache=[])
+    fed.server.run(identity, settings)
+    settings.cache.append(torch.ones(2))
+    with pytest.raises(PlaceError, match="a Settings with a Tensor in it was passed at server"):
+        fed.server.run(identity, settings)
+
+
+def test_who_watches_is_shown_what_a_program_says_and_begins_and_nobody_has_to():
+    fed, seen = two_hosts(), []
+    fed.tell("unheard")
+    fed.begin("unseen")
+    fed.on_news, fed.on_stage = (
+        (lambda news: seen.append(("news", news))),
+        (lambda stage: seen.append(("stage", stage))),
+    )
+    fed.tell("10 s to go")
+    fed.begin("training")
+    assert seen == [("news", "10 s to go"), ("stage", "training")]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"a": {"b": torch.ones(2)}},
+        (torch.zeros(1), (torch.ones(2),)),
+        SparseMatrix.from_dense(torch.eye(2)),
+        SparseWeights(torch.ones(3, 2), torch.tensor([0]), torch.tensor([0]), 1),
+    ],
+    ids=["dictionary", "tuple", "sparse rows", "sparse weights"],
+)
+def test_a_function_that_writes_into_a_part_of_its_argument_is_refused(payload):
+    fed = two_hosts()
+    value = fed.locate(SERVER, "w", [payload])
+    assert fed.server.run(identity, value).parts == (payload,)
+    with pytest.raises(PlaceError, match="_double_a_part_in_place wrote into one of its arguments"):
+        fed.server.run(_double_a_part_in_place, value)
+
+
+def _double_a_part_in_place(x):
+    while isinstance(x, dict | tuple):
+        x = next(iter(x.values())) if isinstance(x, dict) else x[-1]
+    (x if isinstance(x, torch.Tensor) else x.values).mul_(2)
+
+
+@pytest.mark.parametrize("levels", range(6))
+def test_data_is_found_five_containers_deep(levels):
+    """In an argument, in what a function closes over and in a partial's arguments."""
+    hidden = torch.ones(1)
+    for _ in range(levels):
+        hidden = [hidden] if levels % 2 else {"a": hidden}
+    for carrier in (closes_over(hidden), functools.partial(identity, hidden)):
+        with pytest.raises(PlaceError, match="carries a Tensor in"):
+            two_hosts().server.run(carrier)
+    with pytest.raises(PlaceError, match=r"a (dict|list) with a Tensor in it|a bare Tensor was passed"):
+        two_hosts().server.run(identity, hidden)
+
+
+def helper_with_data(x, y=LEAKED):
+    return x, y
+
+
+def calls_a_helper_with_data(x):
+    return helper_with_data(x)
+
+
+def uses_a_global_tensor(x):
+    return x, LEAKED
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        calls_a_helper_with_data,
+        closes_over(uses_a_global_tensor),
+        closes_over(functools.partial(identity, LEAKED)),
+        closes_over(Holder(cache=[LEAKED]).method),
+    ],
+    ids=["a global function's default", "a closure's global", "a closure's partial", "a closure's method"],
+)
+def test_data_that_a_function_reaches_through_another_is_found(fn):
+    with pytest.raises(PlaceError, match="carries a Tensor in"):
+        two_hosts().server.run(fn, 1)
+
+
+def test_a_function_whose_closure_or_defaults_come_to_hold_data_is_refused_then():
+    held = None
+
+    def closure(x):
+        return x, held
+
+    def default(x, y=None):
+        return x, y
+
+    def keyword(x, *, y=None):
+        return x, y
+
+    fed = two_hosts()
+    for fn in (closure, default, keyword):
+        fed.server.run(fn, 1)
+    held = torch.ones(1)
+    default.__defaults__, keyword.__kwdefaults__ = (torch.ones(1),), {"y": torch.ones(1)}
+    for fn in (closure, default, keyword):
+        with pytest.raises(PlaceError, match=f"{fn.__name__} carries a Tensor in"):
+            fed.server.run(fn, 1)

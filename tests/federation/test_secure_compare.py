@@ -409,6 +409,15 @@ def test_pairs_run_any_two_party_protocol(hosts: Hosts) -> None:
     assert fed.ledger.bytes_of("difference") == len(edges) * sum(bytes_of_subtract(1, 4))
 
 
+def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
+    fed = Federation([(0, 1)])
+    pairs, which = pair_of(fed, simulated=True)
+    for count in (1, 3):
+        parties = fed.locate(CLIENTS, "parties", [[subtract(Simulated(True), np.zeros(1, "<u4"))] * count])
+        with pytest.raises(PlaceError, match=f"{count} parties for 2 rows"):
+            converse_pairs(fed, pairs, parties, which, name="c", protection="clear")
+
+
 # ---- acceptance --------------------------------------------------------------------------------------------
 
 
@@ -563,6 +572,7 @@ def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float
         at_most_pairs(
             fed, pairs, own, which, bits=bits, asker=asker, temperature=temperature, seed=0, name="a"
         )
+    assert fed.ledger.entries == [], "it is refused before anything is sent"
 
 
 @pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]], ids=["one host", "two hosts"])

@@ -308,6 +308,15 @@ def test_after_its_tape_a_received_value_is_constant():
     assert not got.parts[0].requires_grad
 
 
+def test_what_was_received_keeps_no_gradient_after_it_was_sent_back():
+    """Else the memory of a round would be held as long as any of its values."""
+    fed = Federation([(0,), (1,)])
+    with fed.tape():
+        got = fed.broadcast(a_leaf(fed, 3.0), name="w")
+        fed.backward(fed.sum(got, name="sum"))
+    assert [part.grad for part in got.parts] == [None, None]
+
+
 def test_sparse_rows_that_require_a_gradient_are_refused_rather_than_detached():
     from graphfed.federation.route import RowIds
     from graphfed.nn.sparse import SparseMatrix

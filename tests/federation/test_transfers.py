@@ -179,6 +179,9 @@ def test_separate_places_give_the_values_and_the_ledger_of_one_process(seed, hos
         if not isinstance(value, Located):
             assert all(out[name] == value for out, _ in apart.values())
             continue
+        for end, (out, _) in apart.items():
+            parts = int((end == SERVER_END) == (value.place == SERVER))
+            assert (out[name].place, out[name].name, len(out[name].parts)) == (value.place, value.name, parts)
         ends = [SERVER_END] if value.place == SERVER else range(len(hosts))
         for end, part in zip(ends, value.parts, strict=True):
             (got,) = apart[end][0][name].parts
@@ -360,6 +363,19 @@ def test_a_client_of_weight_zero_does_not_count_even_when_its_values_are_not_fin
         assert whole(mean).tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]])
+def test_where_nobody_has_a_weight_the_mean_is_what_stands_in_for_it(hosts):
+    """It is a value at the server, and is not used where anybody has one."""
+    fed = Federation(hosts)
+    x, before = per_client(fed, "x", torch.ones(2, 3)), at_server(fed, "before", 5 * torch.ones(3))
+    for weights, expected in (([0, 0], 5.0), ([0, 2], 1.0)):
+        n = at_server(fed, "n", torch.tensor(weights))
+        mean = fed.average(x, n, name="mean", otherwise=before)
+        assert whole(mean).tolist() == [expected] * 3
+    with pytest.raises(PlaceError, match="'x' lives at clients but was used at server"):
+        fed.average(x, n, name="mean", otherwise=x)
+
+
 def test_weights_that_sum_to_zero_are_bad_input():
     fed = Federation([(0, 1)])
     with pytest.raises(InputError, match=r"'mean'.*weights sum to 0"):
@@ -438,6 +454,39 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
         fed.narrowed(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
 
 
+@pytest.mark.parametrize("hosts", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
+def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(hosts: Any) -> None:
+    """In one process and apart; a client's row to itself stays."""
+
+    def program(fed: Federation) -> Located:
+        rows = [[[10 * k + other] for k in fed.hosts[h] for other in range(6)] for h in fed.here]
+        x = fed.locate(CLIENTS, "x", [torch.tensor(part) for part in rows])
+        return fed.exchange(x, fed.everyone(), name="all")
+
+    fed = Federation(hosts)
+    expected = [[[10 * other + k] for k in host for other in range(6) if other != k] for host in fed.hosts]
+    assert [part.tolist() for part in program(fed).parts] == expected
+    (entry,) = fed.ledger.entries
+    assert entry.sent.tolist() == entry.received.tolist() == [5 * 8] * 6
+    apart = run_apart(hosts, program)
+    assert [apart[h][0].parts[0].tolist() for h in range(len(hosts))] == expected
+
+
+@pytest.mark.parametrize("short", ["site", "ids", "client"])
+def test_wants_are_vectors_of_one_length(short: str) -> None:
+    columns = {name: torch.tensor([1, 1]) for name in ("site", "ids")} | {"client": torch.tensor([0, 0])}
+    held = {"held_ids": torch.tensor([1]), "held_client": torch.tensor([1])}
+    for wrong in (columns[short][:1], columns[short][None]):
+        wants = PeerIds(**{**columns, short: wrong}, **held)
+        fed = Federation([(0, 1)])
+        with pytest.raises(PlaceError, match="route 'wants': site, ids and client must be vectors of one"):
+            fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    flat = PeerIds(**{name: x[None] for name, x in columns.items()}, **held)
+    fed = Federation([(0, 1)])
+    with pytest.raises(PlaceError, match="route 'wants': site, ids and client must be vectors of one"):
+        fed.peer_route(fed.locate(CLIENTS, "w", [flat]), name="wants")
+
+
 @pytest.mark.parametrize("vertex", [5, -1, 9, 0])
 def test_a_wanted_row_that_its_owner_lacks_is_bad_input(vertex):
     with pytest.raises(InputError, match=f"client 1 is asked for vertex {vertex}, which it does not hold"):
@@ -494,6 +543,10 @@ def test_a_widened_route_of_which_the_ends_say_different_things_is_refused() -> 
     more = fed.server.run(lambda t: counts_of_ids(t) + 1, fed.table(route))
     with pytest.raises(PlaceError, match="the server and the clients expect different rows"):
         fed.widened(route, counts, more, name="wide")
+    with pytest.raises(PlaceError, match="route 'wide': 'counts_of_ids' lives at clients but was used at se"):
+        fed.widened(route, counts, counts, name="wide")
+    with pytest.raises(PlaceError, match="lives at server but was used at clients"):
+        fed.widened(route, more, more, name="wide")
     with pytest.raises(PlaceError, match="the rows are"):
         fed.widened(route, fed.clients.run(lambda c: c[1:], counts), more, name="wide")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from placements import MemoryLink, at_clients
 from torch import Tensor
 
-from graphfed.federation import Federation, ReceivedError
+from graphfed.federation import Federation, ReceivedError, wire
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
@@ -209,6 +209,18 @@ class Surprise:
 def test_what_cannot_be_bytes_is_refused_by_the_sender(payload):
     with pytest.raises(WireError, match="cannot be sent"):
         encode(payload)
+
+
+def test_a_header_of_the_longest_length_crosses_and_one_byte_more_is_refused(monkeypatch):
+    text = "x" * 100
+    size = struct.unpack("<Q", encode(text)[:8])[0]
+    monkeypatch.setattr(wire, "MAX_HEADER", size)
+    assert decode(encode(text)) == (text, {})
+    longer = struct.pack("<Q", size + 1) + encode(text)[8:].replace(b"x", b"xx", 1)
+    with pytest.raises(WireError, match=f"header of {size + 1} bytes in a message"):
+        decode(longer)
+    with pytest.raises(WireError, match=rf"a header of {size + 1} bytes \(at most {size}\)"):
+        encode(text + "x")
 
 
 def test_a_pickle_is_not_a_payload():

@@ -22,7 +22,7 @@ from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, SERVER, Cast, Federation, Located, as_leaves
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.route import RowIds
-from graphfed.federation.wrap import Wrapper
+from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.nn.sparse import SparseMatrix
 
 PLACEMENTS = [[range(6)], [(k,) for k in range(6)], GATEWAYS]
@@ -184,3 +184,42 @@ def test_a_wrapper_of_another_kind_sets_the_protection_and_keeps_values_and_grad
     assert told["x"].protection == told["x/grad"].protection == "encrypted"
     assert (told["x"].dtype, told["x"].bytes, told["x/grad"].bytes) == ("uint8", 24, 24)
     assert fed.ledger.statement()["left_the_clients"]["encrypted"] == {"bytes": 24, "transfers": ["x"]}
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Adds a number and says that this hides something."""
+
+    by: float
+    protection: str | None = None
+    gradients: bool = False
+
+    def encode(self, x: Tensor) -> Tensor:
+        return x + self.by
+
+    def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
+        return (encoded - self.by).to(dtype)
+
+
+@pytest.mark.parametrize("inner", [Hidden(1, "ldp(1.0)"), Hidden(1), Hidden(1, None, True)], ids=str)
+@pytest.mark.parametrize("outer", [Hidden(8, "encrypted"), Hidden(8), Hidden(8, None, True)], ids=str)
+def test_a_chain_protects_as_its_inner_wrapper_or_else_its_outer_one(inner: Hidden, outer: Hidden) -> None:
+    """Its gradients are wrapped where either wraps them."""
+    chain = Chained(inner, outer)
+    assert chain.protection == (inner.protection if inner.protection else outer.protection)
+    assert chain.gradients == (True in (inner.gradients, outer.gradients))
+    x = torch.tensor([[0.5, 2.0]])
+    assert chain.encode(x).tolist() == [[9.5, 11.0]]
+    assert chain.decode(chain.encode(x), torch.float64).tolist() == x.tolist()
+    fed = Federation([(0,)])
+    fed.gather(per_client(fed, "x", x), name="x", wrap=chain)
+    assert fed.ledger.entries[0].protection == (chain.protection or "clear")
+
+
+def test_quantised_numbers_are_off_by_half_a_step_at_most_and_cut_at_the_limit() -> None:
+    wrap, x = Quantised(2.0), torch.linspace(-3, 3, 101)
+    encoded = wrap.encode(x)
+    assert encoded.dtype == torch.int8
+    off = (wrap.decode(encoded, x.dtype) - x.clamp(-2, 2)).abs()
+    assert float(off.max()) <= 2 / 254 + 1e-6
+    assert (wrap.protection, wrap.gradients) == (None, False)

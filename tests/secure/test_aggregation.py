@@ -698,3 +698,12 @@ import graphfed.methods.fedavg
 print(any(name.split(".")[0] in ("cryptography", "Crypto") for name in sys.modules))
 """
     assert answer_of(program).strip() == "False"
+
+
+def test_who_has_ended_keeps_no_secret() -> None:
+    talk = session_of(4)
+    total = talk.run()
+    assert talk.server._total is None
+    assert len(total) == len(talk.vectors[0])
+    for client in talk.alive(4):
+        assert not {"_sealing", "_masking", "_seed", "_shares", "_opening"} & {*vars(client)}

@@ -90,6 +90,10 @@ def key_usage(digital_signature: bool, key_cert_sign: bool = False) -> x509.KeyU
     )
 
 
+#: An extension that no parser can read.
+UNREADABLE = x509.UnrecognizedExtension(x509.oid.ExtensionOID.KEY_USAGE, b"\x00\x01")
+
+
 @cache
 def authority(project: str = "bank_project", ends: float = 1) -> Authority:
     key = ec.generate_private_key(ec.SECP256R1())
@@ -463,6 +467,7 @@ def test_a_point_of_low_order_is_refused_even_from_the_peer_itself(point: bytes)
         ({"kind": "weak rsa"}, "does not vouch for it|its key has 1024 bits, and at least 2048"),
         ({"names": ["north", "south"]}, "it has 2 common names, not one"),
         ({"names": ["North"]}, "its certificate is that of 'North'"),
+        ({"usage": UNREADABLE}, r"it cannot be read \(ValueError\)|does not vouch for it"),
     ],
 )
 def test_a_certificate_that_does_not_speak_for_the_peer_is_refused(how: dict, told: str) -> None:
@@ -690,7 +695,7 @@ def test_a_key_that_is_not_the_certificates_or_cannot_be_used_is_refused(tmp_pat
     with pytest.raises(InputError, match="has a passphrase; give it without one"):
         Identity.load(kit)
     write_kit(kit, site("north", "ed25519"))
-    with pytest.raises(InputError, match="neither RSA nor EC"):
+    with pytest.raises(InputError, match=r"the private key .* is neither RSA nor EC"):
         Identity.load(kit)
 
 

@@ -5,7 +5,17 @@ import pytest
 import scipy.sparse as sp
 
 from graphfed.errors import InputError
-from graphfed.secure.ckks import PARAMETERS, Evaluator, IdealEvaluator, IdealKeyHolder, KeyHolder, Layout
+from graphfed.secure.ckks import (
+    PARAMETERS,
+    Evaluator,
+    Grid,
+    IdealEvaluator,
+    IdealKeyHolder,
+    KeyHolder,
+    Layout,
+    _padded,
+)
+from graphfed.secure.errors import ProtocolError
 
 pytest.importorskip("tenseal", reason="encryption needs the extra secure")
 
@@ -61,3 +71,33 @@ def test_a_row_without_weights_and_weights_that_are_too_large_are_refused(real):
     ):
         with pytest.raises(InputError, match=words):
             summed(real, x, sp.csr_matrix(weights), layout)
+
+
+def test_sums_are_bytes_and_of_no_rows_there_are_none(real):
+    ideal = IdealKeyHolder.make("product")
+    for holder, evaluator in (real, (ideal, IdealEvaluator.load("product", ideal.public()))):
+        layout, nothing = Layout(12, PRODUCT.slots), np.empty(0, dtype=np.int64)
+        sealed = holder.encrypt(layout.repeat(np.ones((2, 12))))
+        some = evaluator.weighted_rows(sealed, sp.csr_matrix([[1.0, 2.0]]), *np.zeros((2, 1), int), layout)
+        none = evaluator.weighted_rows(sealed, sp.csr_matrix((0, 2)), nothing, nothing, layout)
+        assert [sums.dtype for sums in (some, none)] == [np.uint8, np.uint8]
+        assert none.shape == (0, PRODUCT.product_bytes)
+
+
+def test_a_sum_of_ciphertexts_is_bytes():
+    holder = KeyHolder.make("sum")
+    sealed = holder.encrypt(np.ones((2, PARAMETERS["sum"].slots)))
+    made = Evaluator.load("sum", holder.public()).add(sealed, np.zeros(2, dtype=int), 1)
+    assert (made.dtype, made.shape) == (np.uint8, (1, PARAMETERS["sum"].ciphertext_bytes))
+
+
+def test_the_most_terms_that_are_promised_can_be_summed():
+    assert Grid(670_000).bits == 8
+    with pytest.raises(InputError, match="at most 670 000"):
+        Grid(680_000)
+
+
+def test_a_ciphertext_that_is_longer_than_its_place_is_refused():
+    assert len(_padded(bytes(12), 16)) == 16
+    with pytest.raises(ProtocolError, match="TenSEAL gave 13 bytes where at most 12"):
+        _padded(bytes(13), 16)

@@ -20,7 +20,8 @@ from graphfed.federation.secure_max import deal, hear_plan, open_helped, plan_me
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.secure import maximum
 from graphfed.secure.errors import ProtocolError
-from graphfed.secure.session import run_both, run_one
+from graphfed.secure.ot import TwoParty
+from graphfed.secure.session import Simulated, run_both, run_one
 
 Place = Callable[[int, str], Federation]
 
@@ -183,3 +184,35 @@ def test_without_a_gradient_nothing_is_recorded_and_nothing_comes_back() -> None
     with again.tape():
         assert secure_max(again, x, meeting, name="p", grad=False).parts[0].tolist() == [[2.0]]
     assert not any("/grad/" in e.name for e in again.ledger.entries)
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_session_is_of_the_kind_that_was_asked_for(simulated: bool) -> None:
+    ended = run_both(*(maximum.open_session(first=first, simulated=simulated) for first in (True, False)))
+    for first, one in zip((True, False), ended, strict=True):
+        assert isinstance(one.result, Simulated if simulated else TwoParty)
+        assert one.result.first is first
+
+
+def test_only_the_highest_level_is_known_to_be_the_servers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs less there, and on any other level it would lose the second party's share."""
+    asked, select = [], maximum.select
+
+    def told(session: Any, *values: Any, of_first: bool = False) -> Any:
+        if session.first:
+            asked.append(of_first)
+        return (yield from select(session, *values, of_first=of_first))
+
+    monkeypatch.setattr(maximum, "select", told)
+    group, words = np.zeros(8, dtype=np.int64), np.arange(8, dtype=np.uint32).reshape(8, 1)
+
+    def party(first: bool) -> Any:
+        session = yield from maximum.open_session(first=first, simulated=True)
+        plan = maximum.make_plan(group)
+        _, chosen = yield from maximum.maxima(session, plan, words if first else 0 * words)
+        asked.clear()
+        gradient = np.full((1, 1), 5 * first, dtype=np.uint64)
+        return (yield from maximum.send_gradients(session, plan, chosen, gradient))
+
+    run_both(party(True), party(False))
+    assert asked == [True, False, False]

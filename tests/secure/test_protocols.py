@@ -29,6 +29,7 @@ from graphfed.secure.compare import (
 )
 from graphfed.secure.errors import ProtocolError
 from graphfed.secure.ot import TwoParty, bytes_of_set_up
+from graphfed.secure.ring import joint_random
 from graphfed.secure.session import TAG_BYTES, Ended, Party, Session, Simulated, bundled, run_both, run_one
 
 Use = Callable[[TwoParty], Party[Any]]
@@ -626,3 +627,15 @@ def test_any_bytes_in_the_place_of_a_bundle_are_refused(message: bytes) -> None:
     assert next(party) is None
     with pytest.raises(ProtocolError):
         party.send(message)
+
+
+def test_a_session_has_sent_nothing_before_its_first_message() -> None:
+    assert (Session(first=True).sent, Session(first=True).received) == (0, 0)
+
+
+def test_the_bytes_that_nobody_chose_are_even_in_a_simulation_too() -> None:
+    """32 000 draws of a bit within 5.5 standard errors, and both have the same."""
+    drawn = [run_both(joint_random(Simulated(True)), joint_random(Simulated(False))) for _ in range(125)]
+    assert all(one.result == other.result for one, other in drawn)
+    bits = np.unpackbits(np.frombuffer(b"".join(one.result for one, _ in drawn), dtype=np.uint8))
+    assert abs(bits.mean() - 0.5) < 5.5 * 0.5 / len(bits) ** 0.5

@@ -100,3 +100,9 @@ def test_the_largest_numbers_that_are_allowed_add_up_without_leaving_the_ring() 
     for sign in (1, -1):
         total = decode(encode(sign * numbers, 4).sum(0), torch.float64)
         assert float(total) == pytest.approx(sign * 4 * largest, rel=1e-15)
+
+
+@BOTH
+def test_shares_of_numbers_in_any_shape_open_to_them(deal: Any, open_: Any) -> None:
+    secret = torch.arange(24).reshape(2, 3, 4) - 12
+    assert torch.equal(open_(deal(secret, 3)), secret)

@@ -1,0 +1,103 @@
+"""Two-party protocols between the server and the first client, and between hosts: the same results and bytes
+in one process and apart."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from placements import GATEWAYS, at_server, run_apart
+
+from graphfed.errors import PlaceError
+from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.federation.link import SERVER_END
+from graphfed.secure.session import Party
+
+#: What the two say in turn, the server first.
+WORDS = [b"a", b"bcd", b"ef", b"ghijk", b""]
+
+
+def speak(first: bool) -> Party[list[bytes]]:
+    """Say every second word, hear the others: what was heard."""
+    heard = []
+    for turn, word in enumerate(WORDS):
+        if (turn % 2 == 0) == first:
+            yield word
+        else:
+            heard.append((yield None))
+    return heard
+
+
+def converse(fed: Federation, protection: str = "encrypted") -> tuple[Located, Located]:
+    server = fed.server.run(speak, True)
+    return fed.converse(server, fed.clients.run(speak, False), name="talk", protection=protection)
+
+
+@pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
+def test_the_server_and_the_first_client_talk_in_one_process_and_apart(hosts: list[tuple[int, ...]]) -> None:
+    expected = {SERVER_END: WORDS[1::2], 0: WORDS[::2]}
+    fed = Federation(hosts)
+    at_server, at_clients = converse(fed)
+    assert at_server.parts == (expected[SERVER_END],)
+    assert at_clients.parts == (expected[0], *[None] * (len(hosts) - 1))
+    up, down = (sum(map(len, words)) for words in (WORDS[1::2], WORDS[::2]))
+    told = {entry.direction: (entry.sent + entry.received).tolist() for entry in fed.ledger.entries}
+    assert told == {"up": [up, 0, 0], "down": [down, 0, 0]}
+    assert {entry.protection for entry in fed.ledger.entries} == {"encrypted"}
+    apart = run_apart(hosts, converse)
+    assert apart[SERVER_END][1].ledger.to_json() == fed.ledger.to_json()
+    for end, ((at_server, at_clients), own) in apart.items():
+        assert at_server.parts == ((expected[SERVER_END],) if end == SERVER_END else ())
+        assert at_clients.parts == (() if end == SERVER_END else (expected.get(end),))
+        seen = {entry.direction: (entry.sent + entry.received).tolist() for entry in own.ledger.entries}
+        assert seen == (told if end in (SERVER_END, 0) else {})
+
+
+def pick(parties: dict[int, Any]) -> Any:
+    return parties
+
+
+def rooms(talks: set[tuple[int, int]], host: int) -> dict[int, Party[list[bytes]]]:
+    """A party of a host for each other one that it talks with; the lower one speaks first."""
+    others = [b if a == host else a for a, b in talks if host in (a, b)]
+    return {other: speak(host < other) for other in others}
+
+
+def converse_hosts(fed: Federation, talks: set[tuple[int, int]]) -> Located:
+    return fed.converse_hosts(
+        fed.locate(CLIENTS, "parties", [rooms(talks, h) for h in fed.here]), name="talk"
+    )
+
+
+@pytest.mark.parametrize("talks", [set(), {(0, 2)}, {(0, 1), (0, 2), (1, 2)}], ids=str)
+def test_hosts_that_talk_hear_each_other_in_one_process_and_apart(talks: set[tuple[int, int]]) -> None:
+    expected = [
+        {
+            other: WORDS[1::2] if h < other else WORDS[::2]
+            for other in range(3)
+            if tuple(sorted((h, other))) in talks
+        }
+        for h in range(3)
+    ]
+    assert list(converse_hosts(Federation(GATEWAYS), talks).parts) == expected
+    apart = run_apart(GATEWAYS, lambda fed: converse_hosts(fed, talks))
+    assert [apart[h][0].parts for h in range(3)] == [(heard,) for heard in expected]
+
+
+def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
+    fed = Federation(GATEWAYS)
+    parties = fed.locate(CLIENTS, "parties", [{}, {0: speak(False)}, {}])
+    with pytest.raises(
+        PlaceError, match=r"'talk': client 2 would talk with clients 0\.\.1 \(stacked\), which"
+    ):
+        fed.converse_hosts(parties, name="talk")
+
+
+def test_two_party_protocols_need_every_client() -> None:
+    fed = Federation(GATEWAYS)
+    parties = fed.locate(CLIENTS, "parties", [{}] * 3)
+    at = at_server(fed, "party", None)
+    fed.set_roster(np.array([True] * 5 + [False]))
+    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
+        fed.converse_hosts(parties, name="talk")
+    with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
+        fed.converse(at, parties, name="talk", protection="clear")
