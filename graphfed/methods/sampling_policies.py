@@ -159,12 +159,13 @@ def _check_tensors(path: Path, policy: PolicyFile, shapes: dict[str, tuple[int, 
         width = (policy.clients + 1) * (components[0] if components else 0)
         right = components[1:] == (policy.weights,) and shapes.get("pca.mean") == (policy.weights,)
         right = right and shapes.get("pca.scale") == ()
-        for layer in range((len(shapes) - 3) // 2):
+        layers = (len(shapes) - 3) // 2
+        for layer in range(layers):
             weight = shapes.get(f"actor.{layer}.weight", ())
             right = right and len(weight) == 2 and weight[1] == width
             right = right and shapes.get(f"actor.{layer}.bias") == weight[:1]
             width = weight[0] if weight else 0
-        right = right and width == size and len(shapes) > 3
+        right = right and width == size and layers > 0 and len(shapes) == 3 + 2 * layers
     if not right:
         raise InputError(
             f"{path} is not a policy file: its tensors {sorted(shapes)[:8]} do not make a policy of "

@@ -353,7 +353,7 @@ def test_faster_clients_take_less_time_and_the_spread_does_not_depend_on_the_run
 def test_speeds_and_bandwidths_of_clients_lie_evenly_between_a_spread_below_and_above_the_median():
     """On a logarithmic scale: of 4000 clients the quarters differ from a 1000 by 5 standard errors at most
     (false alarms: 5e-6), and every value lies within the spread."""
-    silo = SimpleNamespace(stable=torch.arange(4000)[:, None])
+    silo = SimpleNamespace(stable=torch.arange(4000))
     config = FedGraphConfig(speed=50.0, bandwidth=20.0, spread=3.0, local_steps=2)
     nothing, something = torch.zeros(4000), torch.full((4000,), 60)
     speed = 2 * 10 * 7 / modelled_seconds(silo, nothing, nothing, nothing, 7, config)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphfed.errors import InputError
+from graphfed.files import read_tensors, write_tensors
 from graphfed.methods.sampling_policies import (
     PolicyFile,
     act,
@@ -68,6 +69,8 @@ def of_shape(name: str, *shape: int) -> Callable[[dict[str, Tensor]], Any]:
     "damage",
     [
         *[without(name) for name in actor()],
+        of_shape("stray", 2),
+        of_shape("actor.stray.weight", 2, 2),
         of_shape("pca.mean", WEIGHTS + 1),
         of_shape("pca.components", COMPONENTS, WEIGHTS + 1),
         of_shape("pca.components", COMPONENTS + 1, WEIGHTS),
@@ -150,3 +153,17 @@ def test_an_actor_is_a_network_of_rectified_layers_with_a_tanh_at_its_end() -> N
     hidden = (tensors["actor.0.weight"] @ x + tensors["actor.0.bias"]).clamp(min=0)
     expected = torch.tanh(tensors["actor.1.weight"] @ hidden + tensors["actor.1.bias"])
     assert torch.allclose(act(tensors, observed, CLIENTS), expected, rtol=0, atol=1e-12)
+
+
+def test_a_policy_of_one_client_layer_and_weight_is_read_and_a_file_of_another_format_refused(
+    tmp_path: Path,
+) -> None:
+    action = torch.tensor([0.25, -0.5])
+    write_policy(tmp_path / "policy", {"action": action}, PolicyFile("bandit", 1, 1, 1, {}))
+    found, policy = read_policy(tmp_path / "policy")
+    assert (policy.clients, policy.layers, policy.weights) == (1, 1, 1)
+    assert act(found, torch.zeros(0), 2).tolist() == [0.25, -0.5, 0.25, -0.5]
+    arrays, metadata = read_tensors(tmp_path / "policy")
+    write_tensors(tmp_path / "other", arrays, {**metadata, "format": "another format"})
+    with pytest.raises(InputError, match="is not a policy file: it does not say so"):
+        read_policy(tmp_path / "other")
