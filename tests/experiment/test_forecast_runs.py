@@ -197,6 +197,7 @@ def test_placements_agree() -> None:
     assert one.bytes == other.bytes
 
 
+@pytest.mark.slow
 def test_separate_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     options = {"settings": {"every": 60, "lags": 4, "horizon": 3, "hidden": 4}, "rounds": 2}
     apart = run(tmp_path / "apart", "cnfgnn", runtime="processes", sites=2, **options)

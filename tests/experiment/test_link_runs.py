@@ -106,6 +106,7 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_result(linked: Result) ->
     assert (again.test, again.hashes) == (linked.test, linked.hashes)
 
 
+@pytest.mark.slow
 def test_separate_processes_find_what_one_finds(linked: Result) -> None:
     apart = graphfed.run("central", task=LINK_PREDICTION, runtime="processes", out=False, **OPTIONS)
     assert apart.test == pytest.approx(linked.test, abs=1e-3)

@@ -129,6 +129,7 @@ def test_clients_stacked_and_one_at_a_time_give_the_same_predictions(method: str
     np.testing.assert_allclose(tables[0]["probability"], tables[1]["probability"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_separate_processes_give_the_same_result(tmp_path: Path) -> None:
     together = graphfed.run("fedavg", clients=2, rounds=2, out=tmp_path / "local")
     apart = graphfed.run("fedavg", clients=2, rounds=2, runtime="processes", out=tmp_path / "processes")

@@ -81,6 +81,7 @@ def test_a_report_is_of_a_host_and_a_stacked_cohort_makes_one(hosts: list[tuple[
     assert up_bytes(fed.ledger) == lengths(told, hosts)
 
 
+@pytest.mark.slow
 def test_reports_are_the_same_between_processes() -> None:
     hosts = [(0, 1), (2,)]
     with Sites(hosts) as sites:

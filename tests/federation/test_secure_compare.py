@@ -237,6 +237,7 @@ def test_in_places_apart_they_learn_the_same_at_the_same_bytes(hosts: Hosts, sim
     assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
 
 
+@pytest.mark.slow
 def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes() -> None:
     pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
     stacked, hosts = Federation([range(6)]), PLACEMENTS[1]

@@ -135,6 +135,7 @@ def unfinished(name: str = "run") -> Path:
         "a wrong type",
     ],
 )
+@pytest.mark.slow
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     assert found(folder) == found(Path("whole"))
 
 
+@pytest.mark.slow
 def test_without_any_whole_checkpoint_a_run_starts_again(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "--out", "whole"]) == 0
     folder = unfinished()
@@ -244,6 +246,7 @@ def test_what_has_ended_is_shown_again_and_not_touched(capsys: pytest.CaptureFix
         ('sed -i \'s/"method": "fedavg"/"method": "fedgvg"/\' run/manifest.json', "unknown method"),
     ],
 )
+@pytest.mark.slow
 def test_a_folder_that_cannot_go_on_is_refused_in_one_line_and_stays_as_it_is(
     break_it: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

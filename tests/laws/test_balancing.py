@@ -74,6 +74,7 @@ def sites() -> Iterator[Sites]:
 
 
 @pytest.mark.parametrize("balancer", BALANCERS)
+@pytest.mark.slow
 def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(balancer: str, sites: Sites) -> None:
     edges = random_graph(1, 20, 60)
     told = {"balancer": balancer, **ROUNDS}

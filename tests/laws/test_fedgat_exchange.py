@@ -175,6 +175,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: in
 
 
 @pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
     layers: int, three_sites: Gateways
 ) -> None:

@@ -85,6 +85,7 @@ def test_every_placement_gives_what_stacked_gives(
 
 
 @pytest.mark.parametrize(("name", "settings"), [case for case in CASES if case[0] in APART], ids=str)
+@pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
     name: str, settings: dict[str, Any], three_sites: Gateways
 ) -> None:
@@ -300,6 +301,7 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", APART)
+@pytest.mark.slow
 def test_separate_processes_resume_to_the_same_bits(name: str, tmp_path: Path, three_sites: Gateways) -> None:
     world, settings = sensor_world(), hard(name)
     expected, ledger = run_apart(name, world, three_sites, (tmp_path, 0.0, None), **settings)

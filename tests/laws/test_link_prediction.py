@@ -50,6 +50,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name: str)
 
 
 @pytest.mark.parametrize("name", APART)
+@pytest.mark.slow
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name: str, three_sites: Gateways) -> None:
     world = link_world(1)
     apart, ledger = run_apart(name, world, three_sites)

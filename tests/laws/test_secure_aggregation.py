@@ -109,6 +109,7 @@ def test_placement_does_not_change_it(name: str, aggregation: str) -> None:
 
 @pytest.mark.parametrize("aggregation", ["secure", "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.slow
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
     name: str, aggregation: str, three_sites: Gateways
 ) -> None:
@@ -217,6 +218,7 @@ def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
         run_local("fedavg", with_training_at(sites), aggregation=aggregation)
 
 
+@pytest.mark.slow
 def test_in_processes_such_a_round_ends_for_everybody_with_the_reason() -> None:
     world = make_world(1)
     site = world.partition.held_site[np.argsort(world.partition.held_id)]

@@ -33,6 +33,7 @@ def two_clients() -> list[Cohort]:
     return [make_cohort(graph, split, partition, [k]) for k in range(2)]
 
 
+@pytest.mark.slow
 def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
