@@ -52,6 +52,11 @@ def test_what_is_added_to_a_clipped_vector_is_normal_of_twice_the_clip_times_the
     assert not torch.equal(encoded, noise.encode(x))
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3)])
+def test_of_no_vectors_there_is_no_encoding(shape: tuple[int, ...]) -> None:
+    assert ClippedNoise(1.0, 2.0, "dp").encode(torch.empty(shape)).shape == shape
+
+
 def test_a_receiver_reads_an_encoding_as_it_came_and_no_gradient_goes_back_through_it() -> None:
     noise, x = ClippedNoise(1.0, 2.0, "dp"), vectors(3, 2).float()
     read = noise.decode(x, torch.float64)
