@@ -47,8 +47,8 @@ def gaussian_delta(sigma: float, epsilon: float, sensitivity: float = 1.0) -> fl
 
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
     """The smallest sigma that is (epsilon, delta)-private, by bisection on `gaussian_delta`, which falls as
-    sigma grows: to 12 digits where epsilon is 0.1 or more, to 9 digits down to 1e-6. InputError for an impossible epsilon, delta or
-    sensitivity."""
+    sigma grows: to 12 digits where epsilon is 0.1 or more, to 8 digits down to 1e-6. InputError for an
+    impossible epsilon, delta or sensitivity."""
     if not (0 < epsilon < math.inf and 0 < delta < 1 and 0 < sensitivity < math.inf):
         raise InputError(
             "the Gaussian mechanism needs epsilon and sensitivity above 0 and delta between 0 and 1; got "
