@@ -42,7 +42,8 @@ pytestmark = [
 
 #: Short enough to be noticed in a test, long enough for a busy machine.
 TIMING = Timing(beat=1.0, give_up=8.0, deadline=120.0, patience=240.0)
-ROUNDS = 120
+#: So many that a run does not end before what disturbs it is heard.
+ROUNDS = 240
 
 
 class Trial:
