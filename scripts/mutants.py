@@ -288,8 +288,8 @@ def mutants_of(path: Path) -> list[Mutant]:
         before = _line(statement)
         for change, new in enumerate(changes(node)):
             with _changed(parent, field, index, ast.copy_location(new, node)):
-                told = _line(new if node is statement else statement)
-            after = "deleted" if isinstance(new, ast.Pass) else told
+                text = _line(new if node is statement else statement)
+            after = "deleted" if isinstance(new, ast.Pass) else text
             where = (str(path.relative_to(ROOT)), node.lineno, function.removesuffix("()"))
             found.append(Mutant(*where, before, after, (number, change)))
     return found
@@ -452,16 +452,16 @@ class Driver:
             while waiting and len(running) < self.jobs:
                 mutant, items = waiting.pop()
                 if not items:
-                    self._told(mutant, "no test reaches it", total)
+                    self._report(mutant, "no test reaches it", total)
                     continue
                 limit = 30 + 5 * sum(self.seconds[item.nodeid] for item in items)
-                ours, theirs = os.pipe()
+                read_end, write_end = os.pipe()
                 child = os.fork()
                 if not child:
-                    os.close(ours)
+                    os.close(read_end)
                     _try(self.imported, mutant, items)
-                os.close(theirs)
-                running[ours] = mutant, child, time.monotonic() + limit
+                os.close(write_end)
+                running[read_end] = mutant, child, time.monotonic() + limit
             ready, _, _ = select.select([*running], [], [], 1.0)
             for pipe in [*running]:
                 mutant, child, until = running[pipe]
@@ -473,9 +473,9 @@ class Driver:
                 _, status = os.waitpid(child, 0)
                 os.close(pipe)
                 del running[pipe]
-                self._told(mutant, _RESULTS.get(os.waitstatus_to_exitcode(status), "killed"), total)
+                self._report(mutant, _RESULTS.get(os.waitstatus_to_exitcode(status), "killed"), total)
 
-    def _told(self, mutant: Mutant, result: str, total: int) -> None:
+    def _report(self, mutant: Mutant, result: str, total: int) -> None:
         self.results[mutant] = result
         if result not in ("killed", _NO_MUTANT):
             print(f"[{len(self.results)}/{total}] {result}: {mutant.path}:{mutant.line} {mutant.function}")
@@ -542,7 +542,7 @@ def main() -> int:
     reasons = EQUIVALENT / f"{asked.package}.json"
     known = json.loads(reasons.read_text()) if reasons.exists() else {}
     if asked.again:
-        survivors = {told["mutant"] for told in json.loads(asked.again.read_text())["survivors"]}
+        survivors = {entry["mutant"] for entry in json.loads(asked.again.read_text())["survivors"]}
         mutants = [mutant for mutant in mutants if mutant.key in survivors]
     mutants = [mutant for mutant in mutants if asked.only in mutant.key]
     counted = [mutant for mutant in mutants if mutant.key not in known]

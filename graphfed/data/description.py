@@ -130,8 +130,8 @@ def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
     it as `read_description` says it.
 
     InputError as `describe`, and for a file that is no plain YAML."""
-    content, beside = read_description(path)
-    return describe(content, path.parent, f"the data's description {path}"), beside
+    content, unread = read_description(path)
+    return describe(content, path.parent, f"the data's description {path}"), unread
 
 
 def describe(content: Any, folder: Path, origin: str) -> Description:

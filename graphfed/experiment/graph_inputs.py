@@ -47,13 +47,13 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class GraphInputs:
-    """In link prediction the graph has the training edges only, and so has the partition. beside: as
+    """In link prediction the graph has the training edges only, and so has the partition. unread: as
     `DataSource.dropped`."""
 
     graph: Graph
     split: Split | EdgeSplit
     partition: Partition
-    beside: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -67,7 +67,7 @@ class GraphInputs:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        return self.beside + self.graph.dropped
+        return self.unread + self.graph.dropped
 
     @property
     def num_clients(self) -> int:

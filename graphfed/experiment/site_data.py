@@ -74,9 +74,9 @@ def read_site(path: str | Path, *, split: str, split_seed: int, roster: Sequence
     if path.suffix == ".safetensors":
         return _read_dealt(path, roster, site)
     if path.suffix in (".yaml", ".yml"):
-        description, beside = describe_file(path)
+        description, unread = describe_file(path)
         read = _read_own(description, path, split, split_seed, roster, site)
-        return replace(read, dropped=beside + read.dropped)
+        return replace(read, dropped=unread + read.dropped)
     raise InputError(
         f"{path} is no file of a site; give the description of its tables (.yaml), or a cohort file "
         "(.safetensors) of 'graphfed data deal'"

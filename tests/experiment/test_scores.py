@@ -88,12 +88,12 @@ def errors_by_hand(data: Series, forecast: Tensor, target: str, client: int) -> 
     for w, start in enumerate(WINDOWS[target]):
         for h in range(2):
             t, s = start + SPLIT.lags + h, sums[h]
-            truth, told = float(data.readings[client, t]), float(forecast[client, w, h])
-            error = abs(told - truth) if math.isfinite(told) else 0.0
+            truth, predicted = float(data.readings[client, t]), float(forecast[client, w, h])
+            error = abs(predicted - truth) if math.isfinite(predicted) else 0.0
             s["all"] += 1
             s["squared_as_read"] += error**2
             s["absolute_as_read"] += error
-            s["lost"] += not math.isfinite(told)
+            s["lost"] += not math.isfinite(predicted)
             if not data.missing[client, t]:
                 s["count"] += 1
                 s["squared"] += error**2
@@ -451,7 +451,7 @@ def node_cohort(fed: Federation) -> Located:
 def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the_same(
     hosts: list[tuple[int, ...]], aggregation: str
 ) -> None:
-    """4 / (2 * 1) and 4 / (2 * 3), and 1 for a class without nodes; agreed on beside training."""
+    """4 / (2 * 1) and 4 / (2 * 3), and 1 for a class without nodes; agreed on before training."""
     fed = Federation(hosts)
     config = AveragingConfig(class_weights="balanced", aggregation=aggregation)  # type: ignore[arg-type]
     data = agree_class_weights(fed, node_cohort(fed), Task(1, 3), config)

@@ -125,23 +125,23 @@ def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> Non
         sizes |= {"e/packing": 8 * named, "e/ciphertext_ids": 8 * up}
         if wanted:
             sizes["e/wanted_ciphertext_ids"] = 8 * down
-    told = {entry.name: entry for entry in fed.ledger.entries if entry.name != "control"}
-    assert {name: entry.bytes for name, entry in told.items() if name != "e/public_context"} == sizes
-    assert {name for name, entry in told.items() if entry.protection == "simulated"} == {
+    records = {entry.name: entry for entry in fed.ledger.entries if entry.name != "control"}
+    assert {name: entry.bytes for name, entry in records.items() if name != "e/public_context"} == sizes
+    assert {name for name, entry in records.items() if entry.protection == "simulated"} == {
         "e/secret_key", "e/rows", "e/sums",
     }  # fmt: skip
 
 
 def test_the_cost_is_told_before_anything_is_encrypted() -> None:
     fed, news = Federation(HOSTS[0]), []
-    fed.on_news = lambda told: news.append((told, [entry.name for entry in fed.ledger.entries]))
+    fed.on_news = lambda text: news.append((text, [entry.name for entry in fed.ledger.entries]))
     stages: list[str] = []
     fed.on_stage = stages.append
     sums(fed, 1500, False)
-    ((told, before),) = news
+    ((text, before),) = news
     count = sum(map(len, IDS))
-    assert told.startswith(f"e: {count} simulated ciphertexts to the server and {count} back: ")
-    assert told.endswith(f"{2 * count * SUM.ciphertext_bytes / 1e6:.0f} MB")
+    assert text.startswith(f"e: {count} simulated ciphertexts to the server and {count} back: ")
+    assert text.endswith(f"{2 * count * SUM.ciphertext_bytes / 1e6:.0f} MB")
     assert "e/rows" not in before
     assert stages == ["e: making and sending keys", "e: encrypting, summing and decrypting"]
 

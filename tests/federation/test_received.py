@@ -82,8 +82,8 @@ def test_a_refusal_is_short_however_long_the_form() -> None:
     every = {(h, SERVER_END): payload for h, payload in enumerate(wide)}
     with pytest.raises(ReceivedError) as caught:
         checks.check(transfer_of("sum"), every, {}, {}, None, 0)
-    _, _, told = str(caught.value).partition("are not: ")
-    assert len(told.partition("; at least")[0]) == 2000
+    _, _, listed = str(caught.value).partition("are not: ")
+    assert len(listed.partition("; at least")[0]) == 2000
     with pytest.raises(ReceivedError) as caught:
         checks.check(transfer_of("sum"), {(0, SERVER_END): wide[0]}, {(1, SERVER_END): wide[1]}, {}, None, 0)
     found, _, expected = str(caught.value).removeprefix("place 0 sent ").partition(" where ")
@@ -203,7 +203,7 @@ def test_a_row_of_a_maximum_may_be_minus_infinity_and_a_row_of_a_sum_may_not() -
 
 
 @pytest.mark.parametrize(
-    ("numbers", "told"),
+    ("numbers", "expected"),
     [
         ((1, 2000, -1), "of client 1 were 2e+03 times as large as everybody else's"),
         ((0, 0, 1), "of client 2 were not 0, unlike everybody else's"),
@@ -215,12 +215,12 @@ def test_a_row_of_a_maximum_may_be_minus_infinity_and_a_row_of_a_sum_may_not() -
     ids=str,
 )
 def test_whose_numbers_are_a_thousand_times_everybody_elses_is_noted(
-    numbers: tuple[float, ...], told: str | None
+    numbers: tuple[float, ...], expected: str | None
 ) -> None:
     fed = server_of(*(row(number) for number in numbers))
     gathered(fed)
-    assert told is None or fed.received.notes["x"].endswith(told)
-    assert bool(fed.received.notes) == (told is not None)
+    assert expected is None or fed.received.notes["x"].endswith(expected)
+    assert bool(fed.received.notes) == (expected is not None)
 
 
 # ---- rules of a transfer -----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_of_the_server_nothing_is_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gradient", "told"),
+    ("gradient", "expected"),
     [
         ((torch.tensor([math.nan, 1.0]),), "numbers that are not finite"),
         ((torch.tensor([1e30, 1.0]),), "numbers too large to compute with"),
@@ -283,14 +283,14 @@ def test_of_the_server_nothing_is_declared() -> None:
     ],
     ids=["nan", "large", "long", "double", "two", "none", "bare", "text"],
 )
-def test_a_gradient_from_another_place_is_checked_like_a_payload(gradient: Any, told: str) -> None:
+def test_a_gradient_from_another_place_is_checked_like_a_payload(gradient: Any, expected: str) -> None:
     """Client 0 is here, with the server; its gradient is 1."""
     fed = Federation([(0,), (1,)], here=[0], link=Mail(lambda sender, key: sent[key.rpartition("/")[0]]))
     sent = {"0/1/w/grad": gradient, "0/2/loss": torch.tensor(0.0)}
     with fed.tape():
         w = fed.server.run(as_leaves, at_server(fed, "w", torch.ones(2)))
         loss = fed.sum(fed.clients.run(torch.sum, fed.broadcast(w, name="w")), name="loss")
-        with pytest.raises(ReceivedError, match=rf"^client 1 sent {told} \(transfer 'w/grad', round 0\)"):
+        with pytest.raises(ReceivedError, match=rf"^client 1 sent {expected} \(transfer 'w/grad', round 0\)"):
             fed.backward(loss)
 
 
@@ -334,7 +334,7 @@ def test_sparse_rows_are_a_payload_without_a_wrapper_and_none_in_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (row(7, 8), "float32 [1, 2]"),
         (SparseMatrix.from_dense(torch.eye(3)), "sparse float32 [3, 3]"),
@@ -348,5 +348,5 @@ def test_sparse_rows_are_a_payload_without_a_wrapper_and_none_in_one() -> None:
     ],
     ids=str,
 )
-def test_an_error_shows_of_data_its_kind_and_shape_and_never_what_it_holds(value: Any, told: str) -> None:
-    assert tell(value) == told
+def test_an_error_shows_of_data_its_kind_and_shape_and_never_what_it_holds(value: Any, expected: str) -> None:
+    assert tell(value) == expected

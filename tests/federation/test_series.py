@@ -198,21 +198,21 @@ def saved(tmp_path: Path) -> dict[str, Path]:
     return {"series": tmp_path / "series", "network": tmp_path / "network"}
 
 
-def refused(kind: str, path: Path, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def refused(kind: str, path: Path, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         load_series(path) if kind == "series" else load_network(path)
 
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_file_whose_columns_do_not_go_together_is_refused(case: str, saved: dict[str, Path]) -> None:
-    kind, column, change, told = DAMAGED[case]
+    kind, column, change, message = DAMAGED[case]
     arrays, texts = read_tensors(saved[kind])
     if change is None:
         del arrays[column]
     else:
         arrays[column] = np.ascontiguousarray(change(arrays[column]))
     write_tensors(saved[kind], arrays, texts)
-    refused(kind, saved[kind], told)
+    refused(kind, saved[kind], message)
 
 
 @pytest.mark.parametrize("kind", ["series", "network"])
@@ -228,9 +228,9 @@ def test_a_file_of_times_that_cannot_be_is_refused(case: str, kind: str, saved: 
 def test_a_series_that_is_shorter_than_its_windows_is_refused(key: str, saved: dict[str, Path]) -> None:
     """There are 20 steps, of which windows cover 18: two more of anything fit, and three do not."""
     arrays, texts = read_tensors(saved["series"])
-    told = json.loads(texts["series"])
+    metadata = json.loads(texts["series"])
     for more, fits in ((2, True), (3, False)):
-        changed = json.dumps({**told, key: told[key] + more})
+        changed = json.dumps({**metadata, key: metadata[key] + more})
         write_tensors(saved["series"], arrays, {"series": changed})
         if fits:
             load_series(saved["series"])
@@ -246,8 +246,8 @@ def test_a_series_of_no_sensor_and_a_network_of_another_number_of_them_are_refus
     refused("series", saved["series"], TOGETHER)
     arrays, texts = read_tensors(saved["network"])
     for vertices in (5, 3, "four", None):
-        told = json.dumps({**json.loads(texts["network"]), "vertices": vertices})
-        write_tensors(saved["network"], arrays, {"network": told})
+        metadata = json.dumps({**json.loads(texts["network"]), "vertices": vertices})
+        write_tensors(saved["network"], arrays, {"network": metadata})
         refused("network", saved["network"], TOGETHER)
 
 

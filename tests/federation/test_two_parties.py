@@ -40,8 +40,8 @@ def test_the_server_and_the_first_client_talk_in_one_process_and_apart(hosts: li
     assert at_server.parts == (expected[SERVER_END],)
     assert at_clients.parts == (expected[0], *[None] * (len(hosts) - 1))
     up, down = (sum(map(len, words)) for words in (WORDS[1::2], WORDS[::2]))
-    told = {entry.direction: (entry.sent + entry.received).tolist() for entry in fed.ledger.entries}
-    assert told == {"up": [up, 0, 0], "down": [down, 0, 0]}
+    volumes = {entry.direction: (entry.sent + entry.received).tolist() for entry in fed.ledger.entries}
+    assert volumes == {"up": [up, 0, 0], "down": [down, 0, 0]}
     assert {entry.protection for entry in fed.ledger.entries} == {"encrypted"}
     apart = run_apart(hosts, converse)
     assert apart[SERVER_END][1].ledger.to_json() == fed.ledger.to_json()
@@ -49,7 +49,7 @@ def test_the_server_and_the_first_client_talk_in_one_process_and_apart(hosts: li
         assert at_server.parts == ((expected[SERVER_END],) if end == SERVER_END else ())
         assert at_clients.parts == (() if end == SERVER_END else (expected.get(end),))
         seen = {entry.direction: (entry.sent + entry.received).tolist() for entry in own.ledger.entries}
-        assert seen == (told if end in (SERVER_END, 0) else {})
+        assert seen == (volumes if end in (SERVER_END, 0) else {})
 
 
 def pick(parties: dict[int, Any]) -> Any:

@@ -213,16 +213,16 @@ def test_data_named_by_a_config_file_tells_which_of_its_keys_only_config_reads(
     described = [f"  {line}" for line in path.read_text().splitlines()]
     config = tmp_path / "own" / "bank.yaml"
     config.write_text("\n".join(["data:", *described, "set: {hidden: 8}", "rounds: 1"]))
-    told = "2 keys of bank.yaml, read by --config ('set', 'rounds')"
+    phrase = "2 keys of bank.yaml, read by --config ('set', 'rounds')"
     dropped, lines = dropped_by(config, tmp_path / "run", capsys)
-    assert dropped[0] == told
-    assert told in lines[0]
+    assert dropped[0] == phrase
+    assert phrase in lines[0]
     asked = ["--clients", "2", "--partition", "random", "--out", str(tmp_path / "table"), "--seeds", "0"]
     assert main(["compare", "fedavg", "--data", str(config), "--rounds", "1", *asked]) == 0
-    assert told in capsys.readouterr().err
+    assert phrase in capsys.readouterr().err
     assert main(["data", "inspect", str(config), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["dropped"][0] == told
-    assert told in checked_file(config, ("north",), "north")
+    assert json.loads(capsys.readouterr().out)["dropped"][0] == phrase
+    assert phrase in checked_file(config, ("north",), "north")
 
 
 def test_a_site_that_starts_tells_its_operator(tmp_path: Path) -> None:

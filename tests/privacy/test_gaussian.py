@@ -1,14 +1,22 @@
 """The Gaussian mechanism against its definition, an accountant and its own law."""
 
 import math
+from typing import Any
 
+import mpmath
 import pytest
 import torch
 
 from graphfed.errors import InputError
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.privacy.accounting import gaussian_epsilon
-from graphfed.privacy.gaussian import gaussian, gaussian_delta, gaussian_mechanism, gaussian_sigma
+from graphfed.privacy.gaussian import (
+    composed_gaussian_epsilon,
+    gaussian,
+    gaussian_delta,
+    gaussian_mechanism,
+    gaussian_sigma,
+)
 from graphfed.privacy.noise import Noise
 
 
@@ -33,6 +41,26 @@ def test_the_noise_is_enough_and_no_more_than_needed(epsilon: float, delta: floa
     assert gaussian_delta(sigma, epsilon) <= delta
     assert gaussian_delta(sigma * (1 - 1e-6), epsilon) > delta
     assert gaussian_sigma(epsilon, delta, 7.0) == pytest.approx(7 * sigma)
+
+
+def to_sixty_digits(sigma: float, epsilon: float) -> Any:
+    """Phi(a - b) - e^epsilon Phi(-a - b), a = 1 / (2 sigma), b = epsilon sigma."""
+    with mpmath.workdps(60):
+        s, e = mpmath.mpf(sigma), mpmath.mpf(epsilon)
+        a, b = 1 / (2 * s), e * s
+        return mpmath.ncdf(a - b) - mpmath.exp(e) * mpmath.ncdf(-a - b)
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-12, 1e-5, 0.01, 0.5, 0.9])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-4, 0.01, 0.1, 1.0, 10.0, 1000.0])
+def test_rounding_never_takes_noise_away(epsilon: float, delta: float) -> None:
+    """Also where two numbers are subtracted that agree in nine digits; and it adds at most the 11th digit."""
+    sigma = gaussian_sigma(epsilon, delta)
+    exact = to_sixty_digits(sigma, epsilon)
+    assert gaussian_delta(sigma, epsilon) == pytest.approx(float(exact), rel=1e-12)
+    assert exact <= delta < to_sixty_digits(sigma * (1 - 1e-11), epsilon)
+    composed = composed_gaussian_epsilon(sigma, delta, 4)
+    assert to_sixty_digits(sigma / 2, composed) <= delta < to_sixty_digits(sigma / 2, composed * (1 - 1e-11))
 
 
 def test_an_accountant_says_the_same_epsilon() -> None:

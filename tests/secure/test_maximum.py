@@ -198,12 +198,12 @@ def test_only_the_highest_level_is_known_to_be_the_servers_alone(monkeypatch: py
     """It costs less there, and on any other level it would lose the second party's share."""
     asked, select = [], maximum.select
 
-    def told(session: Any, *values: Any, of_first: bool = False) -> Any:
+    def recorded_select(session: Any, *values: Any, of_first: bool = False) -> Any:
         if session.first:
             asked.append(of_first)
         return (yield from select(session, *values, of_first=of_first))
 
-    monkeypatch.setattr(maximum, "select", told)
+    monkeypatch.setattr(maximum, "select", recorded_select)
     group, words = np.zeros(8, dtype=np.int64), np.arange(8, dtype=np.uint32).reshape(8, 1)
 
     def party(first: bool) -> Any:

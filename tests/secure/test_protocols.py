@@ -639,3 +639,11 @@ def test_the_bytes_that_nobody_chose_are_even_in_a_simulation_too() -> None:
     assert all(one.result == other.result for one, other in drawn)
     bits = np.unpackbits(np.frombuffer(b"".join(one.result for one, _ in drawn), dtype=np.uint8))
     assert abs(bits.mean() - 0.5) < 5.5 * 0.5 / len(bits) ** 0.5
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_refusal_counts_the_messages_of_the_other_party_from_0(first: bool) -> None:
+    received = Session(first=first).receive("step", 4)
+    next(received)
+    with pytest.raises(ProtocolError, match="expected message 0 of this session, 'step'"):
+        received.send(bytes(TAG_BYTES + 4))
