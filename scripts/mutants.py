@@ -541,6 +541,8 @@ def main() -> int:
     mutants = sample(files, asked.mutants, asked.seed)
     reasons = EQUIVALENT / f"{asked.package}.json"
     known = json.loads(reasons.read_text()) if reasons.exists() else {}
+    if asked.again and not asked.again.is_file():
+        parser.error(f"--again {asked.again}: no such file; give what --out of an earlier run wrote")
     if asked.again:
         survivors = {entry["mutant"] for entry in json.loads(asked.again.read_text())["survivors"]}
         mutants = [mutant for mutant in mutants if mutant.key in survivors]
