@@ -27,19 +27,46 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import coverage
 import pytest
 from _pytest.runner import runtestprotocol
 
+from graphfed.methods.registry import METHODS
+
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants"
 
-#: By name: the files that are changed, and the tests that must notice it (laws over every method included).
-PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "federation": (
+
+@dataclass(frozen=True)
+class Package:
+    """What is changed together.
+
+    Args:
+        files: that are changed, below graphfed/.
+        tests: that must notice it.
+        methods: whose cases of the laws over the registry (`LAWS`) must notice it too."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    methods: tuple[str, ...] = ()
+
+
+#: Laws over the registry that say what a method computes, sends and refuses.
+LAWS = (
+    "tests/laws/test_placements.py",
+    "tests/laws/test_ledger_formulas.py",
+    "tests/laws/test_secure_aggregation.py",
+    "tests/laws/test_seeds_and_limits.py",
+    "tests/laws/test_weighted_graphs.py",
+    "tests/laws/test_imbalance.py",
+    "tests/laws/test_resuming.py",
+)
+
+PACKAGES: dict[str, Package] = {
+    "federation": Package(
         ("federation/*.py",),
         (
             "tests/federation",
@@ -52,8 +79,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/experiment/test_joining.py",
         ),
     ),
-    "secure": (("secure/*.py",), ("tests/secure", "tests/federation/test_secure_compare.py")),
-    "privacy": (
+    "secure": Package(("secure/*.py",), ("tests/secure", "tests/federation/test_secure_compare.py")),
+    "privacy": Package(
         ("privacy/*.py",),
         (
             "tests/privacy",
@@ -62,7 +89,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/laws/test_fedgat_ldp.py",
         ),
     ),
-    "lumos": (
+    "lumos": Package(
         (
             "methods/lumos.py",
             "methods/encoder.py",
@@ -80,13 +107,13 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/methods/test_orientation.py",
             "tests/laws/test_hidden_scores.py",
         ),
+        ("lumos",),
     ),
-    "sapgnn": (
+    "sapgnn": Package(
         (
             "methods/sapgnn.py",
             "methods/ppgnn.py",
             "methods/split.py",
-            "methods/silos.py",
             "methods/alignment.py",
             "nn/maxpool.py",
         ),
@@ -95,9 +122,13 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/laws/test_ppgnn.py",
             "tests/laws/test_alignment.py",
             "tests/laws/test_link_prediction.py",
+            "tests/laws/test_forecasts_of_cost.py",
+            "tests/experiment/test_joining.py",
+            "tests/experiment/test_site_data.py",
         ),
+        ("sapgnn", "ppgnn"),
     ),
-    "cnfgnn": (
+    "cnfgnn": Package(
         (
             "methods/cnfgnn.py",
             "methods/forecasting.py",
@@ -110,12 +141,14 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         (
             "tests/laws/test_cnfgnn.py",
             "tests/laws/test_forecasting_methods.py",
+            "tests/laws/test_plain_forecasters.py",
             "tests/nn/test_graph_network.py",
             "tests/nn/test_gru.py",
             "tests/nn/test_server_gnn.py",
         ),
+        ("cnfgnn", "gru_fmtl"),
     ),
-    "fedgat": (
+    "fedgat": Package(
         (
             "methods/fedgat.py",
             "methods/fedgat_ldp.py",
@@ -139,10 +172,12 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/nn/test_layer_errors.py",
             "tests/nn/test_symmetric.py",
         ),
+        ("fedgat", "fedgat_ldp"),
     ),
-    "fedgraph": (
+    "fedgraph": Package(
         (
             "methods/fedgraph.py",
+            "methods/silos.py",
             "methods/sampling_policies.py",
             "methods/hoods.py",
             "nn/sampling.py",
@@ -154,10 +189,15 @@ PACKAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "tests/methods/test_sampling_policies.py",
             "tests/methods/test_hoods.py",
             "tests/nn/test_sampling.py",
-            "tests/experiment",
+            "tests/experiment/test_policy_bandit.py",
+            "tests/experiment/test_policy_ddpg.py",
+            "tests/experiment/test_policy_environment.py",
+            "tests/experiment/test_policy_learning.py",
+            "tests/experiment/test_principal_components.py",
         ),
+        ("fedgraph",),
     ),
-    "evaluation": (
+    "evaluation": Package(
         (
             "experiment/evaluation.py",
             "experiment/headline.py",
@@ -380,6 +420,7 @@ class Imported:
 # ---- running -----------------------------------------------------------------------------------------------
 
 
+_NO_CASE = SimpleNamespace(params={})
 _NO_MUTANT = "cannot be put in its place"
 #: By the exit status of the child.
 _RESULTS = {0: "survived", 2: _NO_MUTANT}
@@ -388,8 +429,8 @@ _RESULTS = {0: "survived", 2: _NO_MUTANT}
 class Driver:
     """A pytest plugin: runs the collected tests once with coverage, then those that reach a mutant on it."""
 
-    def __init__(self, mutants: list[Mutant], jobs: int, budget: float) -> None:
-        self.mutants, self.jobs, self.budget = mutants, jobs, budget
+    def __init__(self, mutants: list[Mutant], jobs: int, budget: float, methods: tuple[str, ...]) -> None:
+        self.mutants, self.jobs, self.budget, self.methods = mutants, jobs, budget, methods
         self.results: dict[Mutant, str] = {}
         self.seconds: dict[str, float] = {}
 
@@ -403,6 +444,19 @@ class Driver:
             "mutants", deadline=None, phases=phases, derandomize=True, database=None
         )
         hypothesis.settings.load_profile("mutants")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Of the laws over the registry, the cases of the package's methods; none of a test whose methods run
+        in processes of their own, where nothing is changed."""
+        laws, own = {ROOT / path for path in LAWS}, {*self.methods}
+        kept = []
+        for item in items:
+            cases = {*map(str, getattr(item, "callspec", _NO_CASE).params.values())} & {*METHODS}
+            if item.path in laws and own and cases and not cases & own:
+                continue
+            if "three_sites" not in getattr(item, "fixturenames", ()):
+                kept.append(item)
+        items[:] = kept
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -533,12 +587,14 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of tests on a mutant")
     parser.add_argument("--only", default="", help="only the mutants whose description contains this")
     parser.add_argument("--tests", help="run these only, separated by commas, in the place of the package's")
+    parser.add_argument("--tier", default="1", help="tiers of the tests: 1 (default), 2, or 1,2")
     parser.add_argument("--again", type=Path, help="only the survivors that this file, an --out, names")
     parser.add_argument("--out", type=Path, help="write the result here, as JSON")
     asked = parser.parse_args()
-    files, tests = PACKAGES[asked.package]
+    package = PACKAGES[asked.package]
+    tests = (*package.tests, *(LAWS if package.methods else ()))
     tests = tuple(asked.tests.split(",")) if asked.tests else tests
-    mutants = sample(files, asked.mutants, asked.seed)
+    mutants = sample(package.files, asked.mutants, asked.seed)
     reasons = EQUIVALENT / f"{asked.package}.json"
     known = json.loads(reasons.read_text()) if reasons.exists() else {}
     if asked.again and not asked.again.is_file():
@@ -549,10 +605,20 @@ def main() -> int:
     mutants = [mutant for mutant in mutants if asked.only in mutant.key]
     counted = [mutant for mutant in mutants if mutant.key not in known]
     print(f"{len(mutants)} mutants, {len(mutants) - len(counted)} of them known to be equivalent", flush=True)
-    driver = Driver(counted, asked.jobs, asked.budget)
+    driver = Driver(counted, asked.jobs, asked.budget, () if asked.tests else package.methods)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     began = time.monotonic()
-    options = ["-p", "no:xdist", "-p", "no:cacheprovider", "--capture=no", "--no-header", "--no-summary"]
+    options = [
+        "--tier",
+        asked.tier,
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "--capture=no",
+        "--no-header",
+        "--no-summary",
+    ]
     pytest.main([*options, "--rootdir", str(ROOT), *(str(ROOT / test) for test in tests)], plugins=[driver])
     results = {mutant: result for mutant, result in driver.results.items() if result != _NO_MUTANT}
     killed = sum(result == "killed" for result in results.values())

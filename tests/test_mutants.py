@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from graphfed.methods.registry import METHODS
+
 SCRIPT = Path(__file__).parent.parent / "scripts" / "mutants.py"
 SOURCE = '''
 """Text that is left alone."""
@@ -102,8 +104,9 @@ def test_a_sample_takes_one_mutant_of_a_line_before_a_second(
 
 def test_every_package_names_files_and_tests_that_are_there(mutants: Any) -> None:
     root = SCRIPT.parent.parent
-    for files, tests in mutants.PACKAGES.values():
-        assert all([*(root / "graphfed").glob(pattern)] for pattern in files)
-        assert all((root / test).exists() for test in tests)
+    for package in mutants.PACKAGES.values():
+        assert all([*(root / "graphfed").glob(pattern)] for pattern in package.files)
+        assert all((root / test).exists() for test in (*package.tests, *mutants.LAWS))
+        assert {*package.methods} <= {*METHODS}
     names = {path.stem for path in (root / "scripts" / "equivalent_mutants").iterdir()}
     assert names <= {*mutants.PACKAGES}

@@ -170,12 +170,16 @@ def train(
     shared: dict[str, Tensor],
     rounds: int,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Rounds of SGD with one decision: the last weights, and how many ids and numbers cross between
-    clients."""
+    """Rounds of SGD with one decision, at the clients or (config.at_server) one step a round of PyTorch's
+    optimiser on the mean gradient: the last weights, and how many ids and numbers cross between clients."""
     plain = Plain(world, config)
+    central = {name: w.detach().clone().requires_grad_() for name, w in shared.items()}
+    rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[config.optimizer]
+    optimizer = rule(list(central.values()), lr=config.lr, weight_decay=config.weight_decay)
     crossed = {"ids": 0, "numbers": 0, "first": 0}
     for number in range(1, rounds + 1):
         weights: dict[int, dict[str, Any]] = {k: dict(shared) for k in plain.clients}
+        raw = {k: {name: torch.zeros_like(w) for name, w in shared.items()} for k in plain.clients}
         layers: list[PlainLayer] = []
         for step in range(config.local_steps):
             if not layers or config.refresh == "step":
@@ -202,11 +206,18 @@ def train(
                 gradients = torch.autograd.grad(
                     loss, list(own.values()), allow_unused=True, materialize_grads=True
                 )
+                raw[k] = dict(zip(own, gradients, strict=True))
                 weights[k] = {
-                    name: (w - config.lr * (g + config.weight_decay * w)).detach()
-                    for (name, w), g in zip(own.items(), gradients, strict=True)
+                    name: (w - config.lr * (raw[k][name] + config.weight_decay * w)).detach()
+                    for name, w in own.items()
                 }
         total = sum(decision[k][0] for k in plain.clients)
+        if config.at_server:
+            for name, w in central.items():
+                w.grad = sum(decision[k][0] / total * raw[k][name] for k in plain.clients)
+            optimizer.step()
+            shared = {name: w.detach().clone() for name, w in central.items()}
+            continue
         shared = {
             name: sum(decision[k][0] / total * weights[k][name].detach() for k in plain.clients)
             for name in shared

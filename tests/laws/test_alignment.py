@@ -13,10 +13,11 @@ from worlds import World, by_vertex, config_of, make_world, run_local
 import graphfed
 from graphfed.data.partition import from_assignment, partition
 from graphfed.errors import InputError
-from graphfed.experiment.train import train
+from graphfed.experiment.train import Event, train
 from graphfed.federation import Federation, core
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import SERVER_END
+from graphfed.federation.route import RouteTable
 from graphfed.methods import alignment
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
@@ -108,9 +109,10 @@ def test_a_missing_key_is_refused(name: str, place: Any, monkeypatch: pytest.Mon
 
 
 @every_method
-def test_holders_of_different_keys_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("odd", [1, 2])
+def test_holders_of_different_keys_are_refused(name: str, odd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else no vertex would be shared, and nobody would notice."""
-    keys = {0: b"\1" * 32, 1: b"\1" * 32, 2: b"\2" * 32}
+    keys = {k: (b"\2" if k == odd else b"\1") * 32 for k in range(3)}
     asking = {"client": 0}
     whole = alignment.key_check
 
@@ -120,8 +122,95 @@ def test_holders_of_different_keys_are_refused(name: str, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(alignment, "holders_key", lambda: keys[asking["client"]])
     monkeypatch.setattr(alignment, "key_check", key_check)
-    with pytest.raises(InputError, match="clients 0 and 2 have different holders' keys"):
+    with pytest.raises(InputError, match=f"clients 0 and {odd} have different holders' keys"):
         set_up(name, shared_world(), vertex_ids="keyed")
+
+
+@every_method
+@pytest.mark.parametrize("ids", ["keyed", "simulated", "plain"])
+def test_the_ledger_says_what_protects_the_names_of_vertices(
+    name: str, ids: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is only simulated is never reported as a keyed hash, and plain names are in clear.
+    Digests of features are under a simulated key there."""
+    monkeypatch.setenv(KEY, "5f" * 32)
+    fed = set_up(name, shared_world(), vertex_ids=ids)
+    names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
+    expected = {"vertex_ids": names, "training_ids": names}
+    expected["feature_digests"] = "keyed hash" if ids == "keyed" else "simulated"
+    if ids == "keyed":
+        expected["key_check"] = "keyed hash"
+    found = {e.name: e.protection for e in fed.ledger.entries if e.name in (*expected, "key_check")}
+    assert found == expected
+
+
+@pytest.mark.parametrize("ids", ["keyed", "simulated", "plain"])
+def test_holders_who_count_owners_say_what_protects_their_names_and_send_only_whether_there_is_a_label(
+    ids: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every vertex is with two or three holders, of whom one has its label."""
+    monkeypatch.setenv(KEY, "5f" * 32)
+    world = shared_world()
+    fed: Federation = one_at_a_time(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    cohorts = [replace(c, y=torch.where(c.id % 3 == k, c.y, -1)) for k, c in enumerate(cohorts)]
+    config = alignment.AlignedConfig(vertex_ids=ids)
+    counted = alignment.count_owners(fed, fed.locate("clients", "data", cohorts), config)
+    holders = [{*cohort.id.tolist()} for cohort in cohorts]
+    for k, cohort in enumerate(counted.parts):
+        for v, owned, owners in zip(
+            cohort.id.tolist(), cohort.owned.tolist(), cohort.owners.tolist(), strict=True
+        ):
+            has_label = v in holders[v % 3]
+            assert owners == (1 if has_label else sum(v in held for held in holders))
+            assert owned == (v % 3 == k or not has_label)
+    found = {entry.name: entry.protection for entry in fed.ledger.entries}
+    names = {"keyed": "keyed hash", "simulated": "simulated", "plain": "clear"}[ids]
+    assert found == {"owners/vertex_ids": names, "owners/labels": "clear", "owners/counts": "clear"}
+    rows = sum(len(held) for held in holders)
+    assert fed.ledger.bytes_of("owners/labels") == rows
+
+
+def test_a_vertex_is_named_by_the_16_hexadecimal_digits_of_its_64_bits() -> None:
+    ids = torch.tensor([-(2**63), -1, 5])
+    table = RouteTable(ids=ids, index=torch.tensor([0, 1, 2, 1]), client=torch.tensor([0, 0, 0, 1]))
+    assert len(alignment.check_features(torch.tensor([3, 4, 5, 4]), table)) == 4
+    with pytest.raises(InputError, match=r"clients 0 and 1 .* of name ffffffffffffffff \(1 such"):
+        alignment.check_features(torch.tensor([3, 4, 5, 6]), table)
+
+
+def test_vertices_that_a_key_gives_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else their embeddings would be pooled as one vertex's. Of 64 bits that takes billions of vertices."""
+    monkeypatch.setattr(alignment, "keyed_names", lambda key, use, texts: np.array([5 for _ in texts]))
+    with pytest.raises(InputError, match="two vertices have one name under the holders' key"):
+        set_up("sapgnn", shared_world(), vertex_ids="simulated")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_seed_that_holders_have_in_common_is_one_that_every_generator_takes(seed: int) -> None:
+    config = config_of(get_method("sapgnn"), vertex_ids="simulated", seed=seed)
+    assert 0 <= alignment.common_seed(config) < 2**63
+
+
+@pytest.mark.parametrize("name", ["sapgnn", "ppgnn"])
+def test_boolean_shares_of_gradients_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"aggregation=boolean cannot be used.*use additive"):
+        get_method(name).config(aggregation="boolean")
+
+
+@every_method
+def test_a_run_says_what_it_prepares(name: str) -> None:
+    said: list[Event] = []
+    world = shared_world()
+    fed = stacked(world.clients, "cpu")
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    config: TrainingConfig = config_of(get_method(name), rounds=1)
+    data = fed.locate("clients", "data", cohorts)
+    train(fed, get_method(name), data, world.task, config, on_event=said.append)
+    stages = [event.note for event in said if event.phase == "stage"]
+    assert stages.index("finding the nodes that sites have in common") + 1 == stages.index(
+        "preparing the layers"
+    )
 
 
 @every_method

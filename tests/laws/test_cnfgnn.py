@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_cnfgnn import Plain
 from sensor_worlds import TASK, SensorWorld, config_of, run_local, sensor_world
 from torch import Tensor
 
@@ -158,6 +159,35 @@ def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_tells_its_e
 
 
 # ---- what is trained on what -------------------------------------------------------------------------------
+
+VARIANTS = {
+    "gradient descent": {"optimizer": "sgd", "lr": 0.1, "server_lr": 0.3, "weight_decay": 1e-2},
+    "a fresh Adam every round": {"client_state": "reset", "teacher": 2.0},
+    "a kept Adam": {"client_state": "keep"},
+    "several passes": {"local_epochs": 2, "server_rounds": 3, "server_batch": 7, "optimizer": "sgd"},
+    "attention": {"network": "gat", "optimizer": "sgd"},
+}
+PLAIN_CASES = [
+    *(("at_fedavg", variant) for variant in VARIANTS),
+    *((strategy, variant) for strategy in STRATEGIES[1:] for variant in [*VARIANTS][:2]),
+]
+
+
+@pytest.mark.parametrize(("strategy", "variant"), PLAIN_CASES)
+def test_weights_after_two_rounds_are_those_of_plain_loops_over_sensors(strategy: str, variant: str) -> None:
+    settings = {"teacher": 0.0, **VARIANTS[variant], "strategy": strategy}
+    fed, state, config = begun(sensor_world(), **settings)
+    plain = Plain(state.prepared.training.parts[0], state.prepared.edges.parts[0], config)
+    for number in (1, 2):
+        state = METHOD.round(fed, state, config, number)
+        plain.round(number)
+    (network,), (weights,) = state.values["network"].parts, state.values["weights"].parts
+    for name, w in plain.network.items():
+        assert torch.allclose(network[name], w, rtol=0, atol=1e-9), name
+    for name, w in weights.items():
+        own = torch.stack([own[name] for own in plain.own])
+        apart = w if strategy in ("at", "sl") else w.expand_as(own)
+        assert torch.allclose(apart, own, rtol=0, atol=1e-9), name
 
 
 def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_everything() -> None:

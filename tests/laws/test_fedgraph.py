@@ -84,6 +84,12 @@ SETTINGS = {
     "one layer": {"layers": 1, "probability": 0.5},
     "two local steps": {"local_steps": 2, "probability": 0.5, "batch": 5},
     "once in a round": {"local_steps": 1, "refresh": "round", "probability": 0.5, "batch": 5},
+    "the optimiser at the server": {
+        "optimizer_at": "server",
+        "optimizer": "adam",
+        "probability": 0.5,
+        "batch": 5,
+    },
     "internal degrees": {"first_degrees": "internal", "probability": 0.7},
     "all degrees": {"first_degrees": "all", "probability": 0.7},
     "share all": {"share": "all", "probability": 0.5, "layers": 3, "batch": 5},
@@ -111,6 +117,9 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_vertices(
     assert fed.ledger.bytes_of("fedgraph/wanted", "train") == 8 * crossed["ids"]
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
     assert fed.ledger.bytes_of("fedgraph/transformed_features", "train") == 8 * crossed["first"]
+    names = {entry.name for entry in fed.ledger.entries}
+    assert ("fedgraph/transformed_features" in names) == (config.share == "all")
+    assert ("gradient" in names) == config.at_server != ("update" in names)
 
 
 @pytest.mark.parametrize("kind", ["ddpg", "bandit"])
@@ -146,6 +155,45 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(k
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
     assert fed.ledger.bytes_of("update") == ROUNDS * 3 * size * 8
     assert fed.ledger.bytes_of("fedgraph/policy") == ROUNDS * 3 * 3 * 8
+
+
+def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
+    """Each round's batch and chances are the actor's on {W, W_1, ..., W_K} of the round before, along the
+    principal components: here computed in NumPy from the messages themselves.  Alg. 3, l. 5"""
+    world = make_world(3)
+    config = config_of(METHOD, **PLAIN, policy="ddpg", policy_file=str(tmp_path / "p"))
+    fed = Watched([[0], [1], [2]])
+    first = initial_weights(world.task, config, "cpu")
+    size = sum(w.numel() for w in first.values())
+    draws = torch.Generator().manual_seed(1)
+    tensors = {
+        "actor.0.weight": torch.randn(9, 8, generator=draws),
+        "actor.0.bias": torch.randn(9, generator=draws),
+        "pca.mean": torch.randn(size, generator=draws),
+        "pca.components": torch.randn(2, size, generator=draws),
+        "pca.scale": torch.tensor(5.0, dtype=torch.float64),
+    }
+    write_policy(tmp_path / "p", tensors, PolicyFile("ddpg", 3, 2, size, {}))
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    train(fed, METHOD, data, world.task, config)
+    decisions = [payload for name, (_, k), payload in fed.seen if name == "fedgraph/policy" and k == 0]
+    updates = [
+        [payload for name, (k, _), payload in fed.seen if name == "update" and k == client]
+        for client in range(3)
+    ]
+    whole = {name: tensor.double().numpy() for name, tensor in tensors.items()}
+    row = np.concatenate([first[name].numpy().ravel() for name in sorted(first)])
+    sight = np.stack([row] * 4)
+    counts = np.array([len(ids) for ids in Plain(world, config).train.values()])
+    for number in range(ROUNDS):
+        seen = (sight - whole["pca.mean"]) @ whole["pca.components"].T / whole["pca.scale"]
+        action = np.tanh(whole["actor.0.weight"] @ seen.ravel() + whole["actor.0.bias"]).reshape(3, 3)
+        expected = squash(torch.from_numpy(action.ravel()), torch.from_numpy(counts))
+        assert torch.allclose(decisions[number].flatten(), expected[0], atol=1e-9)
+        own = np.stack([updates[client][number].numpy().ravel() for client in range(3)])
+        share = expected[:, 0].numpy() / expected[:, 0].numpy().sum()
+        sight = np.concatenate([(share @ own)[None], own])
+    assert len({tuple(decision.flatten().tolist()) for decision in decisions}) == ROUNDS
 
 
 def test_embeddings_of_the_first_step_serve_all_local_steps_of_a_round_where_they_are_not_refreshed():

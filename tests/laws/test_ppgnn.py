@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_sapgnn import covered
 from torch.nn.functional import cross_entropy
-from worlds import World, by_vertex, run_local
+from worlds import World, by_vertex, last_round_stands, run_local
 
 from graphfed.methods.alignment import common_seed
 from graphfed.methods.base import Task
@@ -111,3 +111,33 @@ def test_holders_networks_differ_after_training_and_the_predictor_does_not() -> 
         for name, weight in predictors[0].items():
             assert torch.equal(weight, predictors[k][name])
     assert np.isfinite(outcome.test["loss"])
+
+
+def test_the_server_starts_alike_for_every_holder_within_glorots_bound_for_all_of_them() -> None:
+    """Concatenated, K H numbers enter, and the rows of one holder are those of another."""
+    task = Task(4, 3)
+    config = get_method("ppgnn").config(**{**SETTINGS, "hidden": 40, "combine": "concat"})
+    weight = initial_server("cpu", 5, task, config)["server.weight"]
+    assert weight.shape == (200, 40)
+    assert all(torch.equal(part, weight[:40]) for part in weight.split(40))
+    bound = (6 / (200 + 40)) ** 0.5
+    assert 0.98 * bound < weight.abs().max() <= bound
+
+
+def test_dropout_changes_what_is_learned_and_is_never_drawn_to_predict() -> None:
+    world = last_round_stands(covered(1, 14, 25, 3, endpoints=True, share=0.3))
+    plain, dropped = (
+        run_local("ppgnn", world, **{**SETTINGS, "dropout": dropout})[0] for dropout in (0.0, 0.6)
+    )
+    plain_weight, dropped_weight = (
+        outcome.state.values["global"].parts[0]["server.weight"] for outcome in (plain, dropped)
+    )
+    assert not torch.allclose(plain_weight, dropped_weight)
+    config = get_method("ppgnn").config(**{**SETTINGS, "dropout": 0.6})
+    dense = Dense(world, config)
+    (networks,), (server,), (predictor,) = (
+        dropped.state.values[name].parts for name in ("local", "global", "predictor")
+    )
+    own = [{name: w[k] for name, w in networks.items()} for k in range(world.clients)]
+    shared = {name: w[0] if w.dim() > dense.predictor[name].dim() else w for name, w in predictor.items()}
+    assert torch.allclose(by_vertex(dropped, world), dense.logits(own, server, shared), rtol=0, atol=1e-9)

@@ -3,6 +3,7 @@ updates are max-separable."""
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,18 +12,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
-from worlds import World, by_vertex, make_world, run_local
+from worlds import World, by_vertex, last_round_stands, make_world, run_local
 
 import graphfed
 from graphfed.data.graph import Split, make_graph
 from graphfed.data.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods.alignment import prepare
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
-from graphfed.methods.sapgnn import initial_global, initial_local
+from graphfed.methods.sapgnn import all_rows, initial_global, initial_local, pass_rows
+from graphfed.nn import maxpool
 from graphfed.nn.layers import _inverted
-from graphfed.nn.maxpool import UPDATES, neighbour_max
+from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import bernoulli_rows, fold, lane_probability
 from graphfed.secure.keyed_ids import keyed_names, simulated_key
@@ -224,6 +228,15 @@ def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled
     agree(world, placement, tolerance, aggregation=aggregation, **network)
 
 
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_holders_own_copies_of_max_plus_weights_have_the_gradients_of_the_pooled_graph(
+    batch_size: int | None,
+) -> None:
+    """With additive shares, where every holder's gradient of its copy is a secret of its own."""
+    world = covered(7, 20, 40, 4, endpoints=True, share=0.3)
+    agree(world, "stacked", 1e-5, aggregation="additive", update="tropical", batch_size=batch_size)
+
+
 @pytest.mark.parametrize("update", UPDATES)
 def test_in_float32_embeddings_agree_to_1e_6_and_gradients_to_1e_5(update: str) -> None:
     torch.set_default_dtype(torch.float32)
@@ -307,7 +320,14 @@ def test_a_monotone_mix_and_a_signed_product_break_the_identity_and_are_refused(
 def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
     seed: int, n: int, m: int, values: int
 ) -> None:
-    """With many ties: of equal neighbours the lowest row gets the gradient; without neighbours it is -inf."""
+    """With many ties: of equal neighbours the lowest row gets the gradient; without neighbours it is -inf.
+    However many numbers there are: both ways to find the winner are looked at."""
+    for few in (0, 2048):
+        with patch.object(maxpool, "FEW_NUMBERS", few):
+            _check_maximum(seed, n, m, values)
+
+
+def _check_maximum(seed: int, n: int, m: int, values: int) -> None:
     rng = np.random.default_rng(seed)
     near = np.unique(rng.integers(0, n, (2, m)), axis=1)
     pattern = SparseMatrix.from_coo(
@@ -326,6 +346,80 @@ def test_the_maximum_over_neighbours_and_its_gradient_are_those_of_a_loop(
     assert torch.equal(found, expected.to(found.dtype))
     found.masked_fill(found.isneginf(), 0).backward(grad)
     assert torch.allclose(messages.grad, expected_grad.to(found.dtype))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 8), m=st.integers(0, 12), groups=st.integers(1, 6))
+def test_sparse_maxima_are_the_maxima_of_dense_rows_and_no_zero_is_stored(
+    seed: int, n: int, m: int, groups: int
+) -> None:
+    """Of rows with ones and negative values, some of them the same row twice, in any order."""
+    rng = np.random.default_rng(seed)
+    rows = torch.from_numpy(rng.integers(-1, 3, (n, 4)).astype(float))
+    taken, group = torch.from_numpy(rng.integers(0, n, m)), torch.from_numpy(rng.integers(0, groups, m))
+    found = sparse_maxima(SparseMatrix.from_dense(rows).select_rows(taken), group, groups)
+    expected = torch.zeros(groups, 4)
+    for g in set(group.tolist()):
+        expected[g] = rows[taken[group == g]].amax(0)
+    assert torch.equal(found.to_dense(), expected.to(found.values.dtype))
+    assert bool((found.values != 0).all())
+
+
+@pytest.mark.parametrize("holders", [1, 3])
+def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_server(holders: int) -> None:
+    """A holder's features have thousands of columns, of which a vertex has few."""
+    world = covered(5, 20, 40, holders, endpoints=True, share=0.4, sparse=True)
+    cohort = make_cohort(world.graph, world.split, world.partition, list(range(holders)))
+    for options, stays in (
+        ({"maps": "linear"}, True),
+        ({"maps": "linear", "aggregation": "additive"}, True),
+        ({"maps": "identity"}, True),
+        ({"maps": "identity", "update": "tropical"}, False),
+    ):
+        config = get_method("sapgnn").config(**{**SETTINGS, **options})
+        prepared = prepare(cohort, world.task, config)
+        every = all_rows(prepared)
+        rows = pass_rows(prepared, config, every, every)
+        assert isinstance(rows.x, SparseMatrix) == stays
+        apart = config.aggregation == "additive" and holders > 1
+        assert (rows.x_apart is not None) == apart
+
+
+def test_a_batch_takes_only_the_rows_that_its_vertices_need() -> None:
+    world = covered(8, 40, 30, 2, endpoints=True, share=0.4)
+    cohort = make_cohort(world.graph, world.split, world.partition, [0, 1])
+    config = get_method("sapgnn").config(**SETTINGS)
+    prepared = prepare(cohort, world.task, config)
+    near: dict[int, set[int]] = {v: {v} for v in range(cohort.num_rows)}
+    for u, v in cohort.edge_index.T.tolist():
+        near[v].add(u)
+    last = {3, 11}
+    first = set.union(*(near[v] for v in last))
+    entering = set.union(*(near[v] for v in first))
+    rows = pass_rows(prepared, config, *(torch.tensor(sorted(some)) for some in (first, last)))
+    assert torch.equal(rows.x, cohort.x[sorted(entering)])
+    assert len(entering) < cohort.num_rows
+    assert [layer.pattern.shape for layer in rows.layers] == [
+        (len(first), len(entering)),
+        (len(last), len(first)),
+    ]
+
+
+def test_balanced_class_weights_weigh_every_training_vertex_in_the_loss_of_the_pooled_graph() -> None:
+    """Of a class with n_c of n training vertices each loss weighs n / (C n_c)."""
+    world = covered(6, 30, 60, 3, endpoints=False, share=0.3)
+    options = {**SETTINGS, "vertex_ids": "plain", "class_weights": "balanced", "dropout": 0.0}
+    outcome, _ = run_local("sapgnn", last_round_stands(world), **options)
+    dense = Dense(world, get_method("sapgnn").config(**options))
+    train = np.flatnonzero(world.split.train)
+    y = torch.from_numpy(world.graph.y[train])
+    counts = torch.bincount(y, minlength=CLASSES).double()
+    leaves = {k: w.clone().requires_grad_() for k, w in dense.global_.items()}
+    each = cross_entropy(dense.logits(dense.local, leaves)[train], y, reduction="none")
+    (each * (len(y) / (CLASSES * counts))[y]).mean().backward()
+    (found,) = outcome.state.values["global"].parts
+    for name, w in leaves.items():
+        assert torch.allclose(found[name], w.detach() - 0.5 * w.grad, rtol=0, atol=1e-9), name
 
 
 @pytest.mark.parametrize("pooling", ["simulated", "secure"])
