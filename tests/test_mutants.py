@@ -1,5 +1,6 @@
 """The mutants of scripts/mutants.py: each is wrong in one place, compiles, and takes a function's place."""
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -87,6 +88,7 @@ def test_a_mutant_takes_the_place_of_what_is_imported(mutants: Any, tmp_path: Pa
         exec(compile(SOURCE, str(path), "exec"), toy)
         assert (toy["count"]([0, 1, 2]), toy["Box"]().fits(2)) == (2, True)
         (mutant,) = (mutant for mutant in mutants.mutants_of(path) if mutant.after == after)
+        gc.freeze()  # as a test run does once its tests are collected
         mutants.Imported([str(path)]).install(mutant)
         assert (toy["count"]([0, 1, 2]), toy["Box"]().fits(2)) == expected
 

@@ -501,13 +501,14 @@ def draw(
     """A sample for the logits of `rows`; decision None: with all neighbours.  Alg. 2"""
     layers: list[tuple[Located, PeerRoute | None]] = []
     for layer in reversed(range(config.layers)):
-        shares = wants is not None and config.shares(layer)
+        whole = wants if config.shares(layer) else None
+        shares = whole is not None
         chosen, wanted = fed.clients.run(
             chosen_neighbours, silo, rows, decision, layer, shares, config, fold(key, layer), outputs=2
         )
         route, asked = None, None
-        if wants is not None and shares:
-            route, asked = fed.narrowed(wants, wanted, name="fedgraph/wanted")
+        if whole is not None:
+            route, asked = fed.narrowed(whole, wanted, name="fedgraph/wanted")
         here = fed.clients.run(settle, silo, rows, chosen, wanted, asked, layer == 0)
         rows = fed.clients.run(entering, here)
         layers.insert(0, (here, route))

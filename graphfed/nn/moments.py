@@ -43,14 +43,6 @@ class Moments:
     decoders: Tensor | None
     heads: int
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.size), self.sums.shape[1] - 1
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.sums.dtype
-
     def prepared(self, client: Tensor | None, num_clients: int, rows: Tensor | None = None) -> "MomentRows":
         """Those of the vertices `rows` [n] (None: of all), copied and ready for products. client [n]
         ascending: whose weights each vertex meets; None: shared ones."""

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ pytest.importorskip("stable_baselines3", reason="learning policies needs the ext
 
 from graphfed.experiment import policy_ddpg, policy_episodes
 from graphfed.experiment.policy_learning import LearnedPolicy, learn_policy
+from graphfed.experiment.policy_settings import DDPGConfig
 
 DDPG: dict[str, Any] = {
     "clients": 3,
@@ -267,6 +269,62 @@ def test_a_damaged_checkpoint_is_refused(file: str, ddpg: LearnedPolicy, tmp_pat
         path.write_bytes(content)
         with pytest.raises(InputError, match="cannot be used"):
             graphfed.resume(folder)
+
+
+def test_a_folder_whose_lines_lack_an_episode_is_refused(ddpg: LearnedPolicy, tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    shutil.copytree(ddpg.folder, folder)
+    (folder / "result.json").unlink()
+    lines = (folder / policy_ddpg.LINES).read_text().splitlines(keepends=True)
+    (folder / policy_ddpg.LINES).write_text("".join(lines[:1]))
+    with pytest.raises(InputError, match="lacks episodes; learn anew, in another folder"):
+        graphfed.resume(folder)
+
+
+# ---- the settings of the learner ----
+
+
+def test_the_learner_is_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alg. 4: the discount, the share of the targets' step, the learning rate, and updates on batches from a
+    buffer no longer than asked for."""
+    import gymnasium
+
+    class Still(gymnasium.Env):  # type: ignore[misc]
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+        action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    config = DDPGConfig(gamma=0.5, phi=0.125, lr=0.003, batch=3, buffer=9, updates=2, widths="6,4")
+    learner = policy_ddpg.make_learner(Still(), config, 100, 0, "cpu")
+    assert (learner.gamma, learner.tau, learner.learning_rate, learner.batch_size) == (0.5, 0.125, 0.003, 3)
+    assert learner.replay_buffer.buffer_size == 9
+    assert policy_ddpg.make_learner(Still(), config, 5, 0, "cpu").replay_buffer.buffer_size == 5
+    widths = [layer.out_features for layer in learner.actor.mu if hasattr(layer, "out_features")]
+    assert widths == [6, 4, 1]
+    updates: list[dict[str, int]] = []
+    monkeypatch.setattr(learner, "train", lambda **told: updates.append(told))
+    seen, action = np.zeros(2, dtype=np.float32), np.zeros(1, dtype=np.float32)
+    for _ in range(4):
+        policy_ddpg.observe(learner, config, seen, action, 1.0, seen, False)
+    assert updates == [{"gradient_steps": 2, "batch_size": 3}] * 2
+
+
+def test_memory_and_files_of_learning_are_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 3 clients, 2 layers and 4 components: states of 16 numbers, actions of 9; 5 times 10 rounds."""
+    federation = SimpleNamespace(
+        fed=SimpleNamespace(num_clients=3),
+        config=SimpleNamespace(layers=2),
+        clients=SimpleNamespace(size=100),
+    )
+    work: Any = SimpleNamespace(
+        settings=DDPGConfig(components=4, buffer=30, widths="8"), federation=federation, episodes=5, rounds=10
+    )
+    asked: list[Any] = []
+    monkeypatch.setattr(policy_ddpg, "check_memory", lambda *told: asked.append(told[:3]))
+    policy_ddpg.check_fits(work)
+    assert asked == [(10 * 4, 100, 4 * 30 * (2 * 16 + 9 + 3))]
+    networks = (25 + 1) * 8 + (8 + 1) * 9
+    transitions = 5 * 10 * (16 + 9 + 2)
+    assert policy_ddpg.bytes_of_files(work) == 4 * (transitions + 2 * 4 * 2 * networks) + 2 * 8 * 4 * 100
 
 
 # ---- the reward on the test part ----

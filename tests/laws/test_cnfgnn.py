@@ -2,13 +2,17 @@
 
 Numbers of the paper: Meng, Rambhatla and Liu, KDD 2021, Tables 2 to 6, 8 and 10."""
 
+import math
+from dataclasses import asdict
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from plain_cnfgnn import Plain
-from sensor_worlds import TASK, SensorWorld, config_of, run_local, sensor_world
+from pydantic import TypeAdapter
+from sensor_worlds import LAGS, TASK, SensorWorld, config_of, run_local, sensor_world
 from torch import Tensor
 
 from graphfed.errors import InputError
@@ -17,8 +21,9 @@ from graphfed.federation import Federation, as_leaves
 from graphfed.federation.series import starts_of
 from graphfed.methods import cnfgnn, forecasting
 from graphfed.methods.base import State
-from graphfed.methods.cnfgnn import METHOD
+from graphfed.methods.cnfgnn import METHOD, CNFGNNConfig
 from graphfed.methods.forecast_costs import forecast_operations, training_numbers
+from graphfed.methods.memory_need import SeriesExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runtime.local import stacked
@@ -30,6 +35,7 @@ GB = 2**30
 def begun(world: SensorWorld, **settings: Any) -> tuple[Federation, State, Any]:
     """A federation after set-up."""
     fed = stacked(world.clients)
+    fed.set_roster(world.split.observed)
     config = config_of(METHOD, **settings)
     data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
     with fed.phase("setup", round=0):
@@ -158,6 +164,57 @@ def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_tells_its_e
     assert classes == {f"dp(eps={epsilon:.4g}, delta=1e-05)"}
 
 
+def test_no_window_crosses_more_often_than_epsilon_counts() -> None:
+    """Training windows in each of 3 rounds, those of validation after each and at the end, those of test at
+    the end: a reading is in 4 windows, and each crosses at most 4 times."""
+    rounds, (world, config) = 3, (sensor_world(), config_of(METHOD, clip=1.0))
+    for strategy in ("at_fedavg", "sl"):
+        _, fed = run_local("cnfgnn", world, clip=1.0, strategy=strategy, rounds=rounds)
+        train, val, test = (len(starts_of(world.split, target)) for target in ("train", "val", "test"))
+        windows = rounds * train + (rounds + 1) * val + test
+        width = torch.get_default_dtype().itemsize
+        expected = windows * world.clients * config.hidden * width
+        assert sum(e.bytes for e in fed.ledger.entries if e.name == "hidden") == expected
+    assert cnfgnn.releases(config) == LAGS * (rounds + 1) == 16
+
+
+@pytest.mark.parametrize("noise_multiplier", [5.0, 20.0])
+def test_epsilon_is_that_of_one_gaussian_release_with_the_noise_of_all(noise_multiplier: float) -> None:
+    """delta = Phi(1 / 2s - epsilon s) - exp(epsilon) Phi(-1 / 2s - epsilon s), s = noise_multiplier / 4
+    for 16 releases (Balle and Wang 2018, Theorem 8)."""
+    config = config_of(METHOD, clip=1.0, noise_multiplier=noise_multiplier, delta=1e-6)
+    epsilon, s = cnfgnn.epsilon_of(config), noise_multiplier / 4
+    phi = NormalDist().cdf
+    delta = phi(1 / (2 * s) - epsilon * s) - math.exp(epsilon) * phi(-1 / (2 * s) - epsilon * s)
+    assert delta == pytest.approx(1e-6, rel=1e-6)
+
+
+def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() -> None:
+    """In the news, among the facts of the result, and in the ledger where nothing is trained."""
+    world = sensor_world()
+    for clip in (None, 1.0):
+        fed, news = stacked(world.clients), list[str]()
+        fed.on_news = news.append
+        data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+        config = config_of(METHOD, clip=clip)
+        state = METHOD.setup(fed, data, TASK, config)
+        assert ("epsilon_of_encodings" in state.values["facts"].parts[0]) == (clip is not None)
+        METHOD.predict(fed, state, config, "val")
+        classes = {entry.protection for entry in fed.ledger.entries if entry.name == "hidden"}
+        protection = f"dp(eps={cnfgnn.epsilon_of(config):.4g}, delta=1e-05)"
+        assert classes == ({"clear"} if clip is None else {protection})
+        said = [line for line in news if "encodings cross clipped and noised" in line]
+        assert len(said) == (clip is not None)
+        assert all(f"epsilon {cnfgnn.epsilon_of(config):.4g} (delta 1e-05)" in line for line in said)
+
+
+def test_the_memory_of_a_run_is_one_and_a_half_times_the_states_of_all_steps_of_scored_windows() -> None:
+    """5 sensors, 7 scored windows, 4 + 3 steps, 4 hidden numbers of 4 bytes; not what is trained on."""
+    for trained in (0, 100):
+        extent = SeriesExtent(sensors=5, trained=trained, scored=7)
+        assert cnfgnn.memory(extent, config_of(METHOD)) == 5880
+
+
 # ---- what is trained on what -------------------------------------------------------------------------------
 
 VARIANTS = {
@@ -167,16 +224,29 @@ VARIANTS = {
     "several passes": {"local_epochs": 2, "server_rounds": 3, "server_batch": 7, "optimizer": "sgd"},
     "attention": {"network": "gat", "optimizer": "sgd"},
 }
-PLAIN_CASES = [
-    *(("at_fedavg", variant) for variant in VARIANTS),
-    *((strategy, variant) for strategy in STRATEGIES[1:] for variant in [*VARIANTS][:2]),
+#: Every strategy with a fresh Adam and every variant of the paper's strategy; in the second tier what else
+#: can be together. Inductive: of strategies that train on some of the sensors and forecast for others.
+PLAIN = [
+    *((strategy, "a fresh Adam every round", "default") for strategy in STRATEGIES[1:]),
+    *(("at_fedavg", variant, "default") for variant in VARIANTS),
+    ("at_fedavg", "gradient descent", "inductive:0.5"),
+]
+MORE_PLAIN = [
+    *((strategy, "gradient descent", "default") for strategy in STRATEGIES[1:]),
+    *((strategy, "a kept Adam", "default") for strategy in ("at", "sl", "sl_fedavg")),
+    *((strategy, "gradient descent", "inductive:0.5") for strategy in ("sl_fedavg", "centralised")),
 ]
 
 
-@pytest.mark.parametrize(("strategy", "variant"), PLAIN_CASES)
-def test_weights_after_two_rounds_are_those_of_plain_loops_over_sensors(strategy: str, variant: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "variant", "split"),
+    [*PLAIN, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_PLAIN)],
+)
+def test_weights_after_two_rounds_are_those_of_plain_loops_over_the_sensors_that_take_part(
+    strategy: str, variant: str, split: str
+) -> None:
     settings = {"teacher": 0.0, **VARIANTS[variant], "strategy": strategy}
-    fed, state, config = begun(sensor_world(), **settings)
+    fed, state, config = begun(sensor_world(split), **settings)
     plain = Plain(state.prepared.training.parts[0], state.prepared.edges.parts[0], config)
     for number in (1, 2):
         state = METHOD.round(fed, state, config, number)
@@ -188,6 +258,37 @@ def test_weights_after_two_rounds_are_those_of_plain_loops_over_sensors(strategy
         own = torch.stack([own[name] for own in plain.own])
         apart = w if strategy in ("at", "sl") else w.expand_as(own)
         assert torch.allclose(apart, own, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """27 windows in batches of 16 are 2 steps, and of 10 at the server 3."""
+    steps: dict[str, list[int]] = {"clients": [], "server": []}
+
+    def counted(config: Any, purpose: str, step: int) -> Tensor | None:
+        steps[purpose].append(step)
+        return forecasting.teaching(config, purpose, step)
+
+    monkeypatch.setattr(cnfgnn, "teaching", counted)
+    passes = {"local_epochs": 2, "server_rounds": 3, "server_batch": 10}
+    fed, state, config = begun(sensor_world(), strategy=strategy, **passes)
+    for number in (1, 2):
+        state = METHOD.round(fed, state, config, number)
+    alternating = strategy in ("at_fedavg", "at")
+    expected = {"clients": 2 * 2 * 2, "server": 2 * 3 * 3} if alternating else {"clients": 0, "server": 2 * 2}
+    if strategy == "centralised":
+        expected = {"clients": 2 * 2, "server": 0}
+    assert steps == {purpose: [*range(count)] for purpose, count in expected.items()}
+
+
+def test_windows_that_are_encoded_a_few_at_a_time_are_encoded_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, state, _ = begun(sensor_world())
+    series, own = state.prepared.training.parts[0], state.values["own"].parts[0]
+    at_once = cnfgnn.encode_windows(series, own, "train", None)
+    monkeypatch.setattr(cnfgnn, "PART", 5)
+    assert torch.allclose(cnfgnn.encode_windows(series, own, "train", None), at_once, rtol=0, atol=1e-12)
 
 
 def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_everything() -> None:
@@ -314,6 +415,12 @@ def test_a_width_that_heads_do_not_divide_is_refused_when_settings_are_read() ->
         config_of(METHOD, network="gat", hidden=10)
     assert config_of(METHOD, network="gat", hidden=12).hidden == 12
     assert config_of(METHOD, hidden=10).hidden == 10
+
+
+def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
+    for settings in ({}, {"network": "gat"}, {"strategy": "sl"}):
+        config = config_of(METHOD, **settings)
+        assert TypeAdapter(CNFGNNConfig).validate_python(asdict(config)) == config
 
 
 # ---- missing readings --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ and a server that reads no feature. And the cap on neighbours, with which it sta
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.payload import leaves
+from graphfed.federation.route import RouteTable
 from graphfed.methods import encrypted_moments, fedgat
 from graphfed.methods.fedgat import kept_edges, without_singles
 from graphfed.methods.moment_messages import Neighbourhoods, vector_message, vector_weights
@@ -43,8 +45,6 @@ from graphfed.secure.ckks import PARAMETERS, SMALLEST_WEIGHT, KeyHolder, read_in
 from graphfed.secure.errors import ProtocolError
 
 pytest.importorskip("tenseal", reason="encryption needs the extra secure")
-
-pytestmark = pytest.mark.slow
 
 METHOD = get_method("fedgat")
 PRODUCT = PARAMETERS["product"]
@@ -123,7 +123,13 @@ def test_the_message_is_the_weights_times_the_features(b: int) -> None:
     assert bool((weights != 0).any(2).all())
 
 
-@pytest.mark.parametrize(("features", "nodes"), [(12, 24), (1100, 24), (2100, 12), (4100, 8)])
+@pytest.mark.parametrize(
+    ("features", "nodes"),
+    [
+        (12, 24),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1100, 24), (2100, 12), (4100, 8))),
+    ],
+)
 def test_an_encrypted_message_is_the_clear_one_within_the_schemes_error(
     features: int, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +148,7 @@ def test_an_encrypted_message_is_the_clear_one_within_the_schemes_error(
 
 
 @pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.slow
 def test_logits_under_encryption_are_those_in_clear(layers: int) -> None:
     world = small_world()
     clear, ideal, real = (
@@ -152,6 +159,7 @@ def test_logits_under_encryption_are_those_in_clear(layers: int) -> None:
     assert torch.allclose(clear, real, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_simulated_is_encrypted_to_the_byte() -> None:
     """Ledgers differ in the name of the protection, and in nothing else; the key is no more protected than
     the transport."""
@@ -194,6 +202,7 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
 
 
 @pytest.mark.parametrize("exchange", ["simulated", "encrypted"])
+@pytest.mark.slow
 def test_separate_processes_give_what_one_process_gives(exchange: str, three_sites: Gateways) -> None:
     world = last_round_stands(make_world(1, nodes=24))
     together, fed = run_local("fedgat", world, exchange=exchange)
@@ -305,6 +314,114 @@ def test_the_cost_is_told_before_anything_is_encrypted(monkeypatch: pytest.Monke
     assert re.search(r", about \d+ s of one core$", order[0])
 
 
+def some_hoods(sizes: list[int], vertices: int = 20) -> Neighbourhoods:
+    """Neighbourhoods of these sizes, and of the other vertices none."""
+    size = [*sizes, *[1] * (vertices - len(sizes))]
+    member = [[i, *(j for j in range(vertices) if j != i)][:b] for i, b in enumerate(size)]
+    return Neighbourhoods(3 * torch.arange(vertices) + 1, torch.tensor(size), torch.tensor([*chain(*member)]))
+
+
+@pytest.mark.parametrize("width", [12, 100, 700, 1100, 2048, 2100, 4100])
+def test_the_cost_that_is_foretold_is_that_of_every_ciphertext_and_product(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ciphertext for every vertex, result and delivery; a product for every result and neighbour with a
+    weight in it, of which at most 15 % more are foretold; bytes of the message by its formula."""
+    hoods, degree = some_hoods([1, 2, 3, 5, 8, 13, 20]), 5
+    everyone, wanted = torch.arange(20), torch.tensor([1, 6, 6, 6, 19, 3])
+    table = RouteTable(hoods.ids, wanted, torch.zeros_like(wanted))
+    layout = encrypted_moments.layout_of(width)
+    fit, pieces = max(1, PRODUCT.slots // width), -(-width // PRODUCT.slots)
+    weights = encrypted_moments.message_weights(hoods, everyone, hoods.member, 1).tocoo()
+    unit, _ = encrypted_moments.places(hoods.size, layout)
+    products = pieces * len(set(zip(unit[weights.row].tolist(), weights.col.tolist(), strict=True)))
+    of_vertex = [pieces * -(-6 * b // fit) for b in hoods.size.tolist()]
+    made, down = sum(of_vertex), sum(of_vertex[v] for v in wanted)
+    names = ("ENCRYPT", "MAKE", "DECRYPT", "TIMES_VECTOR", "TIMES_NUMBER")
+    counts = {}
+    for counted in names:
+        for name in names:
+            monkeypatch.setattr(encrypted_moments, name, int(name == counted))
+        cost = encrypted_moments.predict_cost(hoods, table, hoods.size, width, degree, False)
+        counts[counted] = cost["milliseconds"]
+    assert (cost["up"], cost["made"], cost["down"]) == (20 * pieces, made, down)
+    assert (counts["ENCRYPT"], counts["MAKE"], counts["DECRYPT"]) == (20 * pieces, made, down)
+    used, other = ("TIMES_NUMBER", "TIMES_VECTOR") if fit == 1 else ("TIMES_VECTOR", "TIMES_NUMBER")
+    assert counts[other] == 0
+    assert products <= counts[used] <= (1 if fit == 1 else 1.15) * products
+    b = hoods.size.numpy()
+    assert cost["once"] == 8 * (2 * b + 4 * (degree + 1) * b**2).sum()
+    b = b[wanted.numpy()]
+    assert cost["sent"] == 8 * (6 * width * b + 2 * b + 4 * (degree + 1) * b**2).sum()
+
+
+def test_the_memory_that_is_foretold_is_that_of_what_is_kept_and_of_one_part() -> None:
+    """Of 10 ciphertexts up and of 9000 results and as many to send, in three parts; at the clients as well,
+    what they encrypted, the 4096 numbers of every result of a part, and their message three times."""
+    cost = {"up": 10, "made": 9000, "down": 9000, "once": 500, "sent": 7000}
+    assert encrypted_moments.parts_of(cost) == 3
+    server = 10 * 237_000 + 500 + 2 * 3000 * 132_500
+    assert encrypted_moments.memory_of(cost, False) == server
+    clients = 10 * 237_000 + 3000 * 4096 * 8 + 3 * 7000
+    assert encrypted_moments.memory_of(cost, True) == server + clients
+    little = {**cost, "made": 0, "down": 0}
+    assert encrypted_moments.parts_of(little) == 1
+    assert encrypted_moments.memory_of(little, False) == 10 * 237_000 + 500
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "time"), [(10, "1 s"), (90_000, "90 s"), (91_000, "2 min"), (600_000, "10 min")]
+)
+def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds: int, time: str) -> None:
+    cost = {"up": 3, "made": 2, "down": 2, "once": 0, "sent": 0, "milliseconds": milliseconds}
+    told = encrypted_moments.tell_cost(cost, False, simulated=False)
+    assert "encryption: 3 ciphertexts to the server" in told
+    assert told.endswith(f"GiB of memory at the server's process, about {time} of one core")
+    ideal = encrypted_moments.tell_cost(cost, False, simulated=True)
+    assert "encryption: 3 simulated ciphertexts to the server" in ideal
+    assert ideal.endswith("GiB of memory at the server's process")
+
+
+def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what is told crosses under its name, and the stages of the set-up in their order."""
+    told: list[str] = []
+    stages: list[str] = []
+    asked: list[bool] = []
+    real = encrypted_moments.predict_cost
+
+    def predict(*given: Any) -> Any:
+        asked.append(given[-1])
+        return real(*given)
+
+    monkeypatch.setattr(encrypted_moments, "predict_cost", predict)
+    monkeypatch.setattr(encrypted_moments, "PART", 2**21)
+    fed = PLACEMENTS["in thirds"](3)
+    fed.on_news, fed.on_stage = told.append, stages.append
+    set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="simulated")
+    assert asked == [True]
+    (size,) = [entry for entry in fed.ledger.entries if entry.name == "fedgat/size"]
+    assert (size.dtype, size.phase) == ("json", "control")
+    (products,) = [entry for entry in fed.ledger.entries if entry.name.endswith("products")]
+    parts = -(-products.bytes // 2**21)
+    assert parts > 1
+    making = [f"making the encrypted message: part {part} of {parts}" for part in range(1, parts + 1)]
+    assert stages[0] == "asking for the messages of neighbourhoods"
+    assert stages[-parts - 1 :] == ["encrypting the features", *making]
+
+
+def test_vertices_are_dealt_evenly_over_the_parts_of_a_message() -> None:
+    """Of 8000 vertices a part in eight has 1000, within 5 standard errors; so has it under another key, and
+    not the same ones."""
+    ids = 7 * torch.arange(8000)
+    first, second = (encrypted_moments.part_of(ids, 8, key) for key in (1, 2))
+    for part in (first, second):
+        assert (torch.bincount(part) - 1000).abs().max() <= 5 * (8000 / 8 * 7 / 8) ** 0.5
+        assert len(torch.bincount(part)) == 8
+    assert not torch.equal(first, second)
+
+
 # ---- the limits
 
 
@@ -350,6 +467,7 @@ def test_weights_too_small_for_a_ciphertext_are_made_large_enough(monkeypatch: p
     assert found.nnz == 5
 
 
+@pytest.mark.slow
 def test_a_deployment_refuses_the_simulated_exchange() -> None:
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     from graphfed.experiment.deploy import deploy
@@ -361,6 +479,7 @@ def test_a_deployment_refuses_the_simulated_exchange() -> None:
 # ---- the audit
 
 
+@pytest.mark.slow
 def test_what_the_clients_can_work_out_is_not_changed_by_encryption(tmp_path: Path) -> None:
     """The audit reads every neighbour's features at other sites out of the message of an encrypted run."""
     torch.set_default_dtype(torch.float32)

@@ -29,6 +29,7 @@ from graphfed.data.partition import partition
 from graphfed.errors import InputError
 from graphfed.experiment.train import train
 from graphfed.federation import Federation
+from graphfed.methods import fedgraph, silos
 from graphfed.methods.fedgraph import FedGraphConfig, modelled_seconds
 from graphfed.methods.registry import get_method
 from graphfed.methods.sampling_policies import (
@@ -77,6 +78,8 @@ SETTINGS = {
     "graphsage": {"policy": "graphsage", "fan_out": 3, "inner_fan_out": 2, "batch": 6},
     "fastgcn": {"policy": "fastgcn", "layer_size": 12, "batch": 6},
     "fastgcn of three layers": {"policy": "fastgcn", "layer_size": 7, "layers": 3},
+    "fastgcn with internal degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "internal"},
+    "fastgcn with all degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "all"},
     "full": {"policy": "full"},
     "every neighbour of a batch": {"probability": 1.0, "batch": 4},
     "three layers": {"layers": 3, "probability": 0.5, "batch": 5},
@@ -357,6 +360,38 @@ def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
     first = initial_weights(world.task, config_of(METHOD, **PLAIN), "cpu")
     for name, w in first.items():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-15)
+
+
+def test_each_client_draws_as_many_columns_as_it_is_told_and_in_proportion() -> None:
+    """Of two clients with columns 0 to 2 and 3 to 4, with replacement."""
+    chance = torch.tensor([0.5, 0.0, 0.5, 0.25, 0.75], dtype=torch.float64)
+    column = torch.tensor([0, 2, 3, 4])
+    importance = silos.Importance(column, chance[column].cumsum(0), chance)
+    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]))
+    times = torch.zeros(5, dtype=torch.int64)
+    for key in range(200):
+        drawn = silos._draw_columns(silo, importance, torch.tensor([2, 5]), key)
+        assert (int(drawn[:3].sum()), int(drawn[3:].sum())) == (2, 5)
+        times += drawn
+    assert times[1] == 0
+    for found, count, share in ((times[0], 400, 0.5), (times[3], 1000, 0.25)):
+        assert abs(int(found) - count * share) < 5 * (count * share * (1 - share)) ** 0.5
+
+
+def test_chances_and_seconds_are_float64_whatever_the_networks_are() -> None:
+    """Seconds of thousands of rounds are added up, and draws fall between sums of chances."""
+    torch.set_default_dtype(torch.float32)
+    (seconds,) = fedgraph.first_facts({}, "cpu").values()
+    assert seconds.dtype == torch.float64
+    world = make_world(3)
+    config = config_of(METHOD, policy="fastgcn", layer_size=9)
+    (cohort,) = cohorts_of(world, [[0, 1, 2]], config)
+    silo = fedgraph.silo_of(cohort, config)
+    for importance in silo.importance:
+        assert importance.cumulated.dtype == importance.chance.dtype == torch.float64
+        totals = torch.zeros(3, dtype=torch.float64)
+        totals.index_add_(0, silo.client, importance.chance[: silo.num_rows])
+        assert bool((totals <= 1 + 1e-12).all())
 
 
 def test_modelled_seconds_are_operations_and_bytes_of_the_slowest_client():

@@ -33,6 +33,7 @@ from graphfed.experiment.evaluation import SECURE_MESSAGES
 from graphfed.experiment.state import arrays_of
 from graphfed.experiment.train import CONTROL, EVALUATIONS, Outcome
 from graphfed.federation import Federation
+from graphfed.methods import cnfgnn, forecasting
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runtime.interrupts import Interrupted, Wish
@@ -71,7 +72,7 @@ CASES = [(name, settings) for name in FORECASTERS for settings in variants(name)
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
-@pytest.mark.parametrize("place", [one_at_a_time, in_thirds_of])
+@pytest.mark.parametrize("place", [one_at_a_time, pytest.param(in_thirds_of, marks=pytest.mark.slow)])
 def test_every_placement_gives_what_stacked_gives(
     name: str, settings: dict[str, Any], place: Callable[[int], Federation]
 ) -> None:
@@ -202,6 +203,22 @@ def test_a_horizon_of_one_step_from_one_reading_can_be_forecast(name: str) -> No
     assert forecasts(outcome).shape == (6, world.split.val + world.split.test, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("cnfgnn", {}), ("cnfgnn", {"strategy": "centralised"}), ("gru_fedavg", {}), ("gru_central", {})],
+    ids=str,
+)
+def test_windows_that_are_forecast_a_few_at_a_time_are_forecast_alike(
+    name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, fed = run_local(name, sensor_world(), rounds=2, **settings)
+    for module in (forecasting, cnfgnn):
+        monkeypatch.setattr(module, "PART", 5)
+    in_parts, other = run_local(name, sensor_world(), rounds=2, **settings)
+    assert torch.allclose(forecasts(at_once), forecasts(in_parts), rtol=0, atol=1e-9)
+    assert fed.ledger.totals()["total"] == other.ledger.totals()["total"]
+
+
 # ---- words -------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +267,7 @@ def resumed(
 
 
 #: Of the places where a run can break, so many are tried, and in the first tier so few.
-PLACES, FEW_PLACES = 12, 2
+PLACES, FEW_PLACES = 12, 1
 
 
 @pytest.mark.deeper

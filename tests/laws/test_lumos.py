@@ -3,21 +3,39 @@ them, and what each device can say of itself."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import link_worlds
 import numpy as np
 import pytest
 import torch
 from balanced_graphs import Balanced, run_apart, run_here
-from worlds import Gateways, World, in_thirds, last_round_stands, logits, make_world, run_local, run_processes
+from worlds import (
+    Gateways,
+    World,
+    as_asked,
+    cohorts_of,
+    config_of,
+    in_thirds,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    run_processes,
+    weighted,
+)
 
 from graphfed.data.graph import Split
 from graphfed.data.social import make_social
 from graphfed.errors import InputError
-from graphfed.experiment.train import Outcome
+from graphfed.experiment.train import Event, Outcome, train
 from graphfed.federation import Federation, Ledger
 from graphfed.methods import lumos
+from graphfed.methods.base import Task
+from graphfed.nn.sparse import spmm
+from graphfed.runtime.local import stacked
 
 ROUNDS, H = 4, 5
 #: A run of each task, by the same settings.
@@ -79,6 +97,7 @@ def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: s
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
+@pytest.mark.slow
 def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
     three_sites: Gateways,
 ) -> None:
@@ -117,14 +136,87 @@ def bytes_of(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
     return {entry["name"]: (entry["sent"], entry["received"]) for entry in found.ledger["entries"]}
 
 
+def test_a_vertex_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
+    """Its own copies, one for each neighbour that it keeps, and those that arrive.  Eq. (31)"""
+    rng = torch.Generator().manual_seed(0)
+    own, arrived = torch.randn(5, 3, generator=rng), torch.randn(4, 3, generator=rng)
+    of_own, of_arrived = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 1, 3, 0])
+    leaves = torch.bincount(of_own, minlength=4) + torch.bincount(of_arrived, minlength=4)
+    pooled = spmm(lumos.pool_matrix(of_own, leaves), own) + spmm(
+        lumos.pool_matrix(of_arrived, leaves), arrived
+    )
+    for u in range(4):
+        standing = torch.cat([own[of_own == u], arrived[of_arrived == u]])
+        assert torch.allclose(pooled[u], standing.mean(0))
+
+
+def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
+    """The local rule compares degrees, then before every round of offers, and once more to see that nobody
+    can pass an edge on: each of these every device says to the server."""
+    for shuffles in (0, 2):
+        outcome, fed = classified(balancer="local", shuffle_rounds=shuffles)
+        (said,) = [e for e in fed.ledger.entries if e.name == "balance/can_give"]
+        rounds = said.messages // 60 - 1 + shuffles
+        assert rounds >= 2
+        assert outcome.details["balance_rounds"] == rounds
+        assert outcome.details["balance_calls"] == 1 + rounds + 1
+
+
+def test_a_device_that_is_everyones_neighbour_draws_no_negatives() -> None:
+    """And one that has a single stranger draws that one, however often."""
+    forest = SimpleNamespace(num_pairs=3, ids=(None, torch.tensor([71, 72, 73])))
+    devices: Any = SimpleNamespace(forest=forest, kept_rows=torch.tensor([0, 0, 1]))
+    # Device 0 has the neighbours 1, 2 and 3 of four; device 1 lacks device 3.
+    around = lumos.look_around(
+        lumos.PairRows(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 0, 2])), torch.arange(4), 4
+    )
+    config = lumos.METHOD.config(negatives=4)
+    drawn = lumos.draw_negatives(devices, around, torch.arange(4), config, 1)
+    assert drawn.client.tolist() == [1] * 4
+    assert drawn.ids.tolist() == [3] * 4
+
+
+def stages_of(**settings: Any) -> list[str]:
+    """What a run of one round says that it begins, between its first line and its training."""
+    said: list[Event] = []
+    world = as_asked(lumos.METHOD, make_world(1))
+    fed = stacked(world.clients, "cpu")
+    config = config_of(lumos.METHOD, rounds=1, **settings)
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    train(fed, lumos.METHOD, data, world.task, config, on_event=said.append)
+    stages = [event.note for event in said if event.phase == "stage"]
+    return stages[1 : stages.index("training: round 1 of 1")]
+
+
+def test_a_run_says_what_it_prepares() -> None:
+    first = "comparing degrees between the neighbours of 60 devices"
+    last = ["encoding and sending the features", "making the trees"]
+    walk = [f"balancing the trees: step {step} of 2 of the Markov chain" for step in (1, 2)]
+    assert stages_of(balancer="mcmc", mcmc_steps=2) == [first, *walk, *last]
+    passed = ["balancing the trees: round 1, at most 1", "balancing the trees: shuffling round 1 of 1"]
+    assert stages_of(balancer="local", balance_rounds=1, shuffle_rounds=1) == [first, *passed, *last]
+
+
+def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
+    """A device's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
+    its heads)."""
+    extent: Any = SimpleNamespace(closure=1000, features=300)
+    config = lumos.METHOD.config(hidden=16, backbone="gcn")
+    assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 16)
+    config = lumos.METHOD.config(hidden=16, backbone="gat", heads=4)
+    assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 64)
+
+
 # ---- gradients that add up unseen --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backbone", ["gcn", "gat"])
 @TASKS
-def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run) -> None:
+def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, backbone: str) -> None:
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
-    clear, _ = run(rounds=2, optimizer="sgd")
-    hidden, fed = run(rounds=2, optimizer="sgd", aggregation="simulated")
+    options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
+    clear, _ = run(**options)
+    hidden, fed = run(**options, aggregation="simulated")
     assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
     assert not [e for e in fed.ledger.entries if e.name == "model/grad"]
     by_name = {e.name: e for e in fed.ledger.entries if e.phase == "train"}
@@ -191,6 +283,7 @@ def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, 
     assert (told["epsilon_colluding"][silent] == 0).all()
 
 
+@pytest.mark.slow
 def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_sites: Gateways) -> None:
     world = last_round_stands(make_world(1))
     together, _ = run_local("lumos", world)
@@ -207,7 +300,6 @@ def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(thre
 def test_a_client_with_more_than_a_vertex_is_refused() -> None:
     world = make_world()
     fed = Federation(in_thirds(3))
-    from graphfed.experiment.train import train
     from graphfed.federation.cohort import make_cohort
     from graphfed.methods.lumos import METHOD
 
@@ -233,6 +325,28 @@ def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
     monkeypatch.setattr(lumos, "encode", pytest.fail)
     with pytest.raises(InputError, match=r"every device.s own gradient takes about .* GB for 60 devices"):
         run_local("lumos", make_world(), aggregation="simulated")
+
+
+def test_the_memory_of_gradients_is_counted_by_hand() -> None:
+    """Twice every device's copy of the weights, and the first layer's once more for each of its pairs."""
+    task, ids = Task(12, 3), torch.arange(6)
+    config = lumos.METHOD.config(aggregation="simulated", hidden=5, backbone="gcn", layers=2)
+    trees = {"keeps": torch.tensor([True] * 4 + [False] * 4)}
+    weights = 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3
+    need = (2 * 6 * weights + 2 * (6 + 4) * 12 * 5) * torch.get_default_dtype().itemsize
+    with patch.object(lumos, "MAX_BYTES", need):
+        lumos.check_memory(ids, trees, task, config)
+    with (
+        patch.object(lumos, "MAX_BYTES", need - 1),
+        pytest.raises(InputError, match=f"takes about {need / 1e9:.3g} GB for 6 devices"),
+    ):
+        lumos.check_memory(ids, trees, task, config)
+
+
+def test_a_graph_with_edge_weights_is_refused_by_its_name() -> None:
+    graph = replace(weighted(make_world()).graph, name="rivers")
+    with pytest.raises(InputError, match="'rivers': lumos learns on trees, whose edges have no weights"):
+        lumos.check_graph(graph, lumos.METHOD.config())
 
 
 def test_a_feature_outside_its_bounds_is_refused() -> None:

@@ -3,6 +3,7 @@ makes of it. The mechanism itself is tested by enumeration in tests/privacy/test
 
 import math
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphfed.errors import InputError
+from graphfed.methods import encoder
 from graphfed.methods.encoder import (
     EncoderConfig,
     Sent,
@@ -48,6 +50,24 @@ worlds = st.tuples(
     st.lists(st.integers(0, 12), min_size=1, max_size=5),  # receivers of each device
     st.integers(0, 2**31),
 )
+
+
+@given(worlds, st.integers(1, 3))
+def test_rows_are_encoded_and_decoded_a_few_at_a_time_to_the_same_bits(world: Any, few: int) -> None:
+    """Memory is bounded that way on large graphs."""
+    width, receivers, seed = world
+    x = torch.rand(len(receivers), width, generator=torch.Generator().manual_seed(seed)).double()
+    config = config_of(epsilon=2.0, seed=seed)
+    whole, rows = sent_by(x, receivers, config)
+
+    def pieces(count: int, width: int) -> list[slice]:
+        return [slice(first, min(first + few, count)) for first in range(0, count, few)]
+
+    with patch.object(encoder, "chunks", pieces):
+        parts, _ = sent_by(x, receivers, config)
+        there = decoded(parts, rows, width, config)
+    assert torch.equal(parts.flat, whole.flat)
+    assert torch.equal(there.to_dense(), decoded(whole, rows, width, config).to_dense())
 
 
 @given(worlds)

@@ -33,8 +33,15 @@ def settings_of(name: str) -> dict:
     return SETTINGS if name != "exchange_toy" else {"weight_decay": 1e-2}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize(
+    ("sparse", "preset"),
+    [
+        pytest.param(True, PRESETS[0], id="sparse"),
+        pytest.param(False, PRESETS[1], id="dense"),
+        pytest.param(True, PRESETS[1], id="sparse, paper", marks=pytest.mark.slow),
+        pytest.param(False, PRESETS[0], id="dense, default", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse, preset):
     world = make_world(sparse=sparse)
@@ -47,7 +54,7 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [PRESETS[0], pytest.param(PRESETS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [n for n in METHODS if not get_method(n).pooled])
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_sites: Gateways):
     world = last_round_stands(make_world(1))
@@ -58,7 +65,7 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset,
     assert ledger.to_json() == fed.ledger.to_json()
 
 
-@pytest.mark.parametrize("pooling", ["simulated", "secure"])
+@pytest.mark.parametrize("pooling", ["secure", pytest.param("simulated", marks=pytest.mark.slow)])
 def test_holders_and_a_helper_in_separate_processes_equal_stacked(
     pooling: str, three_sites: Gateways
 ) -> None:

@@ -1,6 +1,7 @@
 """What forecasters read, and how the recurrent baselines train, against NumPy and plain loops over sensors
 with PyTorch's optimisers."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +14,11 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.experiment.host_data import host_data
-from graphfed.federation import Federation
+from graphfed.federation import Federation, core
+from graphfed.federation.link import SERVER_END
+from graphfed.federation.received import ReceivedError
 from graphfed.federation.series import make_series, starts_of
+from graphfed.federation.transfer import Transfer
 from graphfed.methods import forecasting, gru_fmtl
 from graphfed.methods.base import State
 from graphfed.methods.forecasting import Batch, Standardised, batch_of, client_losses
@@ -110,6 +114,25 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
         assert not sent.weight[:, known:].any()
     if target == "train":
         assert torch.equal(starts_of(sent.split, "train"), starts - first)
+
+
+def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A missing reading is sent as NaN, which the checks of what other sites send refuse elsewhere."""
+    sent: list[Transfer] = []
+
+    def recorded(*args: Any, **options: Any) -> Transfer:
+        sent.append(Transfer(*args, **options))
+        return sent[-1]
+
+    monkeypatch.setattr(core, "Transfer", recorded)
+    fed, *_ = begun("gru_central", sensor_world())
+    (readings,) = (transfer for transfer in sent if transfer.name == "readings")
+    arrived = {(0, SERVER_END): torch.tensor([[1.0, torch.nan]]), (1, SERVER_END): torch.ones(1, 2)}
+    fed.received.check_numbers(readings, arrived, {}, 0)
+    with pytest.raises(ReceivedError, match="numbers that are not finite"):
+        fed.received.check_numbers(replace(readings, finite=True), arrived, {}, 0)
 
 
 @pytest.mark.parametrize("aggregation", ["clear", "simulated", "secure"])

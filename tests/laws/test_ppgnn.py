@@ -71,7 +71,8 @@ class Dense:
             rows.append(h)
         return torch.stack(rows)
 
-    def after_one_step(self) -> torch.Tensor:
+    def after_one_step(self) -> tuple[dict, torch.Tensor]:
+        """The server's weights, and the logits that all weights give."""
         trees = [*self.networks, self.server, self.predictor]
         leaves = [{k: w.clone().requires_grad_() for k, w in tree.items()} for tree in trees]
         rows = torch.from_numpy(self.world.split.train)
@@ -81,7 +82,7 @@ class Dense:
             {k: w.detach() if w.grad is None else w.detach() - 0.5 * w.grad for k, w in tree.items()}
             for tree in leaves
         ]
-        return self.logits(stepped[:-2], stepped[-2], stepped[-1])
+        return stepped[-2], self.logits(stepped[:-2], stepped[-2], stepped[-1])
 
 
 @pytest.mark.parametrize("predictor", ["holders", "server"])
@@ -98,9 +99,13 @@ def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_vertices(
         config = get_method("ppgnn").config(
             **{**get_method("ppgnn").settings(preset="paper"), **SETTINGS, **changes}
         )
-        expected = Dense(world, config).after_one_step()
+        server, expected = Dense(world, config).after_one_step()
         found = by_vertex(outcome, world)
         assert torch.allclose(found, expected, rtol=0, atol=1e-8 * max(1.0, float(expected.abs().max())))
+        (learned,) = outcome.state.values["global"].parts
+        assert set(learned) == set(server)
+        for name, weight in learned.items():
+            assert torch.allclose(weight, server[name], rtol=0, atol=1e-8), name
 
 
 def test_holders_networks_differ_after_training_and_the_predictor_does_not() -> None:

@@ -20,8 +20,10 @@ from graphfed.data.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
+from graphfed.methods import split
 from graphfed.methods.alignment import prepare
 from graphfed.methods.base import Task
+from graphfed.methods.memory_need import GraphExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn import all_rows, initial_global, initial_local, pass_rows
 from graphfed.nn import maxpool
@@ -173,12 +175,12 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def agree(world: World, placement: str, tolerance: float, **changes: Any) -> None:
+def agree(world: World, placement: str, tolerance: float, **changes: Any) -> Federation:
     """Weights after one round, and the predictions they give, are those of the pooled graph."""
     options = {**SETTINGS, "dropout": 0.3, **changes}
     if options.get("batch_size"):  # many steps: large ones would blow rounding up
         options["lr"] = 0.02
-    outcome, _ = run_local("sapgnn", world, placement, **options)
+    outcome, fed = run_local("sapgnn", world, placement, **options)
     config = get_method("sapgnn").config(**options)
     dense = Dense(world, config)
     local, global_ = dense.after_one_round()
@@ -193,6 +195,7 @@ def agree(world: World, placement: str, tolerance: float, **changes: Any) -> Non
     assert torch.allclose(
         found, expected, rtol=0, atol=10 * tolerance * max(1.0, float(expected.abs().max()))
     )
+    return fed
 
 
 NETWORKS = st.fixed_dictionaries(
@@ -228,13 +231,63 @@ def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled
     agree(world, placement, tolerance, aggregation=aggregation, **network)
 
 
+@pytest.mark.parametrize("holders", [2, 4])
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_holders_own_copies_of_max_plus_weights_have_the_gradients_of_the_pooled_graph(
-    batch_size: int | None,
+    batch_size: int | None, holders: int
 ) -> None:
     """With additive shares, where every holder's gradient of its copy is a secret of its own."""
-    world = covered(7, 20, 40, 4, endpoints=True, share=0.3)
+    world = covered(7, 20, 40, holders, endpoints=True, share=0.3)
     agree(world, "stacked", 1e-5, aggregation="additive", update="tropical", batch_size=batch_size)
+
+
+@pytest.mark.parametrize("update", ["concat", "tropical"])
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_every_holder_shares_out_the_gradient_of_its_own_loss_in_a_cohort_as_alone(
+    update: str, batch_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sparse features too: the sum alone would not show it if a holder shared out another's part."""
+    world = covered(5, 20, 40, 3, endpoints=True, share=0.3, sparse=True)
+    shared: list[list[dict[str, torch.Tensor]]] = []
+    whole = split.shared_sum
+
+    def watched(fed: Federation, gradient: Located, *, name: str) -> Located:
+        shared[-1].append({k: torch.cat([part[k] for part in gradient.parts]) for k in gradient.parts[0]})
+        return whole(fed, gradient, name=name)
+
+    monkeypatch.setattr(split, "shared_sum", watched)
+    options = {**SETTINGS, "aggregation": "additive", "lr": 0.02, "dropout": 0.0}
+    for placement in ("stacked", "one at a time"):
+        shared.append([])
+        run_local("sapgnn", world, placement, **options, update=update, batch_size=batch_size)
+    together, alone = shared
+    assert len(together) == len(alone) > 0
+    for found, expected in zip(together, alone, strict=True):
+        for name, gradients in expected.items():
+            assert len(gradients) == 3
+            assert torch.allclose(found[name], gradients, rtol=0, atol=1e-6), name
+            assert not torch.allclose(gradients[0], gradients[1]), name
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("aggr", ["max", "min"])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_sparse_features_that_the_server_pools_once_give_the_embeddings_of_the_pooled_graph(
+    update: str, aggr: str, batch_size: int | None
+) -> None:
+    """Without local maps, where the first layer's uploads are the features and their maxima."""
+    world = covered(9, 20, 30, 3, endpoints=True, share=0.3, sparse=True)
+    agree(world, "stacked", 1e-9, maps="identity", update=update, aggr=aggr, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("norm", ["off", "batch"])
+def test_the_server_has_a_weight_and_a_bias_of_every_layer_and_a_gain_where_it_normalises(norm: str) -> None:
+    """It normalises before every ReLU, which the last layer lacks."""
+    config = get_method("sapgnn").config(hidden=HIDDEN, layers=3, norm=norm)
+    found = initial_global("cpu", Task(FEATURES, CLASSES), config)
+    expected = {f"layers.{layer}.{name}" for layer in range(3) for name in ("weight", "bias")}
+    gains = {"layers.0.gain", "layers.1.gain"} if norm == "batch" else set()
+    assert set(found) == expected | gains
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -431,7 +484,32 @@ def test_a_secure_maximum_on_fixed_point_gives_what_pooling_in_clear_gives_up_to
 ) -> None:
     """Rounded to 2^-17 in every layer, in the forward pass and in what the step makes of it."""
     world = covered(4, 30, 60, 3, endpoints=True, share=0.4, sparse=maps == "identity")
-    agree(world, placement, 2e-4, pooling=pooling, maps=maps, aggr=aggr)
+    fed = agree(world, placement, 2e-4, pooling=pooling, maps=maps, aggr=aggr)
+    sent = {entry.name for entry in fed.ledger.entries}
+    assert "sapgnn/local_embedding" not in sent  # in clear
+    assert "sapgnn/local_embedding/server_shares" in sent
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_memory_foretold_is_that_of_embeddings_and_of_every_holders_shares_of_every_map(
+    layers: int,
+) -> None:
+    """A layer uploads 2 H numbers of a row and gets H back: 4 copies of each (both sides, with gradients), of
+    4 bytes. Every holder's share for every holder of each map's gradient is there in 5 forms, of 8 bytes."""
+    clients, rows = 3, 10
+    extent = GraphExtent(
+        clients=clients, rows=rows, edges=20, closure=12, features=FEATURES, classes=CLASSES, stored=70,
+        sparse=False, scored_edges=0, sizes=np.ones(12, dtype=np.int64),
+    )  # fmt: skip
+    embeddings = layers * rows * 3 * HIDDEN * 4 * 4
+    for name in ("sapgnn", "ppgnn"):
+        method = get_method(name)
+        config = method.config(hidden=HIDDEN, layers=layers, aggregation="clear")
+        assert method.memory(extent, config) == embeddings
+    config = get_method("sapgnn").config(hidden=HIDDEN, layers=layers, aggregation="additive")
+    local = initial_local("cpu", Task(FEATURES, CLASSES), config)
+    maps = sum(weight.numel() for name, weight in local.items() if name.startswith("layers."))
+    assert get_method("sapgnn").memory(extent, config) == embeddings + clients * clients * maps * 5 * 8
 
 
 # ---- what the server gets ----------------------------------------------------------------------------------

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from worlds import World, last_round_stands, make_world, run_local
+from worlds import World, cohorts_of, config_of, last_round_stands, make_world, run_local
 
 from graphfed.federation import Federation
+from graphfed.methods.fedgat import FedGATConfig
 from graphfed.methods.moment_messages import Neighbourhoods, Pooled
+from graphfed.methods.registry import get_method
 from graphfed.methods.score_range import error_between, first_facts, news_of, score_facts, score_range
 from graphfed.nn.polynomial_gat import Score, score_function, score_vectors
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.runtime.local import stacked
 
 SCORE = Score("smooth", True, 16, 4.0)
 
@@ -76,6 +79,20 @@ def test_facts_keep_the_largest_score_and_error() -> None:
     assert {k: float(v) for k, v in small.items()} == {k: float(v) for k, v in after.items()}
 
 
+def test_the_largest_score_is_the_farthest_from_0_on_either_side() -> None:
+    """So it is the same where all scores have the other sign; and exact where weights are in single
+    precision by default."""
+    pooled, weights = example()
+    low, high = score_range(pooled, weights)
+    assert -low > high
+    torch.set_default_dtype(torch.float32)
+    for sign in (1, -1):
+        turned = {k: w if k.endswith("weight") else sign * w for k, w in weights.items()}
+        facts = score_facts(pooled, turned, first_facts("cpu"), SCORE)
+        assert float(facts["largest_score"]) == max(-low, high)
+        assert float(facts["polynomial_error"]) == error_between(*sorted((sign * low, sign * high)), SCORE)
+
+
 @pytest.mark.parametrize("psi", ["smooth", "leaky_relu"])
 def test_the_error_is_that_of_theorem_3(psi: str) -> None:
     """On [-2, 2]: eps / e_min, e_min = exp(psi(-2)), with eps up to those of interpolants (dossier 4.2)."""
@@ -115,9 +132,47 @@ def test_a_run_says_that_its_domain_is_too_small(placement: str, monkeypatch: py
     assert not [news for news in told if "beyond" in news or "is off by" in news]
     assert 0 < outcome.details["largest_score"] < 4
     assert outcome.details["polynomial_error"] < 0.02
-    told.clear()
-    run_local("fedgat", world(), placement, degree=2)
-    assert len([news for news in told if "degree=2 and domain=4 is off by" in news]) == 1
+    for domain, off in ((4, "100 % or more"), (0.25, "up to 20 %")):
+        told.clear()
+        outcome, _ = run_local("fedgat", world(), placement, degree=2, domain=domain)
+        (news,) = [news for news in told if f"degree=2 and domain={domain:g} is off by" in news]
+        assert f" is off by {off} for the scores that there are; set a higher degree" in news
+        assert (outcome.details["polynomial_error"] >= 1) == (domain == 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "watched"),
+    [
+        ({"features": "raw"}, True),
+        ({"features": "unit"}, True),
+        ({"features": "unit", "exchange": "simulated"}, True),
+        ({"features": "raw", "exchange": "simulated"}, False),
+    ],
+    ids=str,
+)
+def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_watched(
+    settings: dict[str, str], watched: bool
+) -> None:
+    here = make_world(nodes=12)
+    method, fed = get_method("fedgat"), stacked(here.clients)
+    config = config_of(method, **settings)
+    assert isinstance(config, FedGATConfig)
+    state = method.setup(
+        fed, fed.locate("clients", "data", cohorts_of(here, fed.hosts, config)), here.task, config
+    )
+    (before,) = state.values["facts"].parts
+    pooled = state.prepared.pooled
+    assert (pooled is not None) == watched
+    state = method.round(fed, state, config, 1)
+    (after,) = state.values["facts"].parts
+    (weights,) = state.weights.parts
+    expected = before if pooled is None else score_facts(pooled.parts[0], weights, before, config.polynomial)
+    assert {name: float(fact) for name, fact in after.items()} == {
+        name: float(fact) for name, fact in expected.items()
+    }
+    assert (float(after["largest_score"]) > 0) == watched
+    names = {entry.name for entry in fed.ledger.entries if entry.phase == "control"}
+    assert names == {"fedgat/size", *(["fedgat/score_range"] if watched else [])}
 
 
 def test_with_encrypted_features_the_bound_is_watched_where_their_length_is_known() -> None:
@@ -126,3 +181,5 @@ def test_with_encrypted_features_the_bound_is_watched_where_their_length_is_know
     assert cohorts_are_unit.details["largest_score"] > clear.details["largest_score"]
     unknown, _ = run_local("fedgat", world(), features="raw", exchange="simulated")
     assert unknown.details["largest_score"] == 0
+    known, _ = run_local("fedgat", world(), features="raw")
+    assert known.details["largest_score"] > clear.details["largest_score"]

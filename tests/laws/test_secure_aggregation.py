@@ -120,7 +120,9 @@ def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
     assert ledger.to_json() == fed.ledger.to_json()
 
 
-@pytest.mark.parametrize("fraction", [0.5, 0.7], ids=["3 of 6", "4 of 6"])
+@pytest.mark.parametrize(
+    "fraction", [0.5, pytest.param(0.7, marks=pytest.mark.slow)], ids=["3 of 6", "4 of 6"]
+)
 @pytest.mark.parametrize("name", WITH_FEWER)
 def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float) -> None:
     world = make_world(4, clients=6)

@@ -43,6 +43,13 @@ def test_another_seed_gives_other_bits(name):
     assert not torch.allclose(logits(one), logits(two))
 
 
+@pytest.mark.parametrize("name", [n for n in METHODS if options(n)])
+def test_dropout_changes_what_is_learned(name):
+    """Every method that has the setting uses it."""
+    plain, dropped = (run_local(name, make_world(), dropout=dropout)[0] for dropout in (0.0, 0.5))
+    assert not torch.allclose(logits(plain), logits(dropped))
+
+
 @pytest.mark.parametrize("purpose", ["dropout", "roster"])
 def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
     """With the same first weights, another seed still changes the dropout masks, and who takes part."""

@@ -153,6 +153,16 @@ def test_a_lone_device_has_one_leaf_of_its_own(backbone: str) -> None:
     assert torch.allclose(found.own[-1], h[0], rtol=0, atol=1e-12)
 
 
+def test_in_float32_the_general_form_is_float32_and_takes_lone_devices() -> None:
+    """Also where the last devices have no neighbour, so that no edge has their number."""
+    torch.set_default_dtype(torch.float32)
+    for virtual in (True, False):
+        blocks = forest_of([[1], [], []], [1, 2], virtual=virtual).blocks("gcn", 1, 2)
+        for block in blocks:
+            assert block.adjacency.values.dtype == torch.float32
+            assert bool(block.adjacency.values.isfinite().all())
+
+
 @given(st.lists(st.sets(st.integers(0, 6), max_size=5), min_size=1, max_size=7))
 def test_a_tree_has_3w_plus_1_vertices_and_6w_directed_edges(kept: list[set[int]]) -> None:
     others = [sorted(v + 1 if v >= u else v for v in some) for u, some in enumerate(kept)]

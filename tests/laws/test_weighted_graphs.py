@@ -43,6 +43,7 @@ def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone
     assert not torch.allclose(logits(fast), logits(plain), rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in TAKE_WEIGHTS if not get_method(n).pooled])
 def test_separate_processes_train_on_the_weights_too(name, three_sites: Gateways):
     world = weighted(last_round_stands(make_world(1)))

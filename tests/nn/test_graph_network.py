@@ -1,6 +1,7 @@
 """The server's graph network against a plain reading of its equations, one edge and one window at a time."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,60 @@ def test_embeddings_and_gradients_are_those_of_the_equations_edge_by_edge(
 
 def test_the_parameter_count_is_that_of_the_published_network() -> None:
     assert sum(w.numel() for w in init(0).values()) == 1_237_312
+
+
+def test_first_weights_are_uniform_up_to_the_inverse_root_of_their_inputs() -> None:
+    weights = init(0)
+    assert not {name for name in weights if not name.endswith((".weight", ".bias"))}
+    for name, w in weights.items():
+        bound = len(weights[name.replace(".bias", ".weight")]) ** -0.5
+        # n uniform draws all stay below (1 - 20 / n) of their bound with probability under exp(-20).
+        assert bound * (1 - 20 / w.numel()) < w.abs().max() <= bound, name
+
+
+@pytest.mark.parametrize("windows", [2, 3])
+def test_beyond_so_many_edges_the_layers_are_computed_again_on_the_way_back_and_not_kept(
+    windows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges, weights = make_edges(random_adjacency(3, 6)), init(0, 5, 8, 4)
+    monkeypatch.setattr(module, "KEPT", 2 * edges.count)
+    calls, features = [], module._features
+
+    def counted(*args: Any) -> Tensor:
+        calls.append(torch.is_grad_enabled())
+        return features(*args)
+
+    monkeypatch.setattr(module, "_features", counted)
+    v = draw(0, 6, windows, 5).requires_grad_()
+    graph_network(weights, v, edges).sum().backward()
+    assert len(calls) == (2 if windows > 2 else 1)
+    with torch.no_grad():
+        graph_network(weights, v, edges)
+    assert calls.count(False) == 1, "without gradients nothing is kept, and nothing is computed again"
+
+
+def test_weights_that_reach_nothing_change_nothing_though_they_are_zero() -> None:
+    """Those of the last layer's global vector."""
+    edges, weights, v = make_edges(random_adjacency(3, 6)), init(0, 3, 8, 4), draw(0, 6, 2, 3)
+    zeros = {name: 0 * w if name.startswith("layers.1.global") else w for name, w in weights.items()}
+    assert torch.equal(graph_network(zeros, v, edges), graph_network(weights, v, edges))
+
+
+@pytest.mark.parametrize("rows", [1, 30, 1000])
+def test_edges_are_worked_on_in_whole_windows_and_no_more_at_once_than_rows(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS", rows)
+    edges, windows = make_edges(random_adjacency(3, 6)), 5
+    places = list(range(windows * edges.count))
+    found = []
+    for part, vertex, edge in module._parts(edges, windows):
+        assert part.count == len(places[edge])
+        assert part.count <= max(rows, edges.count)
+        assert part.num_vertices * edges.count == len(places[edge]) * edges.num_vertices
+        assert vertex.start * edges.count == edge.start * edges.num_vertices
+        found += places[edge]
+    assert found == places
 
 
 def test_renumbering_the_vertices_renumbers_the_embeddings() -> None:

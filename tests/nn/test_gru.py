@@ -242,6 +242,77 @@ def test_gradients_a_few_clients_at_a_time_are_those_of_all_at_once(
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("series", "sizes"), [(1, [1, 1, 1, 1, 1]), (8, [2, 2, 1]), (11, [2, 2, 1]), (512, [5])]
+)
+def test_as_many_clients_go_forward_and_back_at_a_time_as_have_windows_for_a_block(
+    series: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks_of(series, monkeypatch)
+    seen: list[int] = []
+
+    def losses(w: dict[str, Tensor], few: slice) -> Tensor:
+        seen.extend(range(5)[few])
+        counts.append(few.stop - few.start)
+        return sum(part.sum() for part in w.values()) * torch.ones(few.stop - few.start)
+
+    counts: list[int] = []
+    weight_gradients(init(0, SMALL), losses, clients=5, windows=4)
+    assert seen == [0, 1, 2, 3, 4]
+    assert counts == sizes
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("forecaster", [SMALL, DEEP])
+def test_products_in_a_shorter_format_change_forecasts_and_gradients_by_its_rounding_only(
+    forecaster: Forecaster, shared: bool
+) -> None:
+    """Single precision within double, on any processor; in the encoder and in the decoder."""
+    f = forecaster
+    weights = init(0, f) if shared else client_weights(f, 3)
+    x, later, teach = (
+        draw(0, 3, 4, 5, f.inputs),
+        draw(1, 1, 4, 3, f.inputs - 1),
+        torch.tensor([True, False, True]),
+    )
+    embedding, truth = draw(2, 3, 4, f.layers * (f.decoder - f.encoder)), draw(3, 3, 4, 4)
+    found = []
+    for products in (None, torch.float32):
+        leaves = {name: w.clone().requires_grad_() for name, w in (*weights.items(), ("x", x))}
+        h = encode(leaves, leaves["x"], f.layers, products)
+        state, last = torch.cat([h, embedding], -1), leaves["x"][:, :, -1]
+        out = decode(leaves, state, last, later, 4, truth, teach, f.layers, products)
+        found.append((h, out, *torch.autograd.grad((out * truth).sum(), list(leaves.values()))))
+    assert not any(torch.equal(exact, short) for exact, short in zip(*found, strict=True))
+    for exact, short in zip(*found, strict=True):
+        assert short.dtype == torch.float64
+        # Fewer than a hundred roundings of relative size 2^-24.
+        assert (short - exact).norm() <= 100 * 2**-24 * exact.norm()
+
+
+@pytest.mark.parametrize("reads_out", [True, False])
+def test_gradients_of_layers_of_different_widths_are_those_of_finite_differences(reads_out: bool) -> None:
+    groups, steps, inputs, columns, widths = 2, 3, 2, 2, (3, 1, 4)
+    below = (inputs, *widths)
+    frames = draw(0, groups, steps, inputs, columns).requires_grad_()
+    readout = draw(1, groups, 1, widths[-1] + 1).requires_grad_()
+    states = [draw(2 + h, groups, h, columns).requires_grad_() for h in widths]
+    of_state = [
+        draw(9 + h, groups, 3 * h, h + d + 1).requires_grad_() for d, h in zip(below, widths, strict=False)
+    ]
+    of_inputs = [draw(19 + h, groups, h, d + 1).requires_grad_() for d, h in zip(below, widths, strict=False)]
+
+    def results(*tensors: Tensor) -> tuple[Tensor, ...]:
+        cells = [recurrence.Cell(m, n) for m, n in zip(tensors[5:8], tensors[8:], strict=True)]
+        if not reads_out:
+            return tuple(recurrence.unroll(cells, tensors[2:5], tensors[0]))
+        return tuple(recurrence.unroll(cells, tensors[2:5], tensors[0], tensors[1], (False, True, False)))
+
+    assert torch.autograd.gradcheck(
+        results, (frames, readout, *states, *of_state, *of_inputs), fast_mode=True
+    )
+
+
 def test_clients_with_the_same_weights_sum_to_the_gradient_of_shared_ones() -> None:
     f = Forecaster(2, 4, 4)
     weights, x, truth = init(0, f), draw(0, 3, 6, 5, 2), draw(1, 3, 6, 2)

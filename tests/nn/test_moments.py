@@ -175,6 +175,98 @@ def test_bases_and_numbers_that_are_drawn_do_not_change_results(form: str) -> No
     assert torch.allclose(first, second, rtol=0, atol=1e-10)
 
 
+def of_unit_features(form: str, b: int, vertices: int) -> tuple[Tensor, Tensor, Tensor]:
+    """K1 | K2 [n, 2 B, 1 + B] and M1 | M2 [n, .., 2 B] of vertices whose j-th neighbour has feature j alone,
+    and R_0 .. R_2 [n, 2 B, 2 B, 3] of the vector form: columns are what each neighbour was given."""
+    hoods = Neighbourhoods(
+        torch.arange(vertices) * 3 + 1, torch.full((vertices,), b), torch.arange(b * vertices)
+    )
+    world = Around(torch.eye(b).repeat(vertices, 1), hoods)
+    moments = world.moments(form, degree=2)
+    decoders = torch.empty(0) if moments.decoders is None else moments.decoders
+    return (
+        moments.sums.view(vertices, 2 * b, -1),
+        moments.scores.view(vertices, -1, 2 * b),
+        decoders.reshape(-1, 2 * b, 2 * b, 3),
+    )
+
+
+def mean_sign_of_products(x: Tensor) -> tuple[float, float]:
+    """Of all pairs of entries of vectors x [n, d], and its standard error: signs of different pairs are
+    uncorrelated where each entry is as likely to be of either sign."""
+    pairs = (x[:, :, None] * x[:, None]).sign()[:, *torch.triu_indices(x.shape[1], x.shape[1], 1)]
+    return float(pairs.mean()), pairs.numel() ** -0.5
+
+
+def test_the_vectors_and_scales_of_the_matrix_form_are_drawn_on_all_sides() -> None:
+    """2 B orthonormal vectors with signs that are even, and log2 r uniform in [-1, 1], each within 5 standard
+    errors."""
+    b, vertices = 3, 1000
+    sums, scores, _ = of_unit_features("matrix", b, vertices)
+    u = sums[..., 1:].transpose(1, 2) / 2**0.5
+    assert torch.allclose(u @ u.transpose(1, 2), torch.eye(b).expand(vertices, -1, -1), rtol=0, atol=1e-12)
+    for j in range(b):
+        mean, error = mean_sign_of_products(u[:, j])
+        assert abs(mean) < 5 * error
+    # u_j' U_j = (u_j + r v_j)' / 2
+    projector = scores[..., b].view(vertices, 2 * b, 2 * b)
+    r = (4 * torch.einsum("ns,nst->nt", u[:, 0], projector).square().sum(1) - 1).sqrt()
+    assert 0.5 <= float(r.min()) < 0.51
+    assert 1.99 < float(r.max()) <= 2
+    assert abs(float(r.log2().mean())) < 5 * (2 / 12**0.5) / vertices**0.5
+
+
+def test_the_vector_form_is_made_of_what_its_docstring_says() -> None:
+    """Of 2 B slots each neighbour owns one: there its number is in [0.8, 1.2] and the others' are 0; in the
+    other slots all are in [-1 / B, 1 / B]. m1 and m2 lie there, of length 1 and orthogonal to each other. All
+    means are within 5 standard errors of a uniform draw's."""
+    b, vertices = 4, 1000
+    sums, scores, decoders = of_unit_features("vector", b, vertices)
+    m1, v = scores.split(b, 2)
+    assert torch.allclose(m1[..., 0], v.sum(2), rtol=0, atol=1e-15)
+    assert not m1[..., 1:].any()
+    owned = (v != 0).sum(2) == 1
+    assert torch.equal((v != 0).sum(2), torch.where(owned, 1, b))
+    assert torch.equal((v * owned[..., None] != 0).sum(1), torch.ones(vertices, b).long())
+    value = v[owned].sum(1)
+    assert 0.8 <= float(value.min()) < 0.801
+    assert 1.199 < float(value.max()) <= 1.2
+    assert abs(float(value.mean()) - 1) < 5 * 0.4 / 12**0.5 / value.numel() ** 0.5
+    free = b * v[~owned]
+    assert 0.99 < float(free.abs().max()) <= 1
+    assert abs(float(free.mean())) < 5 * 2 / 12**0.5 / free.numel() ** 0.5
+    # which slots are owned, in every vertex evenly often
+    assert (owned.float().mean(0) - 0.5).abs().max() < 5 * 0.5 / vertices**0.5
+    # K1 is 1 in owned slots and c m2 in the others; K2 has the neighbour's feature, and c' m2 a'
+    k1, k2 = sums[..., 0], sums[..., 1:]
+    assert bool((k1[owned] == 1).all())
+    assert torch.equal(k2[owned], (v[owned] != 0).to(k2))
+    c_m2, c_m2_a = k1[~owned].view(vertices, b), k2[~owned].view(vertices, b, b)
+    c = c_m2.norm(dim=1)
+    m2 = c_m2 / c[:, None]
+    c_a = torch.einsum("ns,nsj->nj", m2, c_m2_a)
+    assert torch.allclose(c_m2_a, m2[:, :, None] * c_a[:, None], rtol=0, atol=1e-12)
+    assert 0.9 < b * float(c_a.abs().max()) <= 1
+    assert abs(float(c_a.sign().mean())) < 5 / c_a.numel() ** 0.5
+    # R_n has the number to the power -n where its owner is, and c_n m1 m1' in the other slots
+    for n in range(3):
+        r = decoders[..., n]
+        assert torch.allclose(torch.diagonal(r, 0, 1, 2)[owned], value**-n, rtol=1e-14, atol=0)
+        assert not r[owned[:, :, None] != owned[:, None]].any()
+        block = r[~owned[:, :, None] & ~owned[:, None]].view(vertices, b, b)
+        scale = block.diagonal(0, 1, 2).sum(1)
+        assert torch.allclose(block @ block, scale[:, None, None] * block, rtol=0, atol=1e-12)
+        assert torch.allclose((block @ m2[..., None]).norm(), torch.tensor(0.0), rtol=0, atol=1e-10)
+        for drawn in (scale, c):
+            assert 0 <= float(drawn.min()) < 0.01
+            assert 0.99 < float(drawn.max()) <= 1
+            assert abs(float(drawn.mean()) - 0.5) < 5 / 12**0.5 / vertices**0.5
+        pairs = block[:, *torch.triu_indices(b, b, 1)].sign()
+        assert abs(float(pairs.mean())) < 5 / pairs.numel() ** 0.5
+    mean, error = mean_sign_of_products(m2)
+    assert abs(mean) < 5 * error
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_client_meets_its_own_weights(form: str) -> None:
     world, score = around([3, 1, 4, 2, 8, 5]), Score("smooth", True, 8, 2.0)
@@ -211,6 +303,54 @@ def test_vertices_laid_out_part_by_part_are_those_of_the_whole(
     assert len(parts.parts) > 4
     found = parts.attention(weight, b, score_series(score), 2.0)
     assert torch.allclose(found, attention_of(world, moments, b, weight, score), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_numbers_are_evaluated_by_the_formula_of_their_form(form: str) -> None:
+    """r = sum_n q_n R_n' y^n, or e(D)' K1 without half of its constant, of messages that no server would
+    make: every number is used, and where it belongs."""
+    sizes, features, degree, domain = [2, 1, 5, 3, 1], 4, 3, 2.5
+    slots, series = [2 * b for b in sizes], (0.3, -0.7, 0.4, 0.9)
+    entries = [s * s for s in slots]
+    sums = draw(1, sum(slots), 1 + features)
+    scores = draw(2, sum(slots if form == "vector" else entries), 2 * features)
+    decoders = draw(3, sum(entries), degree + 1) if form == "vector" else None
+    moments = Moments(torch.tensor(sizes), sums, scores, decoders, HEADS)
+    b, weight = draw(4, 2 * features, HEADS), draw(5, features, HEADS * WIDTH)
+    constants = np.polynomial.chebyshev.cheb2poly(series) / domain ** np.arange(degree + 1)
+    expected = []
+    first, first_entry = 0, 0
+    for s, e in zip(slots, entries, strict=True):
+        k1, k2 = sums[first : first + s, 0], sums[first : first + s, 1:]
+        row = []
+        for head in range(HEADS):
+            if decoders is not None:
+                y = scores[first : first + s] @ b[:, head]
+                parts = decoders[first_entry : first_entry + e].view(s, s, degree + 1)
+                r = sum(q * parts[..., n].t() @ y**n for n, q in enumerate(constants))
+            else:
+                d = (scores[first_entry : first_entry + e] @ b[:, head]).view(s, s)
+                r = sum(q * torch.linalg.matrix_power(d, n).t() @ k1 for n, q in enumerate(constants))
+                r = r - constants[0] / 2 * k1
+            row.append((r @ k2 @ weight[:, head * WIDTH : (head + 1) * WIDTH]) / (r @ k1))  # type: ignore[operator]
+        expected.append(torch.cat(row))
+        first, first_entry = first + s, first_entry + e
+    every = torch.arange(len(sizes))
+    for laid_out in (moments.prepared(None, 1), moments.prepared(None, 1, every), moments.in_parts(every)):
+        found = laid_out.attention(weight, b, series, domain)
+        assert torch.allclose(found, torch.stack(expected), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_neighbourhood_is_padded_once_and_by_less_than_a_half(form: str) -> None:
+    sizes = [3, 1, 4, 2, 8, 5, 9, 10, 17, 1, 3]
+    world = around(sizes)
+    for group in (groups := world.moments(form, 2).prepared(None, 1).groups):
+        assert group.keys.shape[1] in [2 * w for w in (1, 2, 3, 4, 6, 8, 12, 16, 24)]
+    assert sum(len(group.keys) for group in groups) == len(world.hoods.size)
+    for group in groups:
+        used = (group.keys != 0).sum(1)
+        assert bool((group.keys.shape[1] < 1.5 * used).all())
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -120,6 +120,24 @@ def test_weights_are_a_function_of_the_key(name: str) -> None:
     assert not all(torch.equal(one[k], other[k]) for k in one)
 
 
+@pytest.mark.parametrize("name", SERVER_NETWORKS)
+def test_products_in_a_shorter_format_change_embeddings_and_gradients_by_its_rounding_only(name: str) -> None:
+    """Single precision within double, on any processor."""
+    edges = make_edges(sp.csr_matrix(adjacency_of(0, 9)))
+    v, upstream, network = draw(0, 9, 3, HIDDEN), draw(1, 9, 3, HIDDEN), SERVER_NETWORKS[name]
+    weights = network.init(0, HIDDEN)
+    found = []
+    for products in (None, torch.float32):
+        leaves = [w.clone().requires_grad_() for w in (*weights.values(), v)]
+        out = network.forward(dict(zip(weights, leaves[:-1], strict=True)), leaves[-1], edges, products)
+        found.append((out, *torch.autograd.grad((out * upstream).sum(), leaves)))
+    assert not torch.equal(found[0][0], found[1][0])
+    for exact, short in zip(*found, strict=True):
+        assert short.dtype == torch.float64
+        # Fewer than a hundred roundings of relative size 2^-24.
+        assert (short - exact).norm() <= 100 * 2**-24 * exact.norm()
+
+
 @pytest.mark.skipif(not has_fast_bfloat16("cpu"), reason="the processor has no fast bfloat16")
 @pytest.mark.parametrize("name", SERVER_NETWORKS)
 def test_products_in_bfloat16_stray_by_their_eight_bits(name: str) -> None:

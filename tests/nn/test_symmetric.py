@@ -63,6 +63,23 @@ def test_outputs_and_gradients_are_those_of_the_general_network(
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_attention_with_scores_in_the_thousands_is_finite_and_that_of_the_general_network(sign: int) -> None:
+    """In single precision an exponential of 89 is too large."""
+    n, (u, v) = 20, graph_of(20, 0)
+    ids, edges = torch.arange(n), torch.stack([torch.cat([u, v]), torch.cat([v, u])]).long()
+    degree = torch.bincount(edges[1], minlength=n)
+    x = torch.from_numpy(np.random.default_rng(1).normal(size=(n, 6))).float()
+    weights = BACKBONES["gat"].init(3, [6, 3], 1)
+    weights = {key: w * (sign * 3000 if "att" in key else 1) for key, w in weights.items()}
+    view = View(x, ids, torch.zeros(n, dtype=torch.int64), 1, torch.zeros(n), degree, (edges,))
+    batch = make_batch(view, torch.arange(n), 1, BACKBONES["gat"].blocks(ids, degree, 1, 1))
+    expected = BACKBONES["gat"].forward(weights, batch, None)  # type: ignore[arg-type]
+    found = symmetric.gat(weights, make_symmetric_graph(u, v, ids, x.dtype), x, None)
+    assert bool(found.isfinite().all())
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_dropout_acts_on_every_layers_input_of_the_symmetric_gat() -> None:
     u, v = graph_of(20, 0)
     graph = make_symmetric_graph(u, v, torch.arange(20), torch.float32)
@@ -83,3 +100,46 @@ def test_the_pattern_is_symmetric_sorted_and_has_a_full_diagonal() -> None:
     assert torch.equal(dense, dense.t())
     assert (dense.diagonal() == 1).all()
     assert int(dense.sum()) == 2 * len(u) + 30
+
+
+@pytest.mark.parametrize("piece", [1, 7, 20, 1 << 22])
+def test_pieces_are_all_rows_in_order_and_each_is_as_long_as_it_may_be(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most PIECE entries or one row, and with the row after it more than that."""
+    monkeypatch.setattr(symmetric, "PIECE", piece)
+    graph = make_symmetric_graph(*graph_of(30, 4), torch.arange(30), torch.float32)
+    found = [(rows, indptr, indices) for rows, indptr, indices in graph.pieces()]
+    assert torch.equal(torch.cat([indices for _, _, indices in found]), graph.indices)
+    assert torch.equal(torch.cat([indptr.diff() for _, indptr, _ in found]), graph.degree)
+    stops = [rows.stop for rows, _, _ in found]
+    assert [rows.start for rows, _, _ in found] == [0, *stops[:-1]]
+    assert stops[-1] == 30
+    for rows, indptr, indices in found:
+        assert int(indptr[0]) == 0
+        assert int(indptr[-1]) == len(indices)
+        assert len(indices) <= piece or rows.stop == rows.start + 1
+        if rows.stop < 30:
+            assert len(indices) + int(graph.degree[rows.stop]) > piece
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_networks_work_in_the_dtype_of_the_features_whatever_the_default(
+    name: str, dtype: torch.dtype
+) -> None:
+    weights = {key: w.to(dtype) for key, w in BACKBONES[name].init(3, [6, 4, 3], 2).items()}
+    for default in (torch.float32, torch.float64):
+        torch.set_default_dtype(default)
+        graph = make_symmetric_graph(*graph_of(20, 0), torch.arange(20), dtype)
+        out = NETWORKS[name](weights, graph, torch.ones(20, 6, dtype=dtype), None)
+        assert out.dtype == dtype
+        assert bool(out.isfinite().all())
+
+
+def test_a_graph_without_vertices_has_no_rows() -> None:
+    none = torch.zeros(0, dtype=torch.int32)
+    graph = make_symmetric_graph(none, none, none.long(), torch.float32)
+    assert graph.degree.shape == graph.indices.shape == (0,)
+    assert list(graph.pieces()) == []
+    assert symmetric.gcn(BACKBONES["gcn"].init(3, [6, 3], 1), graph, torch.ones(0, 6), None).shape == (0, 3)

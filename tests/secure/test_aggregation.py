@@ -112,6 +112,7 @@ def test_up_to_four_clients_drop_out_in_every_pattern_and_the_sum_is_exact_or_no
         check_pattern(Terms("all", clients, threshold), stays, real, width=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [3, 4])
 def test_five_clients_drop_out_in_every_pattern_and_the_sum_is_exact_or_nothing_is(threshold: int) -> None:
     for stays in itertools.product(range(5), repeat=5):
