@@ -301,7 +301,7 @@ def test_the_learner_is_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> 
     widths = [layer.out_features for layer in learner.actor.mu if hasattr(layer, "out_features")]
     assert widths == [6, 4, 1]
     updates: list[dict[str, int]] = []
-    monkeypatch.setattr(learner, "train", lambda **told: updates.append(told))
+    monkeypatch.setattr(learner, "train", lambda **options: updates.append(options))
     seen, action = np.zeros(2, dtype=np.float32), np.zeros(1, dtype=np.float32)
     for _ in range(4):
         policy_ddpg.observe(learner, config, seen, action, 1.0, seen, False)
@@ -319,7 +319,7 @@ def test_memory_and_files_of_learning_are_counted_by_hand(monkeypatch: pytest.Mo
         settings=DDPGConfig(components=4, buffer=30, widths="8"), federation=federation, episodes=5, rounds=10
     )
     asked: list[Any] = []
-    monkeypatch.setattr(policy_ddpg, "check_memory", lambda *told: asked.append(told[:3]))
+    monkeypatch.setattr(policy_ddpg, "check_memory", lambda *sizes: asked.append(sizes[:3]))
     policy_ddpg.check_fits(work)
     assert asked == [(10 * 4, 100, 4 * 30 * (2 * 16 + 9 + 3))]
     networks = (25 + 1) * 8 + (8 + 1) * 9

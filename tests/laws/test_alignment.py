@@ -205,8 +205,8 @@ def test_a_holder_without_vertices_is_refused_by_its_number() -> None:
     graph = make_world().graph
     for empty in (0, 1, 2):
         site = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
-        dealt = from_assignment(graph, site, num_sites=3)
-        cohort = make_cohort(graph, make_world().split, dealt, [0, 1, 2])
+        parts = from_assignment(graph, site, num_sites=3)
+        cohort = make_cohort(graph, make_world().split, parts, [0, 1, 2])
         config = config_of(get_method("sapgnn"))
         with pytest.raises(InputError, match=f"client {empty} holds no vertex; leave it out"):
             alignment.prepare(cohort, make_world().task, config)

@@ -212,7 +212,7 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("told", "settings"),
+    ("reason", "settings"),
     [
         (r"fedgat cannot use backbone='gcn': it is GAT; leave it at 'gat'", {"backbone": "gcn"}),
         *(
@@ -230,8 +230,8 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
         ),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_together_are_refused(told: str, settings: dict[str, str]) -> None:
-    with pytest.raises(InputError, match=told):
+def test_settings_that_cannot_be_together_are_refused(reason: str, settings: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=reason):
         config_of(METHOD, **settings)
     for name, value in settings.items():  # each alone is a setting, except for another network
         if name != "backbone":
@@ -346,8 +346,8 @@ def test_with_drop_single_a_vertex_does_without_its_only_neighbour_elsewhere() -
     world = make_world(nodes=8)
     graph = replace(world.graph, edges=np.array([[0, 0, 1, 1, 3], [1, 3, 3, 4, 4]]))
     site = np.array([0, 0, 0, 1, 1, 1, 1, 1])
-    dealt = from_assignment(graph, site, num_sites=2)
-    cohort = make_cohort(graph, world.split, dealt, range(2))
+    parts = from_assignment(graph, site, num_sites=2)
+    cohort = make_cohort(graph, world.split, parts, range(2))
     kept = without_singles(cohort, config_of(METHOD, drop_single=True))
     pairs = set(zip(kept.id[kept.cut_row].tolist(), kept.cut_id.tolist(), strict=True))
     # 3 has 0 and 1 elsewhere; 4 has only 1, and 0 only 3.

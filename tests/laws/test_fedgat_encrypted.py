@@ -326,30 +326,30 @@ def test_the_cost_that_is_foretold_is_that_of_every_ciphertext_and_product(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ciphertext for every vertex, result and delivery; a product for every result and neighbour with a
-    weight in it, of which at most 15 % more are foretold; bytes of the message by its formula."""
-    hoods, degree = some_hoods([1, 2, 3, 5, 8, 13, 20]), 5
+    weight in it, of which at most 15 % more are forecast; bytes of the message by its formula."""
+    around, degree = some_hoods([1, 2, 3, 5, 8, 13, 20]), 5
     everyone, wanted = torch.arange(20), torch.tensor([1, 6, 6, 6, 19, 3])
-    table = RouteTable(hoods.ids, wanted, torch.zeros_like(wanted))
+    table = RouteTable(around.ids, wanted, torch.zeros_like(wanted))
     layout = encrypted_moments.layout_of(width)
     fit, pieces = max(1, PRODUCT.slots // width), -(-width // PRODUCT.slots)
-    weights = encrypted_moments.message_weights(hoods, everyone, hoods.member, 1).tocoo()
-    unit, _ = encrypted_moments.places(hoods.size, layout)
+    weights = encrypted_moments.message_weights(around, everyone, around.member, 1).tocoo()
+    unit, _ = encrypted_moments.places(around.size, layout)
     products = pieces * len(set(zip(unit[weights.row].tolist(), weights.col.tolist(), strict=True)))
-    of_vertex = [pieces * -(-6 * b // fit) for b in hoods.size.tolist()]
+    of_vertex = [pieces * -(-6 * b // fit) for b in around.size.tolist()]
     made, down = sum(of_vertex), sum(of_vertex[v] for v in wanted)
     names = ("ENCRYPT", "MAKE", "DECRYPT", "TIMES_VECTOR", "TIMES_NUMBER")
     counts = {}
     for counted in names:
         for name in names:
             monkeypatch.setattr(encrypted_moments, name, int(name == counted))
-        cost = encrypted_moments.predict_cost(hoods, table, hoods.size, width, degree, False)
+        cost = encrypted_moments.predict_cost(around, table, around.size, width, degree, False)
         counts[counted] = cost["milliseconds"]
     assert (cost["up"], cost["made"], cost["down"]) == (20 * pieces, made, down)
     assert (counts["ENCRYPT"], counts["MAKE"], counts["DECRYPT"]) == (20 * pieces, made, down)
     used, other = ("TIMES_NUMBER", "TIMES_VECTOR") if fit == 1 else ("TIMES_VECTOR", "TIMES_NUMBER")
     assert counts[other] == 0
     assert products <= counts[used] <= (1 if fit == 1 else 1.15) * products
-    b = hoods.size.numpy()
+    b = around.size.numpy()
     assert cost["once"] == 8 * (2 * b + 4 * (degree + 1) * b**2).sum()
     b = b[wanted.numpy()]
     assert cost["sent"] == 8 * (6 * width * b + 2 * b + 4 * (degree + 1) * b**2).sum()
@@ -374,9 +374,9 @@ def test_the_memory_that_is_foretold_is_that_of_what_is_kept_and_of_one_part() -
 )
 def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds: int, time: str) -> None:
     cost = {"up": 3, "made": 2, "down": 2, "once": 0, "sent": 0, "milliseconds": milliseconds}
-    told = encrypted_moments.tell_cost(cost, False, simulated=False)
-    assert "encryption: 3 ciphertexts to the server" in told
-    assert told.endswith(f"GiB of memory at the server's process, about {time} of one core")
+    text = encrypted_moments.tell_cost(cost, False, simulated=False)
+    assert "encryption: 3 ciphertexts to the server" in text
+    assert text.endswith(f"GiB of memory at the server's process, about {time} of one core")
     ideal = encrypted_moments.tell_cost(cost, False, simulated=True)
     assert "encryption: 3 simulated ciphertexts to the server" in ideal
     assert ideal.endswith("GiB of memory at the server's process")
@@ -385,8 +385,8 @@ def test_the_time_of_an_encryption_is_told_and_of_a_simulation_none(milliseconds
 def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And what is told crosses under its name, and the stages of the set-up in their order."""
-    told: list[str] = []
+    """And its size is sent under its name, and the stages of the set-up in their order."""
+    reported: list[str] = []
     stages: list[str] = []
     asked: list[bool] = []
     real = encrypted_moments.predict_cost
@@ -398,7 +398,7 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     monkeypatch.setattr(encrypted_moments, "predict_cost", predict)
     monkeypatch.setattr(encrypted_moments, "PART", 2**21)
     fed = PLACEMENTS["in thirds"](3)
-    fed.on_news, fed.on_stage = told.append, stages.append
+    fed.on_news, fed.on_stage = reported.append, stages.append
     set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="simulated")
     assert asked == [True]
     (size,) = [entry for entry in fed.ledger.entries if entry.name == "fedgat/size"]

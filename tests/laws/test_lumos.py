@@ -31,7 +31,7 @@ from graphfed.data.graph import Split
 from graphfed.data.social import make_social
 from graphfed.errors import InputError
 from graphfed.experiment.train import Event, Outcome, train
-from graphfed.federation import Federation, Ledger
+from graphfed.federation import Federation, Ledger, secure_compare
 from graphfed.methods import lumos
 from graphfed.methods.base import Task
 from graphfed.nn.sparse import spmm
@@ -150,6 +150,18 @@ def test_a_vertex_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
         assert torch.allclose(pooled[u], standing.mean(0))
 
 
+FACTS = ("balance_rounds", "balance_calls", "candidate_pairs")
+
+
+def test_simulated_comparisons_run_where_no_cryptography_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither before nor after the features are sent is a real session opened."""
+    monkeypatch.setattr(secure_compare, "TwoParty", pytest.fail)
+    for balancer in ("local", "mcmc"):
+        classified(balancer=balancer, mcmc_steps=2, rounds=1)
+
+
 def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
     """The local rule compares degrees, then before every round of offers, and once more to see that nobody
     can pass an edge on: each of these every device says to the server."""
@@ -160,6 +172,8 @@ def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
         assert rounds >= 2
         assert outcome.details["balance_rounds"] == rounds
         assert outcome.details["balance_calls"] == 1 + rounds + 1
+        assert {type(outcome.details[name]) for name in outcome.details if name in FACTS} == {int}
+        assert {*FACTS} <= {*outcome.details}
 
 
 def test_a_device_that_is_everyones_neighbour_draws_no_negatives() -> None:

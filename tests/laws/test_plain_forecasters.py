@@ -144,14 +144,14 @@ def test_only_without_secure_aggregation_does_a_site_send_its_own_statistics(agg
 
 
 @pytest.mark.parametrize(
-    ("value", "there", "told"),
+    ("value", "there", "reason"),
     [(7.5, True, "all training readings are 7.5"), (7.5, False, "no sensor has a training reading")],
 )
-def test_readings_that_cannot_be_scaled_are_refused(value: float, there: bool, told: str) -> None:
+def test_readings_that_cannot_be_scaled_are_refused(value: float, there: bool, reason: str) -> None:
     world = sensor_world()
     object.__setattr__(world.sensors, "readings", np.full_like(world.sensors.readings, value))
     object.__setattr__(world.sensors, "missing", np.full_like(world.sensors.missing, not there))
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reason):
         begun("gru_local", world)
 
 

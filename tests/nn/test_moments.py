@@ -178,10 +178,10 @@ def test_bases_and_numbers_that_are_drawn_do_not_change_results(form: str) -> No
 def of_unit_features(form: str, b: int, vertices: int) -> tuple[Tensor, Tensor, Tensor]:
     """K1 | K2 [n, 2 B, 1 + B] and M1 | M2 [n, .., 2 B] of vertices whose j-th neighbour has feature j alone,
     and R_0 .. R_2 [n, 2 B, 2 B, 3] of the vector form: columns are what each neighbour was given."""
-    hoods = Neighbourhoods(
+    neighbourhoods = Neighbourhoods(
         torch.arange(vertices) * 3 + 1, torch.full((vertices,), b), torch.arange(b * vertices)
     )
-    world = Around(torch.eye(b).repeat(vertices, 1), hoods)
+    world = Around(torch.eye(b).repeat(vertices, 1), neighbourhoods)
     moments = world.moments(form, degree=2)
     decoders = torch.empty(0) if moments.decoders is None else moments.decoders
     return (
