@@ -160,6 +160,14 @@ def site_start(
     allow: Allow = None,
     methods: Methods = None,
     forbid: Forbid = None,
+    check_data: Annotated[
+        bool,
+        typer.Option(
+            "--check-data/--no-check-data",
+            help="Read the data before the process starts, or leave it to the first run to refuse data that "
+            "cannot be used.",
+        ),
+    ] = True,
 ) -> None:
     """Start the server's process, or a site's, and tell what happens, until Ctrl-C or SIGTERM.
 
@@ -182,12 +190,12 @@ def site_start(
 
     if threads is not None and threads < 1:
         raise InputError(f"threads={threads} cannot be used: expected a whole number of at least 1")
-    given = [] if data is None else ["--data", str(data)]
+    given = ["--data", str(data)] if data is not None and check_data else []
     given += [] if device == "cpu" else ["--device", device]
     given += [] if methods is None else ["--methods", methods]
-    given += [word for module in allow or () for word in ("--allow", module)]
     given += [word for pair in forbid or () for word in ("--forbid", pair)]
     if given:
+        given += [word for module in allow or () for word in ("--allow", module)]
         # Apart, because this process stays for as long as the site, and reading data loads torch.
         checked = subprocess.run(
             [sys.executable, "-m", "graphfed", "site", "check", str(kit), *given], check=False

@@ -55,7 +55,10 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
         )
         for name in RUNS
     ]  # fmt: skip
-    with Loopback(project, folder / "kits", data) as federation, federation.coordinator() as coordinator:
+    with (
+        Loopback(project, folder / "kits", data, check_data=False) as federation,
+        federation.coordinator() as coordinator,
+    ):
         outcomes = coordinator.run(
             asked, on_event=lambda *_: None, on_news=lambda _: None, wish=Wish(), kept=folder / "kept"
         )

@@ -379,6 +379,16 @@ def test_a_rule_that_would_protect_nothing_is_refused_before_the_site_starts(
     assert told in capfd.readouterr().err
 
 
+def test_a_rule_is_checked_even_where_the_data_is_not(
+    kits: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = ["site", "start", str(kits["bank_c"]), "--data", "nothing.yaml"]
+    assert main([*start, "--no-check-data", "--forbid", "maps=identty"]) == UNUSABLE
+    assert "maps='identty' cannot be used" in capfd.readouterr().err
+    assert main([*start, "--forbid", "maps=identity"]) == UNUSABLE
+    assert "nothing.yaml cannot be read" in capfd.readouterr().err
+
+
 def test_reading_the_data_that_ends_by_a_signal_is_told(
     kits: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

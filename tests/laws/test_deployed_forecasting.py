@@ -59,7 +59,7 @@ def deploy(
         for name in names
     ]  # fmt: skip
     with (
-        Loopback(project, folder / "kits", data) as federation,
+        Loopback(project, folder / "kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

@@ -90,7 +90,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
     foreign = [module for module in modules if not module.startswith("graphfed.")]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
-        Loopback(project, folder / "kits", data, allow=foreign) as federation,
+        Loopback(project, folder / "kits", data, allow=foreign, check_data=False) as federation,
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(

@@ -332,7 +332,10 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
                 trial=True,
             )
         )
-    with Loopback(project, folder / "kits", data) as federation, federation.coordinator() as coordinator:
+    with (
+        Loopback(project, folder / "kits", data, check_data=False) as federation,
+        federation.coordinator() as coordinator,
+    ):
         outcomes = coordinator.run(
             asked,
             on_event=lambda run, event: None,

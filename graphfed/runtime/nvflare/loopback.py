@@ -24,7 +24,9 @@ class Loopback:
     folder: of the kits and of what the places keep; kits that are there already are used again. data: every
     site's file, by the site's name; threads: of each process; allow: modules of other people's methods and
     programs that all places run; environment: of some places, by name, beside this process's; options: of
-    `graphfed site start` at some places, by name, after those that all places get."""
+    `graphfed site start` at some places, by name, after those that all places get; check_data: whether every
+    site reads its data before it starts, which takes a few seconds each; False where the caller wrote them.
+    """
 
     def __init__(
         self,
@@ -36,8 +38,9 @@ class Loopback:
         allow: Sequence[str] = (),
         environment: Mapping[str, Mapping[str, str]] | None = None,
         options: Mapping[str, Sequence[str]] | None = None,
+        check_data: bool = True,
     ) -> None:
-        self._options = options or {}
+        self._options, self._check_data = options or {}, check_data
         self._environment = environment or {}
         self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
         self.project = project
@@ -72,6 +75,7 @@ class Loopback:
             command += ["--allow", module]
         if name in self._data:
             command += ["--data", str(self._data[name])]
+            command += [] if self._check_data else ["--no-check-data"]
         command += self._options.get(name, ())
         # What this process can import the places can: methods of the user's own, where they are allowed.
         path = os.pathsep.join(path for path in sys.path if path)
