@@ -15,6 +15,7 @@ import nox
 
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = ["pinned", "newest", "lowest"]
+nox.options.error_on_missing_interpreters = True  # what was not run must not look as if it had passed
 
 PYTHONS = ["3.11", "3.12", "3.13"]
 
