@@ -32,14 +32,15 @@ from measure import add_common_options, assert_equal, finish, float64, load_aver
 from torch import Tensor
 
 from graphfed.data.datasets import load
-from graphfed.data.sensors import Sensors
-from graphfed.data.windows import make_time_split
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import make_time_split
 from graphfed.federation import CLIENTS, SERVER
 from graphfed.federation.series import SensorData, make_network, make_series
 from graphfed.methods.base import Task
-from graphfed.methods.cnfgnn import METHOD as CNFGNN
+from graphfed.methods.cnfgnn import graph_network
+from graphfed.methods.cnfgnn.method import METHOD as CNFGNN
 from graphfed.methods.tasks import FORECASTING
-from graphfed.nn import graph_network, gru
+from graphfed.nn import gru
 from graphfed.nn.edges import Edges, make_edges
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.precision import has_fast_bfloat16

@@ -26,8 +26,8 @@ from torch.nn.functional import cross_entropy, dropout, elu, relu
 from unlike_graphs import GRAPHS, Case, by_name, load_case
 
 import graphfed
-from graphfed.data.graph import Graph, Split
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.splits import make_split
 from graphfed.errors import InputError
 from graphfed.files import write_json
 

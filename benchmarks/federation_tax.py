@@ -43,16 +43,16 @@ from measure import (
 from pyg_baselines import CentralLoop, FederatedLoop
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph, Split
-from graphfed.data.splits import make_split
-from graphfed.experiment.train import Outcome
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.splits import make_split
 from graphfed.federation import Federation, Located
 from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
-from graphfed.methods.training import Prepared, initial_weights
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import make_batch
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.tasks.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def central_on_every_row() -> Method:
     central = get_method("central")
 
     def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
-        from graphfed.methods.isolated import first_weights
+        from graphfed.methods.baselines.isolated import first_weights
 
         state = central.setup(fed, data, task, config)
         prepared = fed.clients.run(on_every_row, state.prepared, config)

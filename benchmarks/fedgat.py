@@ -31,18 +31,18 @@ import torch
 from measure import Inputs, add_common_options, finish, float64, load_average, ratio, summary
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.data.partition import from_assignment, partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.memory import memory_bytes
-from graphfed.methods import fedgat
 from graphfed.methods.base import Method, State, Task, TrainingConfig
-from graphfed.methods.hoods import first_hood
+from graphfed.methods.common.local_training import as_configured
+from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat.receptive_fields import first_hood
 from graphfed.methods.registry import get_method
-from graphfed.methods.training import as_configured
 from graphfed.runtime.local import stacked
 
 FEDGAT, CENTRAL = fedgat.METHOD, get_method("central")

@@ -41,12 +41,12 @@ from measure import (
 )
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.partition import from_assignment, partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.federation.cohort import make_cohort
+from graphfed.methods.common.local_training import own_view, predict_shared, prepare
 from graphfed.methods.registry import get_method
-from graphfed.methods.training import own_view, predict_shared, prepare
 
 FEDGRAPH, CENTRAL = get_method("fedgraph"), get_method("central")
 SETTINGS = {"optimizer": "adam", "lr": 0.01, "local_steps": 1, "client_state": "keep"}

@@ -29,9 +29,9 @@ import torch
 from measure import Inputs, add_common_options, config_of, finish, load_average, run, summary
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
 from graphfed.methods.registry import get_method
 
 #: Rounds that are left out, and how many are timed.

@@ -25,15 +25,15 @@ from measure import add_common_options, finish, load_average, summary
 
 import graphfed
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods import lumos
 from graphfed.methods.base import Task
-from graphfed.methods.lumos import METHOD, LumosConfig
+from graphfed.methods.lumos import method as lumos
+from graphfed.methods.lumos.method import METHOD, LumosConfig
 from graphfed.runtime.local import stacked
 
 #: Epochs that are left out, and how many are timed.

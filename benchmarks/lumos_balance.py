@@ -16,11 +16,12 @@ import torch
 from measure import add_common_options, finish, load_average
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
+from graphfed.data.graphs.graph import Graph
 from graphfed.federation import CLIENTS
-from graphfed.federation.secure_compare import PairRows
-from graphfed.methods.balancing import BalanceConfig, balance
-from graphfed.methods.orientation import optimum
+from graphfed.federation.secure.compare import PairRows
+from graphfed.methods.lumos.assignment import optimum
+from graphfed.methods.lumos.balancing import balance
+from graphfed.methods.lumos.workload import BalanceConfig
 from graphfed.runtime.local import stacked
 
 #: Steps of mcmc. The paper's T is 300 on LastFM and 1000 on Facebook. On PubMed and DBLP the first search for

@@ -22,16 +22,17 @@ import torch
 
 import graphfed
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph, Split
-from graphfed.data.partition import Partition, partition
-from graphfed.data.splits import make_split
-from graphfed.experiment.train import Outcome, train
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import Partition, partition
 from graphfed.federation import CLIENTS
 from graphfed.federation.cohort import make_cohort
 from graphfed.files import write_json
 from graphfed.methods.base import Method, Task, TrainingConfig
 from graphfed.nn.sparse import SparseWeights
+from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.outcome import Outcome
 
 __all__ = [
     "W1",

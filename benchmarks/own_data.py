@@ -27,9 +27,9 @@ FEATURES, SITES, HOLDERS = 8, 20, 3
 READ = """
 import json, resource, sys, time
 from pathlib import Path
-from graphfed.data.description import describe
-from graphfed.data.own import load_description
-from graphfed.data.partition import partition
+from graphfed.data.user_files.graph_description import describe
+from graphfed.data.user_files.graph_files import load_description
+from graphfed.data.partitions.partition import partition
 import pyarrow.csv, pyarrow.parquet, numpy
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 folder, ending, weight = Path(sys.argv[1]), sys.argv[2], sys.argv[3] or None

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, dropout
 from torch_geometric.nn import GCNConv
 
-from graphfed.data.graph import Graph, Split
+from graphfed.data.graphs.graph import Graph, Split
 
 __all__ = ["GCN", "CentralLoop", "FederatedLoop"]
 

@@ -19,17 +19,17 @@ import torch
 from measure import add_common_options, cora_or_social, finish, load_average, ratio, summary
 from tls_pair import End, certify, run_apart
 
-from graphfed.data.graph import Graph, Split
-from graphfed.data.partition import partition
-from graphfed.experiment.sites import train_in_processes
+from graphfed.crypto import maximum
+from graphfed.crypto.compare import compare
+from graphfed.crypto.ot import TwoParty
+from graphfed.crypto.session import Ended, Party, run_one
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs.processes import train_in_processes
 from graphfed.runtime.processes import Sites
-from graphfed.secure import maximum
-from graphfed.secure.compare import compare
-from graphfed.secure.ot import TwoParty
-from graphfed.secure.session import Ended, Party, run_one
 
 WIDTHS = (4, 8, 16, 32)
 

@@ -32,14 +32,14 @@ from measure import (
     weights_of,
 )
 
+from graphfed.crypto.aggregation import Client, Server, Terms
+from graphfed.crypto.sharing import decode, encode
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.data.splits import make_split
-from graphfed.experiment.run import peak_rss_mb
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.splits import make_split
 from graphfed.federation.payload import weighted_sum
 from graphfed.methods.registry import get_method
-from graphfed.secure.aggregation import Client, Server, Terms
-from graphfed.secure.sharing import decode, encode
+from graphfed.runs.run import peak_rss_mb
 
 FORMS = ("clear", "simulated", "secure")
 STEPS = ("advertise", "share keys", "mask", "unmask")

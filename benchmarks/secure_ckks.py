@@ -2,7 +2,7 @@
 FedGCN's exchange before training costs encrypted beside the same exchange in clear.
 
 First, what was encrypted, added, multiplied and decrypted is what plain arithmetic gives, within the error
-that `graphfed.secure.ckks` states; and the encrypted exchange gives the sums of the clear one within the
+that `graphfed.crypto.ckks` states; and the encrypted exchange gives the sums of the clear one within the
 grid's error, and those of its ideal form to the bit. All in one process and one thread, as a stacked run does
 it: in a deployment the clients encrypt and decrypt at the same time."""
 
@@ -26,16 +26,16 @@ from measure import (
     summary,
 )
 
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.splits import make_split
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.payload import densify
-from graphfed.methods import fedgcn
 from graphfed.methods.base import Task
+from graphfed.methods.fedgcn import method as fedgcn
 from graphfed.runtime.local import stacked
-from graphfed.secure.ckks import PARAMETERS, Evaluator, Grid, KeyHolder
 
 WIDTH = 1433
 

@@ -31,12 +31,12 @@ from measure import (
 )
 
 from graphfed.data.datasets import available, load
-from graphfed.data.graph import Graph, Split
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
-from graphfed.experiment.train import Outcome
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import get_method
+from graphfed.tasks.outcome import Outcome
 
 #: Holders and how gradients are summed, of every case.
 CASES = {

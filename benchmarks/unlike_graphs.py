@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.datasets import load, search_folders
-from graphfed.data.graph import Graph, make_graph
+from graphfed.data.graphs.graph import Graph, make_graph
 
 __all__ = ["GRAPHS", "Case", "load_case"]
 

@@ -32,7 +32,7 @@ def rss():
 found = {"python": rss()}
 import numpy; found["import numpy"] = rss()
 import torch; found["import torch"] = rss()
-import graphfed.cli, graphfed.experiment.run, graphfed.experiment.train
+import graphfed.cli, graphfed.runs.run, graphfed.runs.train
 found["import graphfed's commands"] = rss()
 import graphfed
 name, rounds, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -74,7 +74,7 @@ def whole(data: str, rounds: int, threads: int) -> dict[str, Any]:
 
 def import_times(count: int) -> dict[str, float]:
     """The slowest imports of the command in seconds, each with what it imports, by -X importtime."""
-    modules = "import graphfed.cli, graphfed.experiment.run, graphfed.experiment.train, pyarrow.parquet"
+    modules = "import graphfed.cli, graphfed.runs.run, graphfed.runs.train, pyarrow.parquet"
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", modules], capture_output=True, text=True, check=True
     )

@@ -10,26 +10,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphfed.experiment.compare import compare
-    from graphfed.experiment.deploy import deploy
-    from graphfed.experiment.inspect import inspect
-    from graphfed.experiment.predict import predict
-    from graphfed.experiment.reproduce import reproduce
-    from graphfed.experiment.resume import resume
-    from graphfed.experiment.run import run
-    from graphfed.experiment.sweep import sweep
+    from graphfed.deployment.deploy import deploy
+    from graphfed.reproductions.reproduce import reproduce
+    from graphfed.runs.inspect import inspect
+    from graphfed.runs.predict import predict
+    from graphfed.runs.resume import resume
+    from graphfed.runs.run import run
+    from graphfed.studies.compare import compare
+    from graphfed.studies.sweep import sweep
 
 __all__ = ["__version__", "compare", "deploy", "inspect", "predict", "reproduce", "resume", "run", "sweep"]
 
 __version__ = "0.1.0"
 
 
-#: The functions of the package, each in the module of graphfed.experiment that has its name.
-_FUNCTIONS = ("compare", "deploy", "inspect", "predict", "reproduce", "resume", "run", "sweep")
+#: The functions of the package, each in the module that has its name.
+_FUNCTIONS = {
+    "compare": "graphfed.studies.compare",
+    "deploy": "graphfed.deployment.deploy",
+    "inspect": "graphfed.runs.inspect",
+    "predict": "graphfed.runs.predict",
+    "reproduce": "graphfed.reproductions.reproduce",
+    "resume": "graphfed.runs.resume",
+    "run": "graphfed.runs.run",
+    "sweep": "graphfed.studies.sweep",
+}
 
 
 def __getattr__(name: str) -> Any:
     """The functions are imported when first used, so that `import graphfed` stays light."""
     if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"graphfed.experiment.{name}"), name)
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'graphfed' has no attribute {name!r}")

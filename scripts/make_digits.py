@@ -1,4 +1,4 @@
-"""Make graphfed/data/files/digits.safetensors from scikit-learn's copy of the handwritten digits.
+"""Make graphfed/data/graphs/files/digits.safetensors from scikit-learn's copy of the handwritten digits.
 
 The data set is the test part of the UCI "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak,
 1998; CC BY 4.0): 1 797 images of 8x8 pixels with values 0..16. Each image is joined to its 5 nearest others.

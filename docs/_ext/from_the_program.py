@@ -16,11 +16,13 @@ from docutils.parsers.rst import Directive
 from typer.main import get_command
 
 from graphfed.cli import app, main
-from graphfed.experiment import class_weights, deployed, train
-from graphfed.experiment.evaluation import SECURE_MESSAGES
-from graphfed.methods import feature_scaling
-from graphfed.methods.alignment import OWNER_MESSAGES, AlignedConfig
+from graphfed.deployment import participant
+from graphfed.methods.common import feature_scaling
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs import train
+from graphfed.tasks import class_weights
+from graphfed.tasks.evaluation import SECURE_MESSAGES
 
 
 class HelpPages(Directive):
@@ -75,7 +77,7 @@ class MessagesTable(Directive):
             alike.setdefault(tuple(get_method(name).messages.items()), []).append(name)
         aligned = [name for name in METHODS if issubclass(get_method(name).config, AlignedConfig)]
         tables = [
-            ("Every deployed run", tuple(deployed.MESSAGES.items())),
+            ("Every deployed run", tuple(participant.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),
             *(
                 (f"Every run of {task.replace('_', ' ')}", tuple(evaluation.messages.items()))

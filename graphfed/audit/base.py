@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from graphfed.audit.transcript import Transcript, record_first_round
-from graphfed.experiment import folder as files
-from graphfed.experiment.config import RunConfig
-from graphfed.experiment.folder_schema import LedgerFile
-from graphfed.experiment.inputs import Inputs
-from graphfed.experiment.run import Result
 from graphfed.federation import Ledger
 from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.runs import folder as files
+from graphfed.runs.folder_schema import LedgerFile
+from graphfed.runs.run import Result
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.run_config import RunConfig
 
 __all__ = ["AuditedRun", "Check", "Finding", "Scored"]
 

@@ -6,12 +6,12 @@ is made of scaled features."""
 from dataclasses import replace
 from typing import Any
 
-from graphfed.experiment.config import RunConfig
-from graphfed.experiment.host_data import host_data
-from graphfed.experiment.inputs import Inputs
-from graphfed.experiment.train import agree_before_setup
 from graphfed.federation import Federation
 from graphfed.methods.base import Task
+from graphfed.runs.train import agree_before_setup
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.worker_data import host_data
 
 __all__ = ["prepared_data"]
 

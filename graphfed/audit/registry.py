@@ -9,18 +9,18 @@ __all__ = ["CHECKS", "get_check", "register"]
 
 #: name -> the module whose CHECK it is, in the order of the table on the screen
 CHECKS: dict[str, str] = {
-    "clear_transfers": "graphfed.audit.clear_transfers",
-    "membership": "graphfed.audit.membership",
-    "training_counts": "graphfed.audit.training_counts",
-    "label_histogram": "graphfed.audit.label_histogram",
-    "fedgcn_features": "graphfed.audit.fedgcn_features",
-    "split_features": "graphfed.audit.split_features",
-    "split_labels": "graphfed.audit.split_labels",
-    "lumos_features": "graphfed.audit.lumos_features",
-    "cnfgnn_inputs": "graphfed.audit.cnfgnn_inputs",
-    "fedgat_features": "graphfed.audit.fedgat_features",
-    "fedgat_ldp_features": "graphfed.audit.fedgat_ldp_features",
-    "fedgraph_embeddings": "graphfed.audit.fedgraph_embeddings",
+    "clear_transfers": "graphfed.audit.attacks.clear_transfers",
+    "membership": "graphfed.audit.attacks.membership",
+    "training_counts": "graphfed.audit.attacks.training_counts",
+    "label_histogram": "graphfed.audit.attacks.label_histogram",
+    "fedgcn_features": "graphfed.audit.attacks.fedgcn",
+    "split_features": "graphfed.audit.attacks.sapgnn_features",
+    "split_labels": "graphfed.audit.attacks.sapgnn_labels",
+    "lumos_features": "graphfed.audit.attacks.lumos",
+    "cnfgnn_inputs": "graphfed.audit.attacks.cnfgnn",
+    "fedgat_features": "graphfed.audit.attacks.fedgat",
+    "fedgat_ldp_features": "graphfed.audit.attacks.fedgat_ldp",
+    "fedgraph_embeddings": "graphfed.audit.attacks.fedgraph",
 }
 
 

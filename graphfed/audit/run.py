@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.registry import CHECKS, get_check
 from graphfed.errors import InputError
-from graphfed.experiment import folder as files
-from graphfed.experiment.reopen import reopen
-from graphfed.experiment.run import Result
 from graphfed.files import write_json
+from graphfed.runs import folder as files
+from graphfed.runs.reopen import reopen
+from graphfed.runs.run import Result
 from graphfed.terminal import markup
 
 if TYPE_CHECKING:

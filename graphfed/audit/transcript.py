@@ -19,8 +19,8 @@ from graphfed.federation.cohort import Cohort
 from graphfed.nn.sparse import SparseMatrix
 
 if TYPE_CHECKING:
-    from graphfed.experiment.config import RunConfig
-    from graphfed.experiment.inputs import Inputs
+    from graphfed.tasks.inputs import Inputs
+    from graphfed.tasks.run_config import RunConfig
 
 __all__ = ["Crossing", "Transcript", "dense_rows", "record_first_round"]
 
@@ -74,9 +74,9 @@ class _Recording(Federation):
 def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     """Set up and train one round as the run did, and keep what crossed."""
     from graphfed.audit.prepared_data import prepared_data
-    from graphfed.experiment.host_data import host_data
-    from graphfed.experiment.train import train
+    from graphfed.runs.train import train
     from graphfed.runtime.local import stacked
+    from graphfed.tasks.worker_data import host_data
 
     fed = _Recording(inputs.clients_of(config.method), config.device)
     parts = inputs.parts(config, fed.hosts)

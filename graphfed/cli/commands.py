@@ -19,7 +19,6 @@ from graphfed.cli import (
     reproduce,
     site,
     sweep,
-    track,
     training,
 )
 from graphfed.cli.manual import ManualGroup, as_manual
@@ -68,7 +67,7 @@ app.command()(sweep.sweep)
 app.command()(audit.audit)
 app.command()(reproduce.reproduce)
 app.command()(policy.policy)
-app.command()(track.track)
+app.command()(reporting.track)
 app.command()(listing.methods)
 app.add_typer(data.app, name="data")
 app.add_typer(site.app, name="site")
@@ -129,7 +128,7 @@ def _meant(error: Any) -> str:
         other = "--seed" if name == "seeds" else "--seeds"
         many = "one seed: --seed 0" if name == "seeds" else "several seeds: --seeds 0,1,2"
         return f"there is no option {given}; {error.ctx.info_name} takes {many}" if other in takes else ""
-    from graphfed.experiment.settings import OPTION_WORDS, SYNONYMS
+    from graphfed.runs.settings import OPTION_WORDS, SYNONYMS
 
     setting = name if name in SETTINGS else SYNONYMS.get(name)
     # Rounds are both.

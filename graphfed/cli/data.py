@@ -14,7 +14,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.terminal import markup, printable, tell
 
 if TYPE_CHECKING:
-    from graphfed.experiment.inspect import Inspection, SensorInspection
+    from graphfed.runs.inspect import Inspection, SensorInspection
 
 __all__ = ["app"]
 
@@ -113,10 +113,10 @@ def data_inspect(
     See also:
         graphfed data partition, graphfed methods; docs/data.md
     """
-    from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.folder import check_new_file
-    from graphfed.experiment.inspect import Inspection, inspect
     from graphfed.files import write_bytes
+    from graphfed.runs.config import parse_settings
+    from graphfed.runs.folder import check_new_file
+    from graphfed.runs.inspect import Inspection, inspect
 
     if out is not None:
         check_new_file(out, PICTURES)
@@ -163,11 +163,11 @@ def data_partition(
     See also:
         graphfed data inspect, graphfed run; docs/data.md
     """
-    from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.folder import check_new_file
-    from graphfed.experiment.inspect import Inspection, inspect
-    from graphfed.experiment.source import data_source
     from graphfed.files import write_bytes
+    from graphfed.runs.config import parse_settings
+    from graphfed.runs.folder import check_new_file
+    from graphfed.runs.inspect import Inspection, inspect
+    from graphfed.tasks.source import data_source
 
     check_new_file(out, (".safetensors",))
     if picture is not None:
@@ -219,10 +219,10 @@ def data_deal(
     See also:
         graphfed data partition, graphfed data inspect; docs/data.md
     """
-    from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.dealing import check_new_folder, write_cohorts
-    from graphfed.experiment.inspect import Inspection, inspect
-    from graphfed.experiment.source import data_source
+    from graphfed.deployment.site_files import check_new_folder, write_cohorts
+    from graphfed.runs.config import parse_settings
+    from graphfed.runs.inspect import Inspection, inspect
+    from graphfed.tasks.source import data_source
 
     check_new_folder(out)
     source = data_source(data)
@@ -268,7 +268,7 @@ def _write(path: Path, write: Callable[[], None]) -> None:
 
 
 def _print(found: "Inspection") -> None:
-    from graphfed.data.overview import graph_facts
+    from graphfed.data.graphs.overview import graph_facts
 
     told = found.overview
     _heading(told["name"])
@@ -340,7 +340,7 @@ def _print_classes(classes: list[dict[str, Any]]) -> None:
 def _print_sites(found: "Inspection") -> None:
     from rich.table import Table
 
-    from graphfed.data.overview import site_facts
+    from graphfed.data.graphs.overview import site_facts
 
     told = found.overview
     assert found.partition is not None
@@ -386,7 +386,7 @@ def _print_methods(found: "Inspection | SensorInspection") -> None:
 
 
 def _print_sensors(found: "SensorInspection") -> None:
-    from graphfed.data.sensor_overview import sensor_facts
+    from graphfed.data.sensors.overview import sensor_facts
 
     _heading(found.overview["name"])
     split = found.split if found.split_problem is None else f"none: {found.split_problem}"

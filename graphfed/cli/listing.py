@@ -53,7 +53,7 @@ def _aliases(method: "Method") -> list[str]:
 
 
 def _content(method: "Method") -> dict[str, Any]:
-    from graphfed.experiment.settings import settings_of
+    from graphfed.runs.settings import settings_of
 
     return {
         "name": method.name,
@@ -94,8 +94,8 @@ def _table(listed: "list[Method]") -> None:
 def _page(method: "Method") -> None:
     from rich.table import Table
 
-    from graphfed.experiment.plan import settings_text
-    from graphfed.experiment.settings import settings_of, told
+    from graphfed.runs.settings import settings_of, told
+    from graphfed.studies.plan import settings_text
 
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True, style="bold")

@@ -15,7 +15,7 @@ from graphfed.terminal import printable, say, tell
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from graphfed.experiment.run import Result
+    from graphfed.runs.run import Result
 
 __all__ = [
     "command_line",
@@ -42,9 +42,9 @@ def given_only(**options: Any) -> dict[str, Any]:
 
 
 def summary(result: "Result") -> str:
-    from graphfed.experiment.headline import headline, name_of
-    from graphfed.experiment.progress import human_bytes, human_seconds
     from graphfed.methods.tasks import CLASSIFICATION
+    from graphfed.runs.progress import human_bytes, human_seconds
+    from graphfed.tasks.headline import headline, name_of
 
     shown = list(result.test)
     if result.task == CLASSIFICATION:

@@ -25,7 +25,7 @@ from graphfed.cli.values import POLICIES, choices, policy_setting_keys
 from graphfed.terminal import tell
 
 if TYPE_CHECKING:
-    from graphfed.experiment.policy_learning import LearnedPolicy
+    from graphfed.studies.policy_learning import LearnedPolicy
 
 __all__ = ["policy", "print_policy"]
 
@@ -111,8 +111,8 @@ def policy(
     See also:
         graphfed run, resume, methods; docs/policies.md
     """
-    from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.policy_learning import learn_policy
+    from graphfed.runs.config import parse_settings
+    from graphfed.studies.policy_learning import learn_policy
 
     given = given_only(
         data=data,

@@ -64,10 +64,10 @@ def predict(
     See also:
         docs/runs.md
     """
-    from graphfed.experiment.folder import check_new_file, check_there
-    from graphfed.experiment.predict import TABLES, read_nodes, write_table
-    from graphfed.experiment.predict import predict as predict_with
-    from graphfed.experiment.reopen import read_manifest
+    from graphfed.runs.folder import check_new_file, check_there
+    from graphfed.runs.predict import TABLES, read_nodes, write_table
+    from graphfed.runs.predict import predict as predict_with
+    from graphfed.runs.reopen import read_manifest
 
     check_there(folder)
     if "deployment" in read_manifest(folder):
@@ -78,7 +78,7 @@ def predict(
                     f"{option} has no use with a deployed run: its sites predict for their own data; leave "
                     "it out"
                 )
-        from graphfed.experiment.deploy import predict_at_sites
+        from graphfed.deployment.deploy import predict_at_sites
 
         with interruption_told():
             kept = predict_at_sites(folder, progress=True)

@@ -11,7 +11,7 @@ from graphfed.cli.values import DATA_SETS, choices
 from graphfed.terminal import markup, tell
 
 if TYPE_CHECKING:
-    from graphfed.experiment.reproduce import Reproduction
+    from graphfed.reproductions.reproduce import Reproduction
 
 __all__ = ["print_reproduction", "reproduce"]
 
@@ -79,8 +79,8 @@ def reproduce(
     See also:
         graphfed compare; docs/reproduce.md
     """
-    from graphfed.experiment.plan import parse_seeds
-    from graphfed.experiment.reproduce import reproduce as run_recipe
+    from graphfed.reproductions.reproduce import reproduce as run_recipe
+    from graphfed.studies.plan import parse_seeds
 
     if as_list or paper is None:
         _print_list(data_dir)
@@ -116,7 +116,7 @@ def _print_list(data_dir: Path | None) -> None:
     from rich.table import Table
 
     from graphfed.data.datasets import available
-    from graphfed.experiment.recipe import read_recipe, recipe_names
+    from graphfed.reproductions.recipe import read_recipe, recipe_names
 
     known = {row.name: row for row in available(data_dir)}
     table = Table()

@@ -237,9 +237,9 @@ def site_check(
     See also:
         graphfed site start
     """
-    from graphfed.experiment.config import checked_device
-    from graphfed.experiment.place_data import checked_file
+    from graphfed.deployment.place_data import checked_file
     from graphfed.methods.registry import get_method
+    from graphfed.runs.config import checked_device
     from graphfed.runtime.nvflare.kits import load_kit
 
     loaded = load_kit(kit)
@@ -269,8 +269,8 @@ def _named_methods(methods: str | None) -> list[str]:
 
 def _check_forbidden(pair: str) -> None:
     """InputError unless it is KEY=VALUE of a setting: a rule that is misread would protect nothing."""
-    from graphfed.experiment.settings import settings_of, unusable_value
     from graphfed.methods.registry import METHODS, get_method
+    from graphfed.runs.settings import settings_of, unusable_value
 
     key, equals, value = pair.partition("=")
     if not equals or not value:
@@ -334,8 +334,8 @@ def site_sent(
     """
     from dataclasses import asdict
 
-    from graphfed.experiment.progress import human_bytes
     from graphfed.report.sent import last_run, sent_in
+    from graphfed.runs.progress import human_bytes
 
     folder = last_run(kit / "runs", run)
     sent = sent_in(folder)

@@ -30,7 +30,7 @@ from graphfed.errors import InputError, shown
 from graphfed.terminal import tell
 
 if TYPE_CHECKING:
-    from graphfed.experiment.sweep import Sweep
+    from graphfed.studies.sweep import Sweep
 
 __all__ = ["print_sweep", "sweep"]
 
@@ -104,9 +104,9 @@ def sweep(
     See also:
         graphfed compare, graphfed resume; docs/sweeps.md
     """
-    from graphfed.experiment.config import parse_settings, read_config
-    from graphfed.experiment.plan import parse_seeds
-    from graphfed.experiment.sweep import sweep as run_sweep
+    from graphfed.runs.config import parse_settings, read_config
+    from graphfed.studies.plan import parse_seeds
+    from graphfed.studies.sweep import sweep as run_sweep
 
     options = read_config(config, extra=("seeds",)) if config is not None else {}
     if "seed" in options:
@@ -156,7 +156,7 @@ def print_sweep(finished: "Sweep", as_json: bool) -> None:
 
 def _grid(pairs: list[str]) -> dict[str, list[Any]]:
     """``["lr=0.1,0.5"]`` -> ``{"lr": [0.1, 0.5]}``."""
-    from graphfed.experiment.config import parse_settings
+    from graphfed.runs.config import parse_settings
 
     grid: dict[str, list[Any]] = {}
     for pair in pairs:
@@ -173,7 +173,7 @@ def _grid(pairs: list[str]) -> dict[str, list[Any]]:
 
 def _ranges(pairs: list[str]) -> dict[str, tuple[Any, ...]]:
     """``["lr=0.01:1:log"]`` -> ``{"lr": (0.01, 1, "log")}``."""
-    from graphfed.experiment.config import parse_settings
+    from graphfed.runs.config import parse_settings
 
     ranges: dict[str, tuple[Any, ...]] = {}
     for pair in pairs:

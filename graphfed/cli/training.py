@@ -39,8 +39,8 @@ from graphfed.errors import InputError
 from graphfed.terminal import tell
 
 if TYPE_CHECKING:
-    from graphfed.experiment.compare import Comparison
-    from graphfed.experiment.run import Result
+    from graphfed.runs.run import Result
+    from graphfed.studies.compare import Comparison
 
 __all__ = ["compare", "resume", "run"]
 
@@ -105,7 +105,7 @@ def run(
     See also:
         graphfed compare, resume, predict, report, methods; docs/runs.md
     """
-    from graphfed.experiment.config import parse_settings, read_config
+    from graphfed.runs.config import parse_settings, read_config
 
     options = read_config(config, extra=("kit",)) if config is not None else {}
     given = given_only(
@@ -136,7 +136,7 @@ def run(
 
 
 def _here(options: dict[str, Any], **more: Any) -> "Result":
-    from graphfed.experiment.run import run as run_method
+    from graphfed.runs.run import run as run_method
 
     return run_method(options.pop("method", None), **options, **more)
 
@@ -145,7 +145,7 @@ def _deployed(options: dict[str, Any], **more: Any) -> "Result":
     runtime = options.pop("runtime", "nvflare")
     if runtime != "nvflare":
         raise InputError(f"a kit has no use with runtime {runtime!r}; use --runtime nvflare, or leave it out")
-    from graphfed.experiment.deploy import deploy
+    from graphfed.deployment.deploy import deploy
 
     return deploy(options.pop("method", None), **options, **more)
 
@@ -224,9 +224,9 @@ def compare(
     See also:
         graphfed run, graphfed resume; docs/runs.md, section Comparisons
     """
-    from graphfed.experiment.compare import compare as compare_methods
-    from graphfed.experiment.config import parse_settings
-    from graphfed.experiment.plan import parse_seeds
+    from graphfed.runs.config import parse_settings
+    from graphfed.studies.compare import compare as compare_methods
+    from graphfed.studies.plan import parse_seeds
 
     given = given_only(
         data=data,
@@ -319,11 +319,11 @@ def resume(
     See also:
         graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
-    from graphfed.experiment.policy_learning import LearnedPolicy
-    from graphfed.experiment.reproduce import Reproduction
-    from graphfed.experiment.resume import resume as go_on
-    from graphfed.experiment.run import Result
-    from graphfed.experiment.sweep import Sweep
+    from graphfed.reproductions.reproduce import Reproduction
+    from graphfed.runs.resume import resume as go_on
+    from graphfed.runs.run import Result
+    from graphfed.studies.policy_learning import LearnedPolicy
+    from graphfed.studies.sweep import Sweep
 
     with interruption_told():
         ended = go_on(folder, data_dir=data_dir, progress=progress)
@@ -343,7 +343,7 @@ def _compare_files(
     paths: list[Path], given: dict[str, Any], settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Config files as rows of a comparison (those that name a method), and options common to all rows."""
-    from graphfed.experiment.config import read_config
+    from graphfed.runs.config import read_config
 
     rows: list[dict[str, Any]] = []
     common: dict[str, Any] = {}

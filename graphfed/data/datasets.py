@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.data.cache import cache_folder
-from graphfed.data.digits import load_digits
-from graphfed.data.graph import Graph
-from graphfed.data.npz import NPZ_SOURCES, find_npz, load_npz
-from graphfed.data.planetoid import SOURCE as PLANETOID_SOURCE
-from graphfed.data.planetoid import find_files, load_planetoid
-from graphfed.data.roads import make_roads
-from graphfed.data.sensors import Sensors
-from graphfed.data.social import make_social
-from graphfed.data.traffic import TRAFFIC, find_traffic, load_traffic
+from graphfed.data.graphs.digits import load_digits
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.npz import NPZ_SOURCES, find_npz, load_npz
+from graphfed.data.graphs.planetoid import SOURCE as PLANETOID_SOURCE
+from graphfed.data.graphs.planetoid import find_files, load_planetoid
+from graphfed.data.graphs.social import make_social
+from graphfed.data.sensors.roads import make_roads
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.traffic import TRAFFIC, find_traffic, load_traffic
 from graphfed.errors import InputError, did_you_mean
 
 __all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "search_folders"]

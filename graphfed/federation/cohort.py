@@ -15,9 +15,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from graphfed.data.graph import Graph, Split
-from graphfed.data.links import PARTS, EdgeSplit, ScoredPairs, scored_pairs
-from graphfed.data.tables import Partition
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.link_splits import PARTS, EdgeSplit, ScoredPairs, scored_pairs
+from graphfed.data.partitions.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation.cohort_checks import LINKS, check_arrays
 from graphfed.files import read_tensors, write_tensors

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.crypto.session import Ended, Party, run_all, run_both, run_one
 from graphfed.errors import GraphfedError, InputError, PlaceError
 from graphfed.federation import payload as pay
 from graphfed.federation.ledger import Charge, Flow, Ledger
@@ -68,7 +69,6 @@ from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.files import parse_json
 from graphfed.nn.sparse import SparseWeights
-from graphfed.secure.session import Ended, Party, run_all, run_both, run_one
 
 __all__ = ["Federation", "Link", "StageError", "as_leaves"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.data.sensors import Sensors
-from graphfed.data.windows import TimeSplit
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation.values import Located
 from graphfed.files import read_tensors, write_tensors

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.report.drawing import (
+from graphfed.drawing import (
     GRID,
     INK,
     MARKERS,
@@ -111,7 +111,7 @@ def score_against_bytes(
 ) -> str:
     """What a test metric cost: (label, bytes, mean, deviation) of each row; rows that sent nothing are at the
     left. unit: of an error, "" where it is not known; None: the metric is a share, drawn in percent."""
-    from graphfed.experiment.progress import human_bytes
+    from graphfed.runs.progress import human_bytes
 
     def draw() -> Any:
         labels = [label for label, *_ in rows]
@@ -146,7 +146,7 @@ def score_against_bytes(
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str, title: str) -> str:
     """Stacked horizontal bars: (label, {part: amount}) from top to bottom."""
-    from graphfed.experiment.progress import human_bytes
+    from graphfed.runs.progress import human_bytes
 
     def draw() -> Any:
         parts = list(dict.fromkeys(part for _, amounts in rows for part in amounts))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
-from graphfed.experiment.progress import human_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report.read import Run
+from graphfed.runs.progress import human_bytes
 
 __all__ = ["device_of", "device_told", "worst_told"]
 

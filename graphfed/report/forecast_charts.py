@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.report.drawing import (
+from graphfed.drawing import (
     INK,
     MARKERS,
     MUTED,
@@ -388,7 +388,7 @@ def error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray, 
 def bytes_by_round(lines: Mapping[str, Mapping[int, int]], among: Sequence[str]) -> str:
     """Bytes that have crossed by the end of each round, by label: round -> bytes; round 0 is the set-up.
     among: all labels, by whose places lines have the colours of other charts."""
-    from graphfed.experiment.progress import human_bytes
+    from graphfed.runs.progress import human_bytes
 
     def draw() -> Any:
         labels = list(lines)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.data.sensor_overview import sensor_facts
+from graphfed.data.sensors.overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report import forecast_charts as charts

@@ -12,14 +12,11 @@ from statistics import median
 from typing import Any
 
 from graphfed import __version__
-from graphfed.data.overview import graph_facts, site_facts
+from graphfed.data.graphs.overview import graph_facts, site_facts
+from graphfed.deployment.participant import MESSAGES as DEPLOYED
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment.deployed import MESSAGES as DEPLOYED
-from graphfed.experiment.headline import NAMES, headline, name_of
-from graphfed.experiment.progress import human_bytes, human_seconds
-from graphfed.experiment.train import MESSAGES
 from graphfed.files import write_bytes
-from graphfed.methods.alignment import OWNER_MESSAGES
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS, TaskSpec
 from graphfed.report import charts, forecasts
@@ -27,6 +24,9 @@ from graphfed.report.device import device_of, device_told, worst_told
 from graphfed.report.figures import Errors, Figures, Shares
 from graphfed.report.forecast_table import SensorErrors
 from graphfed.report.read import Run, Subject, read_subject
+from graphfed.runs.progress import human_bytes, human_seconds
+from graphfed.runs.train import MESSAGES
+from graphfed.tasks.headline import NAMES, headline, name_of
 from graphfed.terminal import printable
 
 __all__ = ["tell_device", "write_card", "write_report"]

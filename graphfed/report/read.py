@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
-from graphfed.experiment.compare import Comparison, comparison_in, comparison_of
-from graphfed.experiment.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
-from graphfed.experiment.folder_schema import (
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
+from graphfed.runs.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
+from graphfed.runs.folder_schema import (
     AuditFile,
     GraphOverview,
     LedgerFile,
     MetricsLine,
     SensorOverview,
 )
-from graphfed.experiment.reopen import read_manifest
-from graphfed.experiment.run import Result
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
+from graphfed.runs.reopen import read_manifest
+from graphfed.runs.run import Result
+from graphfed.studies.compare import Comparison, comparison_in, comparison_of
 
 __all__ = ["Run", "Subject", "read_subject"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfed.report.drawing import GRID, INK, MUTED, SERIES, any_script, new_figure, short, style
+from graphfed.drawing import GRID, INK, MUTED, SERIES, any_script, new_figure, short, style
 
 __all__ = ["sensor_picture"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, did_you_mean
-from graphfed.experiment.folder import read_json
-from graphfed.experiment.folder_schema import LedgerFile, SiteManifest
 from graphfed.report.page import LINKS, PROTECTION, words_of
+from graphfed.runs.folder import read_json
+from graphfed.runs.folder_schema import LedgerFile, SiteManifest
 
 __all__ = ["Sent", "last_run", "sent_in"]
 

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 import graphfed
+from graphfed.audit.attacks.clear_transfers import disagreements
+from graphfed.audit.attacks.fedgcn import lone_shares
+from graphfed.audit.attacks.fedgcn import run as fedgcn_features
+from graphfed.audit.attacks.label_histogram import correlation_and_baseline, estimate_shares
+from graphfed.audit.attacks.membership import membership_auc
 from graphfed.audit.base import AuditedRun
-from graphfed.audit.clear_transfers import disagreements
-from graphfed.audit.fedgcn_features import lone_shares
-from graphfed.audit.fedgcn_features import run as fedgcn_features
-from graphfed.audit.label_histogram import correlation_and_baseline, estimate_shares
-from graphfed.audit.membership import membership_auc
 from graphfed.audit.registry import CHECKS, get_check, register
 from graphfed.audit.run import audit
-from graphfed.data.graph import Graph, Split, make_graph
+from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.errors import InputError
-from graphfed.experiment.config import make_config
-from graphfed.experiment.run import Result, load_inputs
 from graphfed.federation import Ledger
+from graphfed.runs.config import make_config
+from graphfed.runs.run import Result, load_inputs
 
 # ---- membership ----
 
@@ -265,7 +265,7 @@ def test_a_run_that_has_not_ended_or_is_none_is_refused(tmp_path: Path, overfit:
 
 def test_a_check_of_another_package_can_be_registered_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("graphfed.audit.registry.CHECKS", dict(CHECKS))
-    register("mine", "graphfed.audit.membership")
+    register("mine", "graphfed.audit.attacks.membership")
     assert get_check("membership").name == "membership"
     with pytest.raises(InputError, match="already registered"):
         register("membership", "elsewhere")

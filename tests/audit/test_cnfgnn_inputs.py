@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import graphfed
+from graphfed.audit.attacks.cnfgnn import RELEASES, reconstruct
+from graphfed.audit.attacks.cnfgnn import run as cnfgnn_inputs
 from graphfed.audit.base import AuditedRun, Finding
-from graphfed.audit.cnfgnn_inputs import RELEASES, reconstruct
-from graphfed.audit.cnfgnn_inputs import run as cnfgnn_inputs
 from graphfed.audit.run import audit
-from graphfed.experiment.reopen import reopen
-from graphfed.experiment.run import Result
 from graphfed.federation.series import windows
+from graphfed.runs.reopen import reopen
+from graphfed.runs.run import Result
 
 SMALL = {"data.sensors": 8, "data.weeks": 1, "every": 4, "hidden": 16, "lr": 0.01}
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import graphfed
-from graphfed.audit.base import Finding
-from graphfed.audit.fedgat_features import (
+from graphfed.audit.attacks.fedgat import (
     Message,
     by_decoders,
     by_eigenvectors,
@@ -19,11 +18,12 @@ from graphfed.audit.fedgat_features import (
     errors,
     message_of,
 )
+from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.methods.fedgat import FedGATConfig, messages_of
-from graphfed.methods.moment_messages import Neighbourhoods, Pooled
+from graphfed.data.graphs.graph import Graph
+from graphfed.methods.fedgat.method import FedGATConfig, messages_of
+from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 
@@ -110,7 +110,7 @@ def test_the_message_is_the_servers_however_many_features_are_made_at_a_time(
     form: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """M2 and K2 of some features need only these; all 30 at once, 7 or 1."""
-    monkeypatch.setattr("graphfed.audit.fedgat_features.PART", part)
+    monkeypatch.setattr("graphfed.audit.attacks.fedgat.PART", part)
     pooled, _ = neighbourhoods(5, count=5)
     sums, scores, decoders = messages_of(pooled, config(form))
     found = message_of(pooled, torch.arange(5), config(form))

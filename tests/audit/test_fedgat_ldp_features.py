@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import graphfed
+from graphfed.audit.attacks.fedgat_ldp import similarities
 from graphfed.audit.base import Finding
-from graphfed.audit.fedgat_ldp_features import similarities
 from graphfed.audit.run import audit
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import graphfed
-from graphfed.audit import fedgraph_embeddings
-from graphfed.audit.base import AuditedRun, Finding
-from graphfed.audit.fedgraph_embeddings import (
+from graphfed.audit.attacks import fedgraph as fedgraph_embeddings
+from graphfed.audit.attacks.fedgraph import (
     Known,
     auc,
     bootstrap,
@@ -28,7 +27,7 @@ from graphfed.audit.fedgraph_embeddings import (
     solve_linear,
     what_is_known,
 )
-from graphfed.audit.fedgraph_messages import (
+from graphfed.audit.attacks.fedgraph_messages import (
     Opened,
     Pairs,
     Seen,
@@ -38,12 +37,13 @@ from graphfed.audit.fedgraph_messages import (
     overhear,
     true_sums,
 )
+from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.run import audit
-from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.experiment.config import make_config
-from graphfed.experiment.run import Result, load_inputs
-from graphfed.methods.fedgraph import FedGraphConfig
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.methods.fedgraph.method import FedGraphConfig
 from graphfed.methods.registry import get_method
+from graphfed.runs.config import make_config
+from graphfed.runs.run import Result, load_inputs
 
 METHOD = get_method("fedgraph")
 FEATURES, ROUNDS = 60, 50

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphfed.audit.least_squares import bounded
+from graphfed.audit.attacks.least_squares import bounded
 
 LIMITS: dict[str, Any] = {"mean": 0.0, "low": 0.0, "high": 1.0}
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import graphfed
-from graphfed.audit import lumos_features
+from graphfed.audit.attacks import lumos as lumos_features
+from graphfed.audit.attacks.lumos import Seen, overhear, predicted, rounds_used, solve
 from graphfed.audit.base import AuditedRun
-from graphfed.audit.lumos_features import Seen, overhear, predicted, rounds_used, solve
 from graphfed.audit.run import audit
-from graphfed.experiment.config import make_config
-from graphfed.experiment.run import Result, load_inputs
-from graphfed.methods.lumos import LumosConfig
+from graphfed.methods.lumos.method import LumosConfig
+from graphfed.runs.config import make_config
+from graphfed.runs.run import Result, load_inputs
 
 pytestmark = pytest.mark.slow
 

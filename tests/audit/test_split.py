@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import graphfed
+from graphfed.audit.attacks.sapgnn_features import explained
+from graphfed.audit.attacks.sapgnn_labels import groups, purity
 from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
-from graphfed.audit.split_features import explained
-from graphfed.audit.split_labels import groups, purity
 
 pytestmark = pytest.mark.slow
 

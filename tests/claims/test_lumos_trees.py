@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
+from graphfed.data.graphs.graph import Graph
 from graphfed.federation import CLIENTS
-from graphfed.federation.secure_compare import PairRows
-from graphfed.methods.balancing import Balance, BalanceConfig, Kept, balance
-from graphfed.methods.orientation import optimum
+from graphfed.federation.secure.compare import PairRows
+from graphfed.methods.lumos.assignment import optimum
+from graphfed.methods.lumos.balancing import balance
+from graphfed.methods.lumos.workload import Balance, BalanceConfig, Kept
 from graphfed.runtime.local import stacked
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 
 import graphfed
 from graphfed.data.datasets import load
-from graphfed.data.partition import partition
+from graphfed.data.partitions.partition import partition
 
 METHODS = ("central", "isolated", "fedavg", "fedgcn")
 

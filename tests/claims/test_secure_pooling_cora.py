@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from graphfed.data.datasets import load
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
-from graphfed.experiment.sites import train_in_processes
-from graphfed.experiment.train import Outcome
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
 from graphfed.federation import Ledger
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs.processes import train_in_processes
 from graphfed.runtime.processes import Sites
+from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
 

@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 
 from graphfed.data.datasets import DATASETS, available, load, search_folders
-from graphfed.data.digits import FILE
-from graphfed.data.graph import Graph
-from graphfed.data.sensors import Sensors
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.digits import FILE
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError
 from graphfed.files import read_tensors
 
@@ -69,7 +69,7 @@ def test_stated_details_of_the_npz_sets(real_data):
     [("pubmed", r"ind\.pubmed\.allx"), ("lastfm", r"lastfm_asia_graph\.npz lacks the features")],
 )
 def test_asking_for_incomplete_features_names_the_file_that_lacks_them(name, file, real_data, monkeypatch):
-    monkeypatch.setattr("graphfed.data.planetoid._download", lambda *_: False)
+    monkeypatch.setattr("graphfed.data.graphs.planetoid._download", lambda *_: False)
     with pytest.raises(InputError, match=f"{file}.*nothing can be trained"):
         load(name, real_data)
 
@@ -82,7 +82,7 @@ def test_the_default_split_of_every_real_graph_can_be_made(name, real_data):
 
 
 def test_available_agrees_with_what_loads(real_data, monkeypatch):
-    monkeypatch.setattr("graphfed.data.planetoid._download", lambda *_: False)
+    monkeypatch.setattr("graphfed.data.graphs.planetoid._download", lambda *_: False)
     rows = {row.name: row for row in available(real_data)}
     assert list(rows) == list(DATASETS)
     for name, row in rows.items():

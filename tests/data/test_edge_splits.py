@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphfed.data.graph import Graph, Held, make_graph
-from graphfed.data.links import (
+from graphfed.data.graphs.graph import Graph, Held, make_graph
+from graphfed.data.graphs.link_splits import (
     make_edge_split,
     pairs_that_are_no_edge,
     scored_pairs,
     training_graph,
 )
-from graphfed.data.partition import from_assignment, partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from graphfed.data.datasets import load
-from graphfed.data.sensors import Sensors
+from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphfed.data.graph import Graph, Split, from_pyg, make_graph, sorted_unique
+from graphfed.data.graphs.graph import Graph, Split, from_pyg, make_graph, sorted_unique
 from graphfed.errors import InputError
 
 

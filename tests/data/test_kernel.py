@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphfed.data.kernel import gaussian_kernel
+from graphfed.data.sensors.kernel import gaussian_kernel
 from graphfed.errors import InputError
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.overview import overview, site_facts
-from graphfed.data.partition import Partition, from_assignment, partition
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.graphs.overview import overview, site_facts
+from graphfed.data.partitions.partition import Partition, from_assignment, partition
 
 
 def world(n: int, m: int, clients: int, seed: int) -> tuple[Graph, Split, Partition]:

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from graphfed.data import table_files
-from graphfed.data.description import describe, describe_file
-from graphfed.data.graph import Graph
-from graphfed.data.own import from_networkx, load_description, read_graph_file
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.user_files import table_files
+from graphfed.data.user_files.graph_description import describe, describe_file
+from graphfed.data.user_files.graph_files import from_networkx, load_description, read_graph_file
 from graphfed.errors import InputError
 
 NODES = """id,site,age,balance,label,split

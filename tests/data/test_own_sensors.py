@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from sensor_files import WRITERS, times_of, write_hdf5, write_npz, write_wide
 
 from graphfed.cli import main
-from graphfed.data.own_sensors import load_sensors
-from graphfed.data.sensors import Sensors
-from graphfed.data.table_files import TableFile
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.user_files.sensor_files import load_sensors
+from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError
-from graphfed.experiment.source import data_source, sensors_of
+from graphfed.tasks.source import data_source, sensors_of
 
 IDS = ("a", "b", "c")
 STEPS = 40
@@ -502,7 +502,7 @@ def test_hdf5_without_h5py_says_what_to_install(monkeypatch):
 
 
 def test_a_grid_that_would_not_fit_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr("graphfed.data.sensor_readings.MAX_READINGS", 100)
+    monkeypatch.setattr("graphfed.data.sensors.readings.MAX_READINGS", 100)
     with pytest.raises(InputError, match="40 steps of 3 sensors, more than 100 readings"):
         read()
 
@@ -551,7 +551,7 @@ def test_any_damage_is_refused_or_gives_data_that_are_whole(damage, name):
 
 
 def test_a_large_table_is_read_block_by_block(monkeypatch):
-    monkeypatch.setattr("graphfed.data.table_files._BLOCK_BYTES", 2000)
+    monkeypatch.setattr("graphfed.data.user_files.table_files._BLOCK_BYTES", 2000)
     values = numbers(500)
     write_wide(Path("speeds.csv"), IDS, times_of(500), values)
     WRITERS["long.csv"](Path("long.csv"), IDS, times_of(500), values)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph, make_graph
-from graphfed.data.partition import PARTITIONS, Partition, from_assignment, partition
+from graphfed.data.graphs.graph import Graph, make_graph
+from graphfed.data.partitions.partition import PARTITIONS, Partition, from_assignment, partition
 from graphfed.errors import InputError
 
 SHARED = ("edges_uniform", "overlapping")  # sites share vertices; in all others they are disjoint

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from graphfed.data import planetoid
 from graphfed.data.cache import cache_folder
 from graphfed.data.datasets import available, load
-from graphfed.data.planetoid import PARTS
-from graphfed.data.planetoid_pickle import read_pickle
+from graphfed.data.graphs import planetoid
+from graphfed.data.graphs.planetoid import PARTS
+from graphfed.data.graphs.planetoid_pickle import read_pickle
 from graphfed.errors import InputError
 
 # A set small enough to check by hand: 505 vertices in allx (2 to train on, 500 for validation, 3 in no part),

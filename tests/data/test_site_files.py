@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphfed.data.description import Description, describe, describe_file
-from graphfed.data.graph import Graph, Split
-from graphfed.data.overview import overview, site_facts, site_names
-from graphfed.data.own import load_description
-from graphfed.data.partition import partition
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.overview import overview, site_facts, site_names
+from graphfed.data.partitions.partition import partition
+from graphfed.data.user_files.graph_description import Description, describe, describe_file
+from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 
 NORTH = "id,age,balance,label,split\na,1.5,-2,yes,train\nb,2,3e2,,\nc,0,0,no,test\n"

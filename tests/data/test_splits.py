@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.graphs.splits import make_split
 from graphfed.errors import InputError
 
 

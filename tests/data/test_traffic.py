@@ -9,9 +9,9 @@ import pytest
 from sensor_files import write_hdf5, write_wide
 
 from graphfed.data.datasets import available, load
-from graphfed.data.kernel import gaussian_kernel
-from graphfed.data.sensors import Sensors
-from graphfed.data.windows import make_time_split
+from graphfed.data.sensors.kernel import gaussian_kernel
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import make_time_split
 from graphfed.errors import InputError
 
 LA = (773869, 767541, 767542, 717447)

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphfed.data.sensors import Sensors
-from graphfed.data.windows import make_time_split, windows
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import make_time_split, windows
 from graphfed.errors import InputError
 
 

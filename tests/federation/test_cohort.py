@@ -8,11 +8,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from graphfed.data.graph import Split, make_graph
-from graphfed.data.links import make_edge_split, training_graph
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
-from graphfed.data.tables import from_assignment
+from graphfed.data.graphs.graph import Split, make_graph
+from graphfed.data.graphs.link_splits import make_edge_split, training_graph
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
+from graphfed.data.partitions.tables import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation.cohort import (
     Cohort,

@@ -1,6 +1,6 @@
 """Sums of the rows that clients have of the same vertex, at the clients, through ciphertexts that the server
 cannot read: here in the ideal form, which has the same bits, transfers and bytes. The real form is slower:
-laws/test_fedgcn_encrypted.py compares the two."""
+papers/test_fedgcn_encrypted.py compares the two."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ import torch
 from placements import run_apart
 from torch import Tensor
 
+from graphfed.crypto.ckks import PARAMETERS, Grid
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation import encrypted_sum as module
-from graphfed.federation.encrypted_sum import ciphertext_names, encrypted_sum, places_of
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.route import RowIds, make_table
-from graphfed.secure.ckks import PARAMETERS, Grid
+from graphfed.federation.secure import encrypted_sum as module
+from graphfed.federation.secure.encrypted_sum import ciphertext_names, encrypted_sum, places_of
 
 SUM = PARAMETERS["sum"]
 CLIENTS_HERE = 4

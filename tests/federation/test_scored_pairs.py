@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphfed.data.graph import Graph, make_graph
-from graphfed.data.links import EdgeSplit, make_edge_split, training_graph
-from graphfed.data.partition import partition
-from graphfed.data.tables import Partition
+from graphfed.data.graphs.graph import Graph, make_graph
+from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, training_graph
+from graphfed.data.partitions.partition import partition
+from graphfed.data.partitions.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort, Links, load_cohort, make_cohort, save_cohort
 from graphfed.files import read_tensors, write_tensors

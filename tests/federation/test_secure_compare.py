@@ -19,11 +19,16 @@ from hypothesis import strategies as st
 from placements import MemoryLink, run_apart
 from scipy import stats
 
+from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
+from graphfed.crypto.errors import ProtocolError
+from graphfed.crypto.ot import bytes_of_set_up
+from graphfed.crypto.ring import bytes_of_subtract, subtract
+from graphfed.crypto.session import Simulated
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, Federation, Ledger, Located
-from graphfed.federation import secure_compare as module
 from graphfed.federation.link import SERVER_END
-from graphfed.federation.secure_compare import (
+from graphfed.federation.secure import compare as module
+from graphfed.federation.secure.compare import (
     PairRows,
     Pairs,
     at_most_pairs,
@@ -34,11 +39,6 @@ from graphfed.federation.secure_compare import (
     tell,
 )
 from graphfed.runtime.processes import Sites
-from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
-from graphfed.secure.errors import ProtocolError
-from graphfed.secure.ot import bytes_of_set_up
-from graphfed.secure.ring import bytes_of_subtract, subtract
-from graphfed.secure.session import Simulated
 
 Edges = list[tuple[int, int]]
 Hosts = Sequence[tuple[int, ...]]
@@ -641,7 +641,7 @@ sys.modules["cryptography"] = None
 import torch
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.secure_compare import PairRows, compare_pairs, open_pairs
+from graphfed.federation.secure.compare import PairRows, compare_pairs, open_pairs
 fed = Federation([(0, 1)])
 rows = fed.locate(CLIENTS, "rows", [PairRows(torch.tensor([0, 1]), torch.tensor([1, 0]))])
 pairs = open_pairs(fed, rows, name="p", simulated=True)

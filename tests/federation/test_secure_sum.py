@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from placements import GATEWAYS, at_server, per_client, run_apart
 from torch import Tensor
 
+from graphfed.crypto.aggregation import Server, Terms
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation, Located, StageError
-from graphfed.federation import secure_sum as module
 from graphfed.federation.link import SERVER_END
-from graphfed.federation.secure_sum import secure_sum
+from graphfed.federation.secure import aggregation as module
+from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.nn.sparse import SparseWeights
-from graphfed.secure.aggregation import Server, Terms
 
 EVERYONE = (True,) * 6
 SOME = (True, False, True, False, True, True)

@@ -13,8 +13,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from graphfed.data.sensors import Sensors
-from graphfed.data.windows import TimeSplit
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation.series import (
     Network,

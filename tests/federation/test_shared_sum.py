@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation
-from graphfed.federation import shared_sum as module
-from graphfed.federation.shared_sum import shared_sum
+from graphfed.federation.secure import shared_sum as module
+from graphfed.federation.secure.shared_sum import shared_sum
 from graphfed.runtime.local import one_at_a_time, stacked
 
 PLACES = [stacked, one_at_a_time]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from placements import GATEWAYS, at_server, run_apart
 
+from graphfed.crypto.session import Party
 from graphfed.errors import PlaceError
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.link import SERVER_END
-from graphfed.secure.session import Party
 
 #: What the two say in turn, the server first.
 WORDS = [b"a", b"bcd", b"ef", b"ghijk", b""]

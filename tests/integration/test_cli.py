@@ -184,7 +184,7 @@ def test_a_failure_of_the_program_or_the_machine_is_exit_1_and_its_message(
     def fail(*_: object, **__: object) -> None:
         raise failure
 
-    monkeypatch.setattr("graphfed.experiment.run.run", fail)
+    monkeypatch.setattr("graphfed.runs.run.run", fail)
     assert main(RUN) == 1
     assert capsys.readouterr().err == told
 
@@ -255,7 +255,7 @@ def test_stopping_before_training_leaves_nothing_behind(
     def stop(*_: object, **__: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("graphfed.experiment.run.load_inputs", stop)
+    monkeypatch.setattr("graphfed.runs.run.load_inputs", stop)
     monkeypatch.setattr("graphfed.runtime.interrupts._Ear.last", float("-inf"))
     assert main(RUN) == 130
     assert capsys.readouterr().err == "interrupted; nothing was kept\n"

@@ -14,20 +14,20 @@ import scipy.sparse as sp
 import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import DATASETS, load
-from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.overview import overview
-from graphfed.data.partition import Partition, partition
-from graphfed.data.sensor_overview import sensor_facts, sensor_overview
-from graphfed.data.sensors import Sensors
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.graphs.overview import overview
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import Partition, partition
+from graphfed.data.sensors.overview import sensor_facts, sensor_overview
+from graphfed.data.sensors.series import Sensors
+from graphfed.deployment.graph_site import read_site
+from graphfed.deployment.site_files import write_cohorts
 from graphfed.errors import InputError
-from graphfed.experiment.dealing import write_cohorts
-from graphfed.experiment.inspect import Inspection, SensorInspection, inspect
-from graphfed.experiment.site_data import read_site
 from graphfed.federation.cohort import Names, make_cohort, save_cohort
 from graphfed.files import read_tensors
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.runs.inspect import Inspection, SensorInspection, inspect
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def test_only_the_heaviest_edges_of_many_are_told(monkeypatch: pytest.MonkeyPatc
     sensors = load("roads", sensors=30, weeks=1)
     assert isinstance(sensors, Sensors)
     every = sensor_overview(sensors, None)["edges"]
-    monkeypatch.setattr("graphfed.data.sensor_overview.MAX_EDGES", 10)
+    monkeypatch.setattr("graphfed.data.sensors.overview.MAX_EDGES", 10)
     told = sensor_overview(sensors, None)
     assert sorted(w for _, _, w in told["edges"]) == sorted(w for _, _, w in every)[-10:]
     assert told["summary"]["edges"] == len(every)
@@ -264,7 +264,7 @@ def test_a_picture_is_drawn_into_a_new_file(ending: str, capsys: pytest.CaptureF
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_loaded(
     file: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("graphfed.experiment.inspect.inspect", None)
+    monkeypatch.setattr("graphfed.runs.inspect.inspect", None)
     name, *options = command.split()
     assert main(["data", name, "digits", *options, file]) == 2
     error = capsys.readouterr().err

@@ -17,7 +17,7 @@ import graphfed
 from graphfed.cli import main
 from graphfed.cli.output import summary
 from graphfed.errors import DONE, UNUSABLE
-from graphfed.experiment.run import Result
+from graphfed.runs.run import Result
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import graphfed
-from graphfed.experiment.run import Result
+from graphfed.runs.run import Result
 
 pytestmark = pytest.mark.slow
 

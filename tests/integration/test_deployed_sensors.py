@@ -15,10 +15,10 @@ from pyarrow import csv
 import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
-from graphfed.data.sensors import Sensors
+from graphfed.data.sensors.series import Sensors
+from graphfed.deployment.place_data import checked_file
+from graphfed.deployment.sensor_site import read_readings
 from graphfed.errors import DONE, UNUSABLE, InputError
-from graphfed.experiment.place_data import checked_file
-from graphfed.experiment.site_sensors import read_readings
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

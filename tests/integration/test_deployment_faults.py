@@ -13,18 +13,19 @@ import pytest
 import torch
 
 from graphfed.data.datasets import load
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
+from graphfed.deployment.deploy import check_outcome, request
+from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment.deploy import check_outcome, request
-from graphfed.experiment.train import Outcome, train
-from graphfed.experiment.trial import collect, loopback_project
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
 from graphfed.methods.base import Task
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs.train import train
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import stacked
+from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

@@ -18,9 +18,10 @@ import pytest
 import yaml
 from test_docs import Block, among, every_block, parse
 
-from graphfed.experiment import deployed, train
-from graphfed.methods.alignment import OWNER_MESSAGES
+from graphfed.deployment import participant
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import get_method
+from graphfed.runs import train
 from graphfed.runtime.mailbox import MAX_MESSAGE
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
@@ -212,7 +213,7 @@ def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
 
 def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walked: Walk) -> None:
     told: dict[str, Any] = {
-        **deployed.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").messages
+        **participant.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").messages
     }  # fmt: skip
     for place in ("server", *SITES):
         (folder,) = walked.runs(place)
@@ -262,7 +263,7 @@ def test_the_limits_on_the_page_are_those_of_the_program() -> None:
     assert "at most 1 GiB" in PAGE
     assert PART == 4 << 20
     assert "in parts of 4 MiB" in PAGE
-    assert f"differ by {deployed.CLOCK:g} seconds" in PAGE
+    assert f"differ by {participant.CLOCK:g} seconds" in PAGE
     assert f"sign of life every {rules.HEARTBEAT} seconds" in PAGE
     assert f"sign of life every {rules.HEARTBEAT} seconds" in VISIBILITY
     assert f"port: the one in the project file, {PORT} unless" in PAGE.replace(", at the server alone", "")

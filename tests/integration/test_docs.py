@@ -25,10 +25,11 @@ from shipped import SHIPPED
 
 import graphfed
 from graphfed.cli import app, main
+from graphfed.deployment import participant
 from graphfed.errors import InputError
-from graphfed.experiment import deployed, train
-from graphfed.methods.alignment import OWNER_MESSAGES
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import get_method
+from graphfed.runs import train
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
@@ -267,7 +268,7 @@ def test_the_audit_page_lists_every_check_and_no_other() -> None:
 def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe() -> None:
     import json
 
-    from graphfed.experiment.recipe import read_recipe
+    from graphfed.reproductions.recipe import read_recipe
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgcn.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text()
@@ -287,8 +288,8 @@ def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_the_recipe()
     """Those of the tables; test_page_facts.py holds the prose to the record."""
     import json
 
-    from graphfed.experiment.recipe import read_recipe
-    from graphfed.experiment.recipe_drawing import figure_text
+    from graphfed.reproductions.drawing import figure_text
+    from graphfed.reproductions.recipe import read_recipe
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgraph.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGraph")[2].partition("## A recipe")[0]
@@ -310,7 +311,7 @@ def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> 
     printed."""
     import json
 
-    from graphfed.experiment.recipe import read_recipe
+    from graphfed.reproductions.recipe import read_recipe
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_lumos.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text().partition("## Lumos")[2].partition("## A recipe")[0]
@@ -336,7 +337,7 @@ def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> 
 def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_the_recipe() -> None:
     import json
 
-    from graphfed.experiment.recipe import read_recipe
+    from graphfed.reproductions.recipe import read_recipe
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_cnfgnn.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text().partition("## CNFGNN")[2].partition("## A recipe")[0]
@@ -360,7 +361,7 @@ def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_the_recipe() -
 def test_the_figures_of_fedgat_are_those_of_the_recorded_runs_and_the_recipe() -> None:
     import json
 
-    from graphfed.experiment.recipe import read_recipe
+    from graphfed.reproductions.recipe import read_recipe
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgat.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGAT")[2].partition("## A recipe")[0]
@@ -447,7 +448,7 @@ def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path)
 
 def every_message() -> list[str]:
     """The name of every transfer that a deployment knows, and the words for it."""
-    told = [deployed.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
+    told = [participant.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
     told += [get_method(name).messages for name in SHIPPED]
     return [words for messages in told for words in (*messages, *messages.values())]
 

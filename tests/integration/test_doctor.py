@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import graphfed
+from graphfed.cli import doctor as checks
 from graphfed.cli import main
+from graphfed.cli.doctor import EXTRAS, Finding, checkup
 from graphfed.data.datasets import DATASETS
 from graphfed.errors import DONE, FAILED
-from graphfed.experiment import doctor
-from graphfed.experiment.doctor import EXTRAS, Finding, checkup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,13 +141,13 @@ def test_the_limit_of_a_control_group_is_read_in_cores(
     content: str, cores: float | None, tmp_path: Path
 ) -> None:
     (tmp_path / "cpu.max").write_text(content)
-    assert doctor._quota(tmp_path / "cpu.max") == cores
-    assert doctor._quota(tmp_path / "none") is None
+    assert checks._quota(tmp_path / "cpu.max") == cores
+    assert checks._quota(tmp_path / "none") is None
 
 
 def test_a_limit_below_the_cores_is_a_warning_that_names_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_cores", lambda: 16)
-    monkeypatch.setattr(doctor, "_quota", lambda: 2.5)
+    monkeypatch.setattr(checks, "_cores", lambda: 16)
+    monkeypatch.setattr(checks, "_quota", lambda: 2.5)
     assert "--threads 2" in found(checkup(), "limit").fix
 
 
@@ -194,7 +194,7 @@ def test_the_extras_are_those_of_the_project() -> None:
     assert set(EXTRAS) == set(project["optional-dependencies"])
     # What every run needs is a dependency; the libraries that are looked at are all named there.
     named = {line.split(">")[0].lower() for line in project["dependencies"]}
-    assert {distribution.lower() for distribution, _, _ in doctor.LIBRARIES.values()} <= named
+    assert {distribution.lower() for distribution, _, _ in checks.LIBRARIES.values()} <= named
 
 
 #: Libraries that a library of the extra needs and does not require by itself: mlflow's store.
@@ -236,7 +236,7 @@ def test_a_check_that_fails_itself_is_a_finding_and_the_others_go_on(monkeypatch
     def fail() -> None:
         raise RuntimeError("no such thing here")
 
-    monkeypatch.setattr(doctor, "_memory", fail)
+    monkeypatch.setattr(checks, "_memory", fail)
     findings = checkup()
     assert found(findings, "memory").found == "RuntimeError: no such thing here"
     assert found(findings, "runs/").level in ("ok", "warning")

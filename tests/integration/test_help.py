@@ -13,8 +13,8 @@ from graphfed.cli import app, main
 from graphfed.cli.manual import EXIT_CODES, SECTION
 from graphfed.cli.values import PARTITIONS, RUNTIMES
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError, InputError, PlaceError
-from graphfed.experiment.settings import settings_of
 from graphfed.methods.registry import ALIASES, METHODS, get_method
+from graphfed.runs.settings import settings_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -9,12 +9,12 @@ import torch
 from hostile_sites import HOSTILE, run_name
 
 from graphfed.data.datasets import load
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
+from graphfed.deployment.deploy import check_outcome
+from graphfed.deployment.deploy import request as asked
+from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import FAILED, GraphfedError
-from graphfed.experiment.deploy import check_outcome
-from graphfed.experiment.deploy import request as asked
-from graphfed.experiment.trial import loopback_project
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runtime.interrupts import Wish

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from graphfed.cli import main
+from graphfed.deployment.deploy import check_outcome
 from graphfed.errors import DONE, UNUSABLE, InputError
-from graphfed.experiment.deploy import check_outcome
 from graphfed.runtime.interrupts import Wish
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")

@@ -12,13 +12,13 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
-from graphfed.experiment.config import parse_settings
-from graphfed.experiment.recipe import read_recipe
+from graphfed.crypto.accept import bytes_of_accept
+from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening
+from graphfed.crypto.ot import bytes_of_set_up
 from graphfed.federation import Federation
 from graphfed.methods.registry import get_method
-from graphfed.secure.accept import bytes_of_accept
-from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening
-from graphfed.secure.ot import bytes_of_set_up
+from graphfed.reproductions.recipe import read_recipe
+from graphfed.runs.config import parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(graphfed.__file__).parent
@@ -49,7 +49,7 @@ def test_the_page_on_the_design_names_every_folder_and_top_level_module_and_no_o
     cells = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     folders = {path.parent.relative_to(PACKAGE).as_posix() + "/" for path in PACKAGE.rglob("*.py")} - {"./"}
-    folders |= {"data/files/", "experiment/recipes/"}  # of files that are no modules
+    folders |= {"data/graphs/files/", "reproductions/recipes/"}  # of files that are no modules
     modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert named == folders | modules
 
@@ -58,8 +58,8 @@ def test_the_page_on_the_design_names_every_folder_and_top_level_module_and_no_o
 
 
 def test_the_security_page_calls_nothing_that_a_method_uses_yet_to_come() -> None:
-    used = {line for path in (PACKAGE / "methods").glob("*.py") for line in path.read_text().splitlines()}
-    assert any("secure_compare import" in line for line in used)
+    used = {line for path in (PACKAGE / "methods").rglob("*.py") for line in path.read_text().splitlines()}
+    assert any("secure.compare import" in line for line in used)
     assert "to come" not in page("security.md")
 
 
@@ -392,12 +392,12 @@ def test_no_cause_is_given_for_the_order_of_rows_on_20_sensors() -> None:
 
 
 def test_seconds_of_the_time_model_are_called_modelled_wherever_they_are_shown() -> None:
-    recipes = list((PACKAGE / "experiment/recipes").glob("*.yaml"))
+    recipes = list((PACKAGE / "reproductions/recipes").glob("*.yaml"))
     for path in (*recipes, *(ROOT / "docs").glob("*.md")):
         named = re.findall(r"([\w.]*facts\.modelled_seconds): ([a-z][\w %.']+)", path.read_text())
         for metric, called in named:
             assert "modelled" in called, (path.name, metric, called)
-    learning = (PACKAGE / "experiment/policy_learning.py").read_text()
+    learning = (PACKAGE / "studies/policy_learning.py").read_text()
     assert "modelled seconds" in learning
 
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
-from graphfed.data.graph import Graph
-from graphfed.data.partition import Partition, partition
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.partition import Partition, partition
 from graphfed.errors import InputError
-from graphfed.experiment.compare import Comparison
-from graphfed.experiment.reopen import read_manifest, reopen
-from graphfed.experiment.run import Result
-from graphfed.experiment.sweep import Sweep
 from graphfed.files import read_tensors, write_tensors
+from graphfed.runs.reopen import read_manifest, reopen
+from graphfed.runs.run import Result
+from graphfed.studies.compare import Comparison
+from graphfed.studies.sweep import Sweep
 
 
 @pytest.fixture(scope="module")

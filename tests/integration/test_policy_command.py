@@ -13,8 +13,8 @@ import pytest
 
 import graphfed
 from graphfed.cli import main, values
-from graphfed.experiment.policy_settings import KINDS, RewardConfig, learning_setting_names
-from graphfed.experiment.settings import settings_in
+from graphfed.runs.settings import settings_in
+from graphfed.studies.policy_settings import KINDS, RewardConfig, learning_setting_names
 
 pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 

@@ -18,10 +18,10 @@ import pytest
 import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
-from graphfed.data.graph import make_graph
+from graphfed.data.graphs.graph import make_graph
 from graphfed.errors import InputError
-from graphfed.experiment.predict import guarded, unguarded
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs.predict import guarded, unguarded
 
 pytestmark = pytest.mark.slow
 
@@ -215,7 +215,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.csv").write_text("precious")
-    monkeypatch.setattr("graphfed.experiment.predict.predict", None)
+    monkeypatch.setattr("graphfed.runs.predict.predict", None)
     assert main(["predict", str(bank / "run"), "--out", out]) == 2
     assert Path("there.csv").read_text() == "precious"
 
@@ -401,8 +401,8 @@ def test_the_report_and_the_card_of_the_banks_do_not_lead_with_accuracy(
 ) -> None:
     """A run that finds no fraud is 99 % accurate."""
     from graphfed.cli.output import summary
-    from graphfed.experiment.run import Result
     from graphfed.report import write_card, write_report
+    from graphfed.runs.run import Result
 
     result = Result.read(bank / "run")
     assert result.details["selected_by"] == "average_precision"
@@ -439,8 +439,8 @@ def released(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("was called")
 
-    monkeypatch.setattr("graphfed.experiment.predict.reopen", refuse)
-    monkeypatch.setattr("graphfed.experiment.predict._predict", refuse)
+    monkeypatch.setattr("graphfed.runs.predict.reopen", refuse)
+    monkeypatch.setattr("graphfed.runs.predict._predict", refuse)
     return request.param, tmp_path / "run"
 
 
@@ -475,7 +475,7 @@ def test_another_graph_is_not_predicted_where_that_would_release_noised_values(
 @pytest.mark.parametrize("method", RELEASING)
 def test_the_places_of_a_deployment_do_not_release_noised_values_again(method: str, tmp_path: Path) -> None:
     """Refused before anything is read or sent, whatever a coordinator asks for."""
-    from graphfed.experiment.deployed import predict_place
+    from graphfed.deployment.participant import predict_place
     from graphfed.runtime.nvflare.place import Place
 
     config = {**get_method(method).defaults}

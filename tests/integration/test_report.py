@@ -83,8 +83,8 @@ def test_a_comparison_has_every_section_chart_and_figure(compared: Path) -> None
 
 
 def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(compared: Path) -> None:
-    from graphfed.experiment.progress import human_bytes
     from graphfed.methods.registry import get_method
+    from graphfed.runs.progress import human_bytes
 
     _, page = page_of(compared / "fedgcn-seed0")
     ledger = json.loads((compared / "fedgcn-seed0/ledger.json").read_text())
@@ -115,8 +115,8 @@ def sent(text: str) -> list[tuple[list[str], list[tuple[str, list[str]]]]]:
 
 
 def test_each_sites_column_has_the_bytes_that_the_ledger_says_left_it(compared: Path) -> None:
-    from graphfed.experiment.progress import human_bytes
     from graphfed.methods.registry import get_method
+    from graphfed.runs.progress import human_bytes
 
     ((head, rows),) = sent(page_of(compared / "fedgcn-seed0")[0])
     assert head == ["site 0", "site 1", "site 2"]
@@ -138,7 +138,7 @@ def test_each_sites_column_has_the_bytes_that_the_ledger_says_left_it(compared: 
 def test_of_more_than_twelve_sites_the_smallest_the_median_and_the_largest_are_told(tmp_path: Path) -> None:
     from statistics import median
 
-    from graphfed.experiment.progress import human_bytes
+    from graphfed.runs.progress import human_bytes
 
     for clients in (12, 13):
         folder = tmp_path / str(clients)

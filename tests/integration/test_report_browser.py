@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import graphfed
-from graphfed.experiment.compare import REFERENCES
 from graphfed.methods import registry
 from graphfed.methods.tasks import FORECASTING
 from graphfed.report import write_report
+from graphfed.studies.compare import REFERENCES
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [

@@ -16,9 +16,9 @@ import pytest
 import graphfed
 from graphfed.cli import main
 from graphfed.errors import InputError
-from graphfed.experiment.progress import human_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts, tell_device, write_card, write_report
+from graphfed.runs.progress import human_bytes
 
 pytestmark = pytest.mark.slow
 

@@ -19,10 +19,8 @@ from scipy.stats import ttest_rel
 from test_report import Page, page_of
 
 import graphfed
-from graphfed.data.roads import make_roads
+from graphfed.data.sensors.roads import make_roads
 from graphfed.errors import InputError
-from graphfed.experiment.compare import REFERENCES
-from graphfed.experiment.progress import human_bytes
 from graphfed.methods import registry
 from graphfed.methods.tasks import FORECASTING
 from graphfed.report import forecast_charts, write_card, write_report
@@ -36,6 +34,8 @@ from graphfed.report.forecast_table import (
 )
 from graphfed.report.forecasts import bytes_by_round
 from graphfed.report.read import read_subject
+from graphfed.runs.progress import human_bytes
+from graphfed.studies.compare import REFERENCES
 
 DATA: dict[str, Any] = {"data": "roads", "settings": {"data.sensors": 12, "data.weeks": 1}}
 

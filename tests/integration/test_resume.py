@@ -14,9 +14,9 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
-from graphfed.experiment import folder as files
-from graphfed.experiment.checkpoint import VERSION, newest_round
 from graphfed.files import read_tensors
+from graphfed.runs import folder as files
+from graphfed.runs.checkpoint import VERSION, newest_round
 
 #: Of a run: long enough to be killed in the middle of it.
 ROUNDS = 300
@@ -268,7 +268,7 @@ def test_a_disk_that_refuses_a_checkpoint_is_a_warning_and_training_goes_on(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("graphfed.experiment.checkpoint.write_tensors", full)
+    monkeypatch.setattr("graphfed.runs.checkpoint.write_tensors", full)
     assert main([*RUN, "--out", "run"]) == 0
     warned = capsys.readouterr().err.splitlines()
     assert warned[0] == (

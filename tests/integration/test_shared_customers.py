@@ -17,11 +17,11 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
-from graphfed.data.description import describe_file
-from graphfed.data.graph import Graph
-from graphfed.data.own import load_description
-from graphfed.data.partition import partition
-from graphfed.experiment.reopen import reopen
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.partition import partition
+from graphfed.data.user_files.graph_description import describe_file
+from graphfed.data.user_files.graph_files import load_description
+from graphfed.runs.reopen import reopen
 
 pytestmark = pytest.mark.slow
 
@@ -253,7 +253,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(banks: Path, tmp_path: P
 
 def test_the_page_tells_the_bytes_that_the_ledger_has_for_each_bank(banks: Path, tmp_path: Path) -> None:
     """Bytes grow by the same amount each round: two short runs say what a hundred rounds send."""
-    from graphfed.experiment.progress import human_bytes
+    from graphfed.runs.progress import human_bytes
 
     sent = []
     for rounds in (1, 2):

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from graphfed.data.datasets import load
-from graphfed.data.partition import partition
-from graphfed.data.splits import make_split
-from graphfed.experiment.trial import loopback_project, run_on_loopback
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
+from graphfed.deployment.rehearsal import loopback_project, run_on_loopback
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runtime.interrupts import Wish

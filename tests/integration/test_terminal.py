@@ -207,8 +207,8 @@ def test_what_a_deployment_says_of_other_parties_is_cleaned_where_it_is_shown(
 ) -> None:
     """A refusal with the keys of a site's answer, news and events reach the coordinator's terminal by these."""
     from graphfed.cli.output import one_line
-    from graphfed.experiment.progress import show_news, show_progress
-    from graphfed.experiment.train import Event
+    from graphfed.runs.progress import show_news, show_progress
+    from graphfed.runs.train import Event
     from graphfed.terminal import say
 
     say(f"error: {one_line(HOSTILE)}")

@@ -1,23 +1,5 @@
-"""Fixtures of the laws: float64, and the processes of three sites, started when they are first needed."""
+"""The laws are tested in float64."""
 
-from collections.abc import Iterator
+from law_fixtures import float64, three_sites
 
-import methods_under_law  # noqa: F401 - registers the toys before the tests are collected
-import pytest
-import torch
-from worlds import Gateways
-
-
-@pytest.fixture(autouse=True)
-def float64(float32_default: None) -> None:
-    torch.set_default_dtype(torch.float64)
-
-
-@pytest.fixture(scope="session")
-def three_sites() -> Iterator[Gateways]:
-    """A server and three sites, each in a process of its own, for the whole test run."""
-    gateways = Gateways()
-    try:
-        yield gateways
-    finally:
-        gateways.close()
+__all__ = ["float64", "three_sites"]

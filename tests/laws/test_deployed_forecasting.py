@@ -12,16 +12,16 @@ from sensor_worlds import SensorWorld, config_of, forecasts, run_local, sensor_w
 from test_deployed_methods import JOINING
 
 from graphfed.data.datasets import load
-from graphfed.data.sensors import Sensors
-from graphfed.data.windows import make_time_split
-from graphfed.experiment.deploy import request
-from graphfed.experiment.train import Outcome
-from graphfed.experiment.trial import collect, loopback_project
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import make_time_split
+from graphfed.deployment.deploy import request
+from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.payload import leaves
 from graphfed.federation.series import save_network, save_series
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runtime.interrupts import Wish
+from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

@@ -21,9 +21,8 @@ from worlds import (
     run_local,
 )
 
-from graphfed.experiment.deploy import request
-from graphfed.experiment.train import Outcome
-from graphfed.experiment.trial import collect, loopback_project
+from graphfed.deployment.deploy import request
+from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.federation import Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
@@ -31,6 +30,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS as MODULES
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Wish
+from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

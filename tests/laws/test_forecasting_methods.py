@@ -26,18 +26,20 @@ from sensor_worlds import (
 from test_resuming import STEPS, TRANSFERS, Crash, crash_at
 from worlds import Gateways
 
-from graphfed.data.windows import make_time_split
+from graphfed.data.sensors.windows import make_time_split
 from graphfed.errors import InputError
-from graphfed.experiment.checkpoint import Checkpoints, newest_round, process_names
-from graphfed.experiment.evaluation import SECURE_MESSAGES
-from graphfed.experiment.state import arrays_of
-from graphfed.experiment.train import CONTROL, EVALUATIONS, Outcome
 from graphfed.federation import Federation
-from graphfed.methods import cnfgnn, forecasting
+from graphfed.federation.state import arrays_of
+from graphfed.methods.cnfgnn import method as cnfgnn
+from graphfed.methods.common import forecasting
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
+from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
+from graphfed.runs.train import CONTROL, EVALUATIONS
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.evaluation import SECURE_MESSAGES
+from graphfed.tasks.outcome import Outcome
 
 APART = [name for name in FORECASTERS if not get_method(name).pooled]
 #: Those that learn something.

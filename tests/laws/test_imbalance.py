@@ -8,13 +8,13 @@ import torch
 from methods_under_law import METHODS, SHIPPED
 from worlds import World, by_vertex, logits, make_world, run_local
 
-from graphfed.data.graph import Split, make_graph
-from graphfed.data.partition import from_assignment
+from graphfed.data.graphs.graph import Split, make_graph
+from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
-from graphfed.experiment.class_weights import balanced_weights
-from graphfed.experiment.vertex_scores import RANKED, SCORE_UNITS, choose_selection
+from graphfed.methods.common.released import NoisedLabelsConfig
 from graphfed.methods.registry import get_method
-from graphfed.methods.released import NoisedLabelsConfig
+from graphfed.tasks.class_weights import balanced_weights
+from graphfed.tasks.node_scores import RANKED, SCORE_UNITS, choose_selection
 
 #: Labels reach the server under noise, which exact class counts would undo.
 HIDDEN_LABELS = [n for n in SHIPPED if issubclass(get_method(n).config, NoisedLabelsConfig)]

@@ -11,14 +11,14 @@ import torch
 from methods_under_law import METHODS
 from worlds import World, config_of, make_world, run_local
 
-from graphfed.data.partition import partition
+from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
+from graphfed.crypto.keyed_ids import keyed_names, simulated_key
+from graphfed.crypto.ot import bytes_of_set_up
+from graphfed.data.partitions.partition import partition
 from graphfed.federation import Federation
-from graphfed.methods.orientation import Cover, by_passing_on, workloads
+from graphfed.methods.common.local_training import initial_weights
+from graphfed.methods.lumos.assignment import Cover, by_passing_on, workloads
 from graphfed.methods.registry import get_method
-from graphfed.methods.training import initial_weights
-from graphfed.secure.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
-from graphfed.secure.keyed_ids import keyed_names, simulated_key
-from graphfed.secure.ot import bytes_of_set_up
 
 ROUNDS = 4
 F, H, C = 12, 5, 3

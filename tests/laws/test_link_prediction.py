@@ -11,22 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from link_worlds import ROUNDS, by_pair, config_of, link_world, run_apart, run_local, scores
 from methods_under_law import REFUSE_WEIGHTS, SHIPPED
+from scipy.integrate import trapezoid
 from sklearn.metrics import log_loss, roc_auc_score
 from worlds import Gateways, one_each
 
 import graphfed
 from graphfed.errors import GraphfedError
-from graphfed.experiment.checkpoint import Checkpoints, newest_round
-from graphfed.experiment.link_scores import MESSAGES, area, pair_codes, pair_scores
-from graphfed.experiment.state import arrays_of
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.federation.state import arrays_of
 from graphfed.methods import registry
-from graphfed.methods.links import link_loss, negatives, pair_products
+from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.runs.checkpoint import Checkpoints, newest_round
 from graphfed.runtime.interrupts import Wish
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.link_scores import MESSAGES, area, pair_codes, pair_scores
 
 registry.register("link_toy", "link_toy")
 METHODS = (*(name for name in SHIPPED if LINK_PREDICTION in get_method(name).tasks), "link_toy")
@@ -196,7 +197,7 @@ def test_the_area_is_that_of_scikit_learn_with_ties_and_nan_without_both_kinds(
     if label.any() and not label.all():
         assert scored.metrics["auc"] == pytest.approx(roc_auc_score(label.numpy(), code.numpy()), abs=1e-12)
         curve = np.array(scored.told["test_roc"])
-        assert np.trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(scored.metrics["auc"], abs=1e-12)
+        assert trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(scored.metrics["auc"], abs=1e-12)
         assert (np.diff(curve, axis=0) >= 0).all()
     else:
         assert np.isnan(scored.metrics["auc"])
@@ -239,7 +240,7 @@ def test_central_takes_the_step_that_a_plain_loop_takes() -> None:
     settings = {"optimizer": "sgd", "lr": 0.2, "dropout": 0.0, "weight_decay": 0.01, "rounds": 1}
     outcome, _ = run_local("central", world, **settings)
     n, config = world.graph.num_nodes, config_of(get_method("central"), **settings)
-    from graphfed.methods.training import initial_weights
+    from graphfed.methods.common.local_training import initial_weights
     from graphfed.random import fold
 
     w = {k: v.requires_grad_() for k, v in initial_weights(world.task, config, "cpu").items()}  # type: ignore[union-attr]

@@ -5,14 +5,14 @@ import pytest
 from methods_under_law import METHODS
 from worlds import World, make_world, run_local, weighted
 
-from graphfed.data.partition import partition
-from graphfed.experiment.evaluation import SECURE_MESSAGES
-from graphfed.experiment.settings import settings_of
-from graphfed.experiment.train import CONTROL, EVALUATIONS, MESSAGES
+from graphfed.crypto.keyed_ids import KEY
+from graphfed.data.partitions.partition import partition
 from graphfed.methods.base import Method
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
-from graphfed.secure.keyed_ids import KEY
+from graphfed.runs.settings import settings_of
+from graphfed.runs.train import CONTROL, EVALUATIONS, MESSAGES
+from graphfed.tasks.evaluation import SECURE_MESSAGES
 
 #: Where a setting decides which transfers there are: all of its values.
 AVERAGES = [{}, {"aggregation": "simulated"}]

@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from worlds import World, logits, make_world, run_local, weighted
 
 import graphfed
-from graphfed.data.graph import Graph, make_graph
-from graphfed.data.partition import from_assignment
+from graphfed.data.graphs.graph import Graph, make_graph
+from graphfed.data.partitions.partition import from_assignment
+from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.registry import get_method
-from graphfed.methods.training import initial_weights
 
 SETTINGS = {"dropout": 0.4, "weight_decay": 1e-2}
 

@@ -20,14 +20,14 @@ from methods_under_law import SHIPPED
 from own_files import SITES, write_sites_that_share_customers, write_sites_with_edges_between_them
 
 import graphfed
-from graphfed.experiment.config import checked_training
-from graphfed.experiment.deploy import request
+from graphfed.deployment.deploy import request
 from graphfed.federation import Ledger
 from graphfed.files import read_tensors
-from graphfed.methods.alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.base import Method
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.registry import METHODS as MODULES
 from graphfed.methods.registry import get_method
+from graphfed.runs.config import checked_training
 from graphfed.runtime.interrupts import Wish
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")

@@ -17,11 +17,11 @@ from worlds import (
     run_processes,
 )
 
-from graphfed.data.partition import from_assignment, partition
-from graphfed.data.tables import Partition
+from graphfed.data.partitions.partition import from_assignment, partition
+from graphfed.data.partitions.tables import Partition
 from graphfed.federation.payload import part_of
-from graphfed.methods import training
 from graphfed.methods.base import PRESETS
+from graphfed.methods.common import local_training
 from graphfed.methods.registry import get_method
 
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
@@ -135,16 +135,16 @@ def test_masking_absent_clients_equals_gathering_the_present_ones(monkeypatch):
     world = make_world(5, clients=5)
     gathered, _ = run_local("fedavg", world, fraction=0.4, **SETTINGS)
     batches = []
-    whole = training._train_batch
+    whole = local_training._train_batch
 
     def counted(*args):
         batches.append(args)
         return whole(*args)
 
-    monkeypatch.setattr(training, "_train_batch", counted)
+    monkeypatch.setattr(local_training, "_train_batch", counted)
     run_local("fedavg", world, fraction=0.4, **SETTINGS)
     assert len(batches) == 1 + 4, "setup makes one batch, every round of few clients another"
-    monkeypatch.setattr(training, "GATHER_BELOW", 0.0)
+    monkeypatch.setattr(local_training, "GATHER_BELOW", 0.0)
     batches.clear()
     masked, _ = run_local("fedavg", world, fraction=0.4, **SETTINGS)
     assert len(batches) == 1

@@ -13,20 +13,21 @@ from sensor_worlds import HORIZON, LAGS, TASK, SensorWorld, config_of, sensor_wo
 from torch import Tensor
 
 from graphfed.errors import InputError
-from graphfed.experiment.host_data import host_data
 from graphfed.federation import Federation, core
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.received import ReceivedError
 from graphfed.federation.series import make_series, starts_of
 from graphfed.federation.transfer import Transfer
-from graphfed.methods import forecasting, gru_fmtl
 from graphfed.methods.base import State
-from graphfed.methods.forecasting import Batch, Standardised, batch_of, client_losses
+from graphfed.methods.baselines import gru_fmtl
+from graphfed.methods.common import forecasting
+from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.gru import taught_steps
 from graphfed.random import fold, permutation
 from graphfed.runtime.local import stacked
+from graphfed.tasks.worker_data import host_data
 
 
 def begun(name: str, world: SensorWorld, **settings: Any) -> tuple[Federation, Any, State, Any]:

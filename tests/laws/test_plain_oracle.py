@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 from worlds import last_round_stands, make_world, run_local, weighted
 
 from graphfed.federation.cohort import make_cohort
+from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.registry import get_method
-from graphfed.methods.training import initial_weights
 from graphfed.nn.layers import _inverted
 from graphfed.random import bernoulli_rows, fold, lane_probability
 

@@ -15,16 +15,17 @@ import torch
 from methods_under_law import METHODS
 from worlds import Gateways, World, as_asked, config_of, logits, make_world, run_processes
 
-from graphfed.experiment import checkpoint
-from graphfed.experiment.checkpoint import Checkpoints, newest_round, process_names
-from graphfed.experiment.state import arrays_of
-from graphfed.experiment.train import Outcome, train
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
+from graphfed.federation.state import arrays_of
 from graphfed.methods.registry import get_method
 from graphfed.privacy.noise import Noise
+from graphfed.runs import checkpoint
+from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
+from graphfed.runs.train import train
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.outcome import Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -25,16 +25,16 @@ from worlds import (
     run_processes,
 )
 
-from graphfed.data.partition import from_assignment
+from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
-from graphfed.experiment.checkpoint import Checkpoints
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.fedavg import prepare_own
+from graphfed.methods.baselines.fedavg import prepare_own
+from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
-from graphfed.methods.rules import RuleConfig
-from graphfed.methods.training import Prepared, initial_weights
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runtime.interrupts import Wish
 
 METHOD = get_method("distgat")

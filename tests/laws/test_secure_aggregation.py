@@ -14,17 +14,18 @@ from scipy.stats import chi2
 from worlds import Gateways, World, config_of, last_round_stands, logits, make_world, run_local, run_processes
 
 from graphfed.audit.transcript import _Recording
+from graphfed.deployment.deploy import deploy, request
+from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import InputError
-from graphfed.experiment.config import checked_training
-from graphfed.experiment.deploy import deploy, request
-from graphfed.experiment.train import Outcome, train
-from graphfed.experiment.trial import collect, loopback_project
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
-from graphfed.methods.averaging import AveragingConfig
-from graphfed.methods.forecasting import NeuralConfig
+from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods.common.forecasting import NeuralConfig
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs.config import checked_training
+from graphfed.runs.train import train
 from graphfed.runtime.interrupts import Wish
+from graphfed.tasks.outcome import Outcome
 
 #: Every shipped method that averages at the server, taken from its settings.
 AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]

@@ -8,15 +8,15 @@ import torch
 from methods_under_law import METHODS, SHIPPED
 from worlds import World, by_vertex, logits, make_world, one_each, pooled, run_local
 
-from graphfed.data.graph import Split
-from graphfed.data.partition import from_assignment
+from graphfed.data.graphs.graph import Split
+from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import GraphfedError, InputError
-from graphfed.experiment.train import train
-from graphfed.experiment.vertex_scores import SCORE_UNITS, score_clients
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods import fedavg
+from graphfed.methods.baselines import fedavg
 from graphfed.methods.registry import get_method
+from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
+from graphfed.tasks.node_scores import SCORE_UNITS, score_clients
 
 DROPOUT = {"dropout": 0.4}
 

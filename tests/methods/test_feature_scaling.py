@@ -11,13 +11,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from graphfed.data.graph import Graph, Split, make_graph
-from graphfed.data.partition import partition
-from graphfed.data.tables import from_assignment
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.partitions.partition import partition
+from graphfed.data.partitions.tables import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
-from graphfed.methods.feature_scaling import MESSAGES, Scaling, scale_features, scaling_from, to_arrays
+from graphfed.methods.common.feature_scaling import MESSAGES, Scaling, scale_features, scaling_from, to_arrays
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import one_at_a_time, stacked

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphfed.methods.fedgat.polynomial_gat import Score, score_function
 from graphfed.nn.chebyshev import chebyshev_series, derivative, evaluate, powers
-from graphfed.nn.polynomial_gat import Score, score_function
 
 DEGREES = (2, 4, 8, 16, 32)
 #: Maximal errors on [-2, 2] of the interpolants at Chebyshev points, by degree (methods dossier 4.2).

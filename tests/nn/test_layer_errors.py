@@ -27,12 +27,12 @@ from random_graphs import random_view
 from torch import Tensor
 from torch.nn.functional import elu
 
-from graphfed.methods.moment_messages import Neighbourhoods, matrix_message, vector_message
+from graphfed.methods.fedgat.moment_messages import Neighbourhoods, matrix_message, vector_message
+from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat, score_function, score_series
 from graphfed.nn.backbones import BACKBONES, Weights, gat_block, gat_init, gat_layer, gat_output
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.chebyshev import evaluate
 from graphfed.nn.moments import Moments
-from graphfed.nn.polynomial_gat import Score, polynomial_gat, score_function, score_series
 
 LAYERS, DOMAIN = 3, 2.0
 DEGREES = (4, 8, 16)

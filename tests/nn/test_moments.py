@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphfed.methods.moment_messages import (
+from graphfed.methods.fedgat.moment_messages import (
     Neighbourhoods,
     matrix_message,
     numbers,
     projectors,
     vector_message,
 )
+from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_series
 from graphfed.nn.chebyshev import Series
 from graphfed.nn.moments import Moments
-from graphfed.nn.polynomial_gat import Score, score_function, score_series
 
 FORMS = ("matrix", "vector")
 HEADS, WIDTH = 2, 3

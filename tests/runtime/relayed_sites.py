@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from graphfed.crypto.channel import Identity
 from graphfed.federation.link import SERVER_END
 from graphfed.runtime.mailbox import Mailbox
 from graphfed.runtime.nvflare.link import OFFER, Channels, FlareLink, Inbox, Part, Post
-from graphfed.secure.channel import Identity
 
 SERVER = "server"
 #: Seconds after which a test gives up on what should have happened.

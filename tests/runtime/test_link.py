@@ -30,6 +30,7 @@ from relayed_sites import (
     new_link,
 )
 
+from graphfed.crypto.channel import OVERHEAD, ChannelError, Handshake
 from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_END
 from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError, check_size
@@ -46,7 +47,6 @@ from graphfed.runtime.nvflare.link import (
     Post,
     parts_of,
 )
-from graphfed.secure.channel import OVERHEAD, ChannelError, Handshake
 
 #: Bytes of a part in these tests, which is longer than an offer.
 PART = 2048

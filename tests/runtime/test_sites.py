@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from graphfed.data.graph import Split, make_graph
-from graphfed.data.partition import from_assignment
+from graphfed.data.graphs.graph import Split, make_graph
+from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
-from graphfed.experiment import sites as experiment_sites
-from graphfed.experiment.sites import run_site, train_in_processes
-from graphfed.experiment.train import Event
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs import processes as experiment_sites
+from graphfed.runs.processes import run_site, train_in_processes
+from graphfed.runs.train import Event
 from graphfed.runtime.processes import Sites
 
 

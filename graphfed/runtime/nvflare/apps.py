@@ -24,6 +24,7 @@ from nvflare.collab import collab
 from nvflare.collab.api.context import Context, get_call_context, set_call_context
 from nvflare.collab.api.proxy import Proxy
 
+from graphfed.crypto.channel import Identity
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_END
@@ -35,7 +36,6 @@ from graphfed.runtime.nvflare.cells import listen, post_to
 from graphfed.runtime.nvflare.coordinator import COMMAND, OUTCOMES, RESULTS
 from graphfed.runtime.nvflare.link import OFFER, Channels, FlareLink, Inbox, Part
 from graphfed.runtime.nvflare.place import Place, this_place
-from graphfed.secure.channel import Identity
 
 __all__ = ["ServerApp", "SiteApp"]
 
@@ -43,8 +43,8 @@ __all__ = ["ServerApp", "SiteApp"]
 Program = Callable[[Federation, Any, Callable[[Any], None], Place], None]
 #: The programs that a job may name, each with the function that it is.
 PROGRAMS = {
-    "train": "graphfed.experiment.deployed:run_place",
-    "predict": "graphfed.experiment.deployed:predict_place",
+    "train": "graphfed.deployment.participant:run_place",
+    "predict": "graphfed.deployment.participant:predict_place",
 }
 SERVER = "server"
 #: Names of runs: they are folders at every place.

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from graphfed.crypto.channel import OVERHEAD, Channel, ChannelError, Handshake, Identity
 from graphfed.errors import shown
 from graphfed.federation.link import SERVER_END
 from graphfed.runtime.failures import kind_and_line
 from graphfed.runtime.mailbox import MAX_MESSAGE, Mailbox, ProcessError, check_size, room
 from graphfed.runtime.nvflare.tls import FRAME
-from graphfed.secure.channel import OVERHEAD, Channel, ChannelError, Handshake, Identity
 
 __all__ = ["Channels", "FlareLink", "Inbox", "Part", "Post"]
 

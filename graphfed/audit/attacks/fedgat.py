@@ -1,0 +1,309 @@
+"""FedGAT: features of other sites' vertices, which a curious site works out from the message before training.
+
+All attacks use what the server sends for one vertex with B neighbours, and nothing else:
+
+    vectors   K1 is 1 exactly where a neighbour has its key, and there K2 has the neighbour's features. And
+              without K2: M2 has them times V_j(t_j), and R_1 has 1 / V_j(t_j)
+    matrices  all M2(s) have the same eigenvectors, those of the projectors U_j. Of a random combination of
+              them, which separates the neighbours, they are computed (of several, the best is kept); h_j(s)
+              is the eigenvalue of M2(s)
+    moments   of either form, for one random b2 and b1 = 0: the sums F^(n) of powers give the scores x_j by
+              Newton's identities and the roots of a polynomial, and E^(0) .. E^(B - 1) then the features, one
+              linear system. For B <= p; the numbers are complex, so that the system is well conditioned
+
+They work whatever U_j, V_j and the keys are drawn: a property that the method itself needs. The set-up is run
+again up to where the server has the graph, in clear, and the messages are made as they were (those of
+exchange=encrypted to its noise: encryption is against the server); the check tries the first two."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.prepared_data import prepared_data
+from graphfed.audit.transcript import dense_rows
+from graphfed.federation import Federation, Located
+from graphfed.federation.route import RouteTable
+from graphfed.methods.base import Task
+from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
+from graphfed.methods.fedgat.method import FedGATConfig
+from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
+from graphfed.nn.sparse import SparseMatrix, ranges
+
+__all__ = [
+    "CHECK",
+    "Attacked",
+    "Message",
+    "attacked",
+    "by_decoders",
+    "by_eigenvectors",
+    "by_keys",
+    "by_moments",
+    "errors",
+    "opened",
+]
+
+#: Numbers of messages that are made at a time, and the most vertices that are looked at in the matrix form.
+PART, MOST = 1 << 26, 3000
+#: How far a recovered feature may be off, relative to the largest of a neighbourhood, by the run's precision.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What a site has of n vertices with B neighbours each, themselves among them: keys [n, 2 B] K1, sums
+    [n, 2 B, F] K2, scores M2 [n, 2 B, F] or in the matrix form [n, 2 B, 2 B, F], decoders [n, 2 B, 2 B, p +
+    1] or None."""
+
+    keys: Tensor
+    sums: Tensor
+    scores: Tensor
+    decoders: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """Of n vertices with B neighbours: members [n, B] among the vertices; apart [n, B]: those at another
+    site; found [n, B, F]: their features as computed, in any order."""
+
+    members: Tensor
+    apart: Tensor
+    found: Tensor
+
+
+def message_of(pooled: Pooled, rows: Tensor, config: FedGATConfig) -> Message:
+    """The message of some vertices of the same neighbourhood size."""
+    hoods = pooled.hoods
+    b, starts = int(hoods.size[rows[0]]), hoods.size.cumsum(0) - hoods.size
+    members = hoods.member[ranges(starts[rows], hoods.size[rows])]
+    known, place = torch.unique(members, return_inverse=True)
+    x = pooled.x.select_rows(known) if isinstance(pooled.x, SparseMatrix) else pooled.x[known]
+    x = x.to_dense() if isinstance(x, SparseMatrix) else x
+    # Only these vertices have messages to be made; the others are there for their features.
+    part = Neighbourhoods(hoods.ids[rows], hoods.size[rows], place)
+    (n, width), slots, vectors = (len(rows), x.shape[1]), 2 * b, config.form == "vector"
+    scores = x.new_empty((n, slots, width) if vectors else (n, slots, slots, width))
+    sums = x.new_empty(n, slots, 1 + width)
+    # Features s make M1(s), M2(s) and the columns s of K2: matrices are made for some of them at a time.
+    step = width if vectors else max(1, PART // (8 * n * slots**2))
+    for first in range(0, width, step):
+        some = slice(first, first + step)
+        k, m, decoders = fedgat.messages_of(Pooled(x[:, some], part), config)
+        k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
+        sums[..., 0] = k[..., 0]
+        sums[..., 1:][..., some] = k[..., 1:]
+        scores[..., some] = m[..., m.shape[-1] // 2 :]
+    return Message(
+        keys=sums[..., 0],
+        sums=sums[..., 1:],
+        scores=scores,
+        decoders=None if decoders is None else decoders.view(n, slots, slots, -1),
+    )
+
+
+# ---- the attacks: features [n, B, F] of the neighbours, in any order ---------------------------------------
+
+
+def by_keys(message: Message) -> Tensor:
+    """Of vectors: rows of K2."""
+    n, slots, width = message.sums.shape
+    return message.sums[message.keys == 1].view(n, slots // 2, width)
+
+
+def by_decoders(message: Message) -> Tensor:
+    """Of vectors, without K2: columns of M2 times the diagonal of R_1."""
+    assert message.decoders is not None
+    n, slots, width = message.scores.shape
+    scaled = message.scores * message.decoders[..., 1].diagonal(dim1=1, dim2=2)[..., None]
+    return scaled[message.keys == 1].view(n, slots // 2, width)
+
+
+def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
+    """Of matrices: the eigenvalues of every M2(s), at the eigenvectors of a combination of all; of several
+    combinations the one whose eigenvectors diagonalise another one best, for each vertex."""
+    slots, width = message.scores.shape[2:]
+    # All combinations, the last one to compare by: [draws + 1, n, 2 B, 2 B]
+    weights = torch.stack([_draw(seed, width) for seed in range(draws + 1)], 1).to(message.scores)
+    *mixed, other = (message.scores @ weights).movedim(-1, 0)
+    best: tuple[Tensor, Tensor, Tensor] | None = None
+    for matrix in mixed:
+        values, vectors = torch.linalg.eig(matrix)
+        largest = values.abs().argsort(1, descending=True)[:, : slots // 2]
+        vectors = vectors.gather(2, largest[:, None].expand(-1, slots, -1))  # [n, 2 B, B]
+        dual = torch.linalg.pinv(vectors)
+        rest = dual @ other.to(dual.dtype) @ vectors
+        rest.diagonal(dim1=1, dim2=2).zero_()
+        off = rest.abs().amax((1, 2))
+        if best is not None:
+            worse = (off > best[0])[:, None, None]
+            vectors, dual = torch.where(worse, best[1], vectors), torch.where(worse, best[2], dual)
+            off = torch.minimum(off, best[0])
+        best = off, vectors, dual
+    assert best is not None
+    _, vectors, dual = best
+    # h_j(s) = dual_j M2(s) vector_j, of which the real part is wanted, and M2 is real
+    real, imaginary = (
+        torch.einsum("nja,nbj->njab", d, v).flatten(2)
+        for d, v in ((dual.real, vectors.real), (dual.imag, vectors.imag))
+    )
+    return (real - imaginary) @ message.scores.flatten(1, 2)
+
+
+def by_moments(message: Message, draws: int = 16) -> Tensor:
+    """Of either form, from power sums, with several random b2; kept are the features h_j that agree best with
+    the scores that they were computed from, x_j = b2 . h_j. B at most the degree of the decoders."""
+    best: tuple[Tensor, Tensor] | None = None
+    for seed in range(draws):
+        scores, powers, e, b2 = _power_sums(message, seed)
+        features: Tensor = torch.linalg.solve(powers, e)
+        off = (scores - (features @ b2[..., None])[..., 0]).abs().amax(1)
+        if best is not None:
+            features = torch.where((off > best[0])[:, None, None], best[1], features)
+            off = torch.minimum(off, best[0])
+        best = off, features
+    assert best is not None
+    return best[1].real
+
+
+def _power_sums(message: Message, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a random b2: the scores x_j [n, B]; x_j^n [n, order, neighbour]; E^(0) .. E^(B - 1), [n, order, F];
+    and b2 [n, F], by which the scores are at most 1. All complex."""
+    slots, width = message.sums.shape[1:]
+    b, kind = slots // 2, torch.complex128
+    c = torch.complex(_draw(2 * seed, width), _draw(2 * seed + 1, width)).to(message.sums.device)
+    scores, sums = message.scores.to(kind), message.sums.to(kind)
+    keys = message.keys.to(kind)
+    y = scores @ c
+    scale = y.abs().amax(tuple(range(1, y.dim())))
+    y = y / scale.view(-1, *[1] * (y.dim() - 1))
+    counted = torch.cat([keys[..., None], sums], 2)  # K1 | K2
+    moments = []
+    if message.decoders is None:
+        row = keys[:, None]
+        for order in range(b + 1):
+            found = row @ counted
+            moments.append(found[:, 0] / 2 if order == 0 else found[:, 0])
+            row = row @ y
+    else:
+        decoders = message.decoders.to(kind)
+        for order in range(b + 1):
+            row = (y**order)[:, None] @ decoders[..., order]
+            moments.append((row @ counted)[:, 0])
+    f = torch.stack([m[:, 0] for m in moments], 1)  # F^(0) .. F^(B), [n, B + 1]
+    e = torch.stack([m[:, 1:] for m in moments[:b]], 1)
+    x = _roots(_newton(f))
+    powers = x[:, None] ** torch.arange(b, device=x.device)[:, None]
+    return x, powers, e, c / scale[:, None]
+
+
+def _newton(f: Tensor) -> Tensor:
+    """The coefficients 1, -e_1, e_2, ... [n, B + 1] of prod_j (x - x_j), from power sums F^(0) .. F^(B)."""
+    b = f.shape[1] - 1
+    e = [torch.ones_like(f[:, 0])]
+    for k in range(1, b + 1):
+        terms = [(-1) ** (i - 1) * e[k - i] * f[:, i] for i in range(1, k + 1)]
+        e.append(torch.stack(terms).sum(0) / k)
+    return torch.stack([(-1) ** k * term for k, term in enumerate(e)], 1)
+
+
+def _roots(coefficients: Tensor) -> Tensor:
+    """Of monic polynomials, highest power first: [n, B], eigenvalues of their companion matrices."""
+    n, b = coefficients.shape[0], coefficients.shape[1] - 1
+    companion = torch.zeros(n, b, b, dtype=coefficients.dtype, device=coefficients.device)
+    companion[:, 0] = -coefficients[:, 1:]
+    if b > 1:
+        companion[:, torch.arange(1, b), torch.arange(b - 1)] = 1
+    roots: Tensor = torch.linalg.eigvals(companion)
+    return roots
+
+
+def _draw(seed: int, count: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(count))
+
+
+def errors(found: Tensor, truth: Tensor) -> Tensor:
+    """How far the nearest of what was found [n, B, F] is from each neighbour's features [n, B, F]: the
+    largest difference [n, B], relative to the largest feature of the neighbourhood."""
+    found, truth = found.double(), truth.double()
+    nearest = torch.cdist(truth, found).argmin(2)
+    there = found.gather(1, nearest[..., None].expand_as(truth))
+    scale = truth.abs().amax((1, 2)).clamp(min=1e-30)
+    return (there - truth).abs().amax(2) / scale[:, None]
+
+
+def attacked(pooled: Pooled, vertices: RouteTable, config: FedGATConfig) -> Iterator[Attacked]:
+    """What sites compute of the neighbours at other sites; in the matrix form of at most MOST vertices."""
+    hoods = pooled.hoods
+    site = torch.empty_like(vertices.client).index_copy(0, vertices.index, vertices.client)
+    attack = by_eigenvectors if config.form == "matrix" else by_keys
+    chosen = torch.arange(len(hoods.ids))
+    if config.form == "matrix":
+        chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(chosen))[:MOST]).sort()[0]
+    starts = hoods.size.cumsum(0) - hoods.size
+    for b in torch.unique(hoods.size[chosen]).tolist():
+        alike = chosen[hoods.size[chosen] == b]
+        for rows in torch.split(alike, max(1, PART // (8 * pooled.x.shape[1] * b * b))):
+            members = hoods.member[ranges(starts[rows], hoods.size[rows])].view(-1, b)
+            apart = site[members] != site[rows][:, None]
+            if bool(apart.any()):
+                yield Attacked(members, apart, attack(message_of(pooled, rows, config)))
+
+
+# ---- the check ---------------------------------------------------------------------------------------------
+
+
+def run(audited: AuditedRun) -> Finding:
+    """How many neighbours at other sites a site can read."""
+    fed, data, config, task = opened(audited)
+    with fed.phase("setup", round=0):
+        data = fed.clients.run(fedgat.kept_edges, data, config)
+        route, at_server = fedgat.upload(fed, data, task)
+    pooled: Pooled = at_server.parts[0]
+    elsewhere, recovered, worst = 0, 0, 0.0
+    for part in attacked(pooled, fed.table(route).parts[0], config):
+        truth = dense_rows(pooled.x, part.members.flatten().numpy())
+        off = errors(part.found, truth.view(*part.members.shape, -1))
+        exact = (off <= TOLERANCE[pooled.x.dtype]) & part.apart
+        elsewhere, recovered = elsewhere + int(part.apart.sum()), recovered + int(exact.sum())
+        worst = max(worst, float(off[part.apart].max()))
+    share = recovered / elsewhere if elsewhere else 0.0
+    looked_at = min(MOST, len(pooled.hoods.ids))
+    how = "of the vectors" if config.form == "vector" else f"of the matrices of {looked_at} vertices"
+    return Finding(
+        result=f"from the messages {how} sites read the features of {recovered} of {elsewhere} neighbours at "
+        f"other sites ({100 * share:.1f} %), the worst off by {worst:.1e} of the largest",
+        baseline="none: without the message a site has no feature of another's vertices",
+        verdict="leaks exactly: these features are computed, not guessed"
+        if recovered
+        else "no vertex has a neighbour at another site",
+        leaks=recovered > 0,
+        value=share,
+        no_signal=0.0,
+        details={"neighbours": elsewhere, "recovered": recovered, "largest_error": worst},
+    )
+
+
+def opened(audited: AuditedRun) -> tuple[Federation, Located, FedGATConfig, Task]:
+    """The run's places in this process, the data at its clients, its settings and its task."""
+    from graphfed.runtime.local import stacked
+
+    config = audited.config
+    fed = stacked(audited.inputs.clients_of(config.method), config.device)
+    data, task = prepared_data(fed, config, audited.inputs)
+    assert isinstance(config.training, FedGATConfig)
+    return fed, data, config.training, task
+
+
+CHECK = Check(
+    name="fedgat_features",
+    tests="features of other sites' vertices, from the message before training",
+    attacker="a curious site: what the server sends it",
+    run=run,
+    methods=("fedgat",),
+    transfers=("fedgat/sums", "fedgat/scores"),
+    instead=(f"{ENCRYPTED}/products",),
+)

@@ -1,0 +1,213 @@
+"""FedGraph: what sites get from each other in evaluations, and what it was made of, in a run made again.
+
+Predictions on validation vertices are made with the weights that the server has just sent, with all
+neighbours and without dropout. So whoever gets a row knows exactly by which weights it was made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from graphfed.audit.base import AuditedRun
+from graphfed.audit.prepared_data import prepared_data
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import PeerRoute
+from graphfed.methods.base import State
+from graphfed.methods.fedgraph.client_graphs import Layer, Silo, aggregate, choose, transform, wants_of
+from graphfed.methods.fedgraph.method import METHOD, Clients, FedGraphConfig
+from graphfed.nn.backbones import Weights
+from graphfed.nn.sparse import SparseMatrix, ranges
+
+__all__ = [
+    "Opened",
+    "Pairs",
+    "Seen",
+    "edges_to",
+    "entering_rows",
+    "features",
+    "guesses",
+    "opened",
+    "overhear",
+    "true_sums",
+]
+
+
+class _Listening(Federation):
+    """All clients in one cohort; keeps what crosses between them in evaluations, by layer, each in the order
+    of the receivers' wants."""
+
+    def __init__(self, num_clients: int, device: str) -> None:
+        super().__init__([tuple(range(num_clients))], device=device)
+        self.heard: list[Tensor] = []
+
+    def exchange(self, x: Located, route: PeerRoute, *, name: str, **options: Any) -> Located:
+        rows = super().exchange(x, route, name=name, **options)
+        if self.ledger.phase == "eval":
+            self.heard.append(rows.parts[0].detach())
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A run after set-up: its places, its state and settings, and the rows and silos of all clients.
+
+    receiver, vertex [M]: of each want, the site that has it, and the row of the vertex at its owner;
+    crossing: of each layer that rows cross for in an evaluation, in order, which wants these are, ascending
+    [m] (a layer of which none do is left out)."""
+
+    fed: _Listening
+    state: State
+    config: FedGraphConfig
+    cohort: Cohort
+    silo: Silo
+    receiver: Tensor
+    vertex: Tensor
+    crossing: dict[int, Tensor]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The sample that validation vertices are predicted with."""
+        clients: Clients = self.state.prepared
+        return [layer.parts[0] for layer, _ in clients.val.layers]
+
+
+def opened(audited: AuditedRun) -> Opened:
+    """Set-up as the run made it; but weights are averaged in clear, which comes to the same."""
+    config, inputs = audited.config, audited.inputs
+    assert isinstance(config.training, FedGraphConfig)
+    in_clear: dict[str, Any] = {"aggregation": "clear"}
+    training = replace(config.training, **in_clear)
+    fed = _Listening(inputs.clients_of(config.method), config.device)
+    data, task = prepared_data(fed, config, inputs)
+    with fed.phase("setup", round=0):
+        state = config.method.setup(fed, data, task, training)
+    clients: Clients = state.prepared
+    cohort, silo = data.parts[0], clients.silo.parts[0]
+    wants = wants_of(cohort)
+    crossing = {}
+    for number, (layer, route) in enumerate(clients.val.layers):
+        if route is not None:
+            _, wanted = choose(silo, layer.parts[0].out, None, training.sampler, number, True, 0)
+            if bool(wanted.any()):
+                crossing[number] = wanted.nonzero()[:, 0]
+    # A vertex may be at several sites: its row at the one that is asked.
+    ids, place = torch.unique(torch.cat([cohort.id, wants.ids]), return_inverse=True)
+    held = cohort.client * len(ids) + place[: cohort.num_rows]
+    order = held.argsort()
+    at = torch.searchsorted(held[order], wants.site * len(ids) + place[cohort.num_rows :])
+    return Opened(fed, state, training, cohort, silo, wants.client, order[at], crossing)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """S receiving sites, each with one vertex elsewhere: receiver, vertex [S] (a row of the cohort)."""
+
+    receiver: Tensor
+    vertex: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What S sites get of one vertex each in T evaluations, rows [T, S, H] for one layer; weights: that all
+    sites were sent for each; last: in the last one, the rows [m, H] of each layer that all sites get."""
+
+    rows: Tensor
+    weights: tuple[dict[str, Tensor], ...]
+    last: dict[int, Tensor]
+
+
+def overhear(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) -> Seen:
+    """Train again and keep what crosses for a layer in the evaluations after `rounds`, ascending; which [S]:
+    of the rows `crossing[layer]`."""
+    state, config = again.state, again.config
+    rows, weights = [], []
+    last: dict[int, Tensor] = {}
+    for number in range(1, rounds[-1] + 1):
+        with again.fed.phase("train", round=number):
+            state = METHOD.round(again.fed, state, config, number)
+        if number not in rounds:
+            continue
+        again.fed.heard = []
+        with again.fed.phase("eval"):
+            METHOD.predict(again.fed, state, config, "val")
+        # For a layer with no row the exchange is made all the same.
+        sharing = [n for n in range(config.layers) if config.shares(n)]
+        got = dict(zip(sharing, again.fed.heard, strict=True))
+        if not all(bool(of_layer.isfinite().all()) for of_layer in got.values()):
+            break  # training has diverged
+        last = got
+        rows.append(last[layer][which].double().cpu())
+        weights.append({name: w.double().cpu() for name, w in state.weights.parts[0].items()})
+    return Seen(torch.stack(rows), tuple(weights), last)
+
+
+# ---- what the rows were made of, which receivers do not have -----------------------------------------------
+
+
+def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
+    """What enters each layer from the second on in the last evaluation, [n_in, H] in the order of
+    `Layer.rows`."""
+    weights: Weights = {name: w.to(again.silo.scale) for name, w in seen.weights[-1].items()}
+    h: Tensor | None = None
+    entering = {}
+    for number, layer in enumerate(again.layers):
+        if h is not None:
+            entering[number] = h
+        hw = transform(again.silo, layer, weights, h, number, 0.0, None)
+        last = number == again.config.layers - 1
+        h = aggregate(again.silo, layer, hw, seen.last.get(number), weights, number, last)
+    return entering
+
+
+def features(cohort: Cohort) -> Any:
+    """The features of all rows as the run used them, [N, F]: a scipy matrix, or an array."""
+    if isinstance(cohort.x, SparseMatrix):
+        return cohort.x.to_scipy()
+    assert cohort.x is not None
+    return cohort.x.cpu().numpy()
+
+
+def first_adjacency(silo: Silo) -> sp.csr_matrix:
+    """Q(v, u) of the first layer over neighbours at the same site, themselves included, [N, N]."""
+    entry = ranges(silo.starts, silo.inner)
+    parts = (silo.first[entry].double(), silo.column[entry], torch.cat([silo.inner[:1] * 0, silo.inner]))
+    values, columns, counts = (part.cpu().numpy() for part in parts)
+    return sp.csr_matrix((values, columns, counts.cumsum()), shape=(silo.num_rows, silo.num_rows))
+
+
+def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
+    """What the first layer adds up for each pair's vertex, [S, F]: its neighbours' features at its site,
+    weighted by Q(u, v); own: only the vertex's own features, as they are."""
+    at = pairs.vertex.cpu().numpy()
+    x = features(again.cohort)
+    return _dense(x[at] if own else first_adjacency(again.silo)[at] @ x)
+
+
+def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
+    """What each receiver takes `true_sums` for without any row, [S, F]: the mean of the same sums of its own
+    vertices that are next to the vertex, and of those of all its vertices on average."""
+    cohort, rows = again.cohort, []
+    for receiver, vertex in zip(pairs.receiver.tolist(), pairs.vertex.tolist(), strict=True):
+        near, mine = edges_to(cohort, receiver, vertex), (cohort.client == receiver).nonzero()[:, 0]
+        weight = np.zeros(cohort.num_rows)
+        np.add.at(weight, cohort.cut_row[near].cpu().numpy(), 1.0)
+        weight[mine.cpu().numpy()] += 1 / len(mine)
+        rows.append(sp.csr_matrix(weight / (len(near) + 1)))
+    mixed = sp.vstack(rows).tocsr()
+    return _dense(mixed @ features(cohort) if own else mixed @ first_adjacency(again.silo) @ features(cohort))
+
+
+def edges_to(cohort: Cohort, receiver: int, vertex: int) -> Tensor:
+    """The edges, of those that lead to other sites, from a receiver to one vertex."""
+    site, name = cohort.clients[int(cohort.client[vertex])], cohort.id[vertex]
+    there = (cohort.cut_client == site) & (cohort.cut_id == name)
+    return (there & (cohort.client[cohort.cut_row] == receiver)).nonzero()[:, 0]
+
+
+def _dense(rows: Any) -> Tensor:
+    return torch.from_numpy(np.asarray(rows.todense() if sp.issparse(rows) else rows, dtype=np.float64))

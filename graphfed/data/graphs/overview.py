@@ -1,0 +1,367 @@
+"""What a graph and its partition look like, in numbers and as a small drawing: plain data for people to read.
+
+Shapes: N vertices, m edges, C classes, K sites.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.link_splits import PARTS, EdgeSplit, ScoredPairs, scored_pairs
+from graphfed.data.partitions.partition import Partition
+from graphfed.data.seeding import generator
+
+__all__ = ["MAX_SITES", "graph_facts", "overview", "site_facts", "site_names"]
+
+#: Sites that are listed one by one, and vertices and edges that are drawn.
+MAX_SITES = 200
+DRAWN_VERTICES, DRAWN_EDGES, DRAWN_SITES = 240, 700, 12
+#: Sites with no more vertices than this are devices; so many of them are drawn.
+DEVICE, DRAWN_DEVICES = 2, 60
+
+
+def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
+    """Plain JSON: the graph as a whole, its sites (the largest MAX_SITES), and a drawing of a sample.
+
+    degrees["histogram"]: [lowest, highest, vertices] for the degrees 0, 1, 2-3, 4-7, 8-15, ...
+    missing: what methods do without: vertices without label, in no part of the split, or with nothing but
+    zeros for features; and features that are the same at every vertex (the first MAX_SITES by name).
+    site_sizes: vertices that the smallest and the largest site hold, and the one divided by the other.
+    shared: vertices and edges that several sites have (copies that count as different vertices, too).
+    cut_edges: the graph's edges that lie inside no site, and their share; where sites share vertices, an edge
+    that one site lacks may lie inside another.
+    homophily: share of the edges between vertices of known class that join equal classes (edge homophily).
+    pairs: with a split of the edges, how many pairs are scored in validation and test; `graph` has the
+    training edges then, no vertex is in a part, and a site's train, val and test are edges it has and pairs
+    it scores. label_skew: mean over sites, by owned vertices, of the total variation distance between a
+    site's classes and all vertices' (0: every site is like the whole; 1: no class in common)."""
+    n = graph.num_nodes
+    pairs = None
+    if isinstance(split, EdgeSplit):
+        pairs = scored_pairs(split, partition)
+        split = Split(split.name, *(np.zeros(n, dtype=bool) for _ in range(3)))
+    u, v = graph.edges
+    degree = np.bincount(u, minlength=n) + np.bincount(v, minlength=n)
+    adjacency = sp.coo_matrix((np.ones(len(u), dtype=np.int8), (u, v)), shape=(n, n))
+    components, member = sp.csgraph.connected_components(adjacency, directed=False)
+    return {
+        "name": graph.name,
+        "vertices": n,
+        "edges": graph.num_edges,
+        "features": graph.num_features,
+        "classes": _classes(graph, split),
+        "pairs": None if pairs is None else dict(zip(PARTS, np.bincount(pairs.part).tolist(), strict=True)),
+        "missing": _missing(graph, split),
+        "edge_weights": _weights(graph),
+        "components": {
+            "count": int(components),
+            "largest": int(np.bincount(member).max(initial=0)),
+            "isolated_vertices": int((degree == 0).sum()),
+        },
+        "degrees": {
+            "min": int(degree.min(initial=n)),
+            "median": float(np.median(degree)) if n else 0.0,
+            "mean": float(degree.mean()) if n else 0.0,
+            "percentile_99": float(np.percentile(degree, 99)) if n else 0.0,
+            "max": int(degree.max(initial=0)),
+            "histogram": _histogram(degree),
+        },
+        "homophily": _homophily(graph.y[u], graph.y[v]),
+        **_sites(graph, split, partition, pairs),
+        "drawing": _drawing(graph, partition, degree),
+    }
+
+
+def graph_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An overview's numbers of the graph as a whole, in words and for people."""
+    parts, degrees, missing = told["components"], told["degrees"], told["missing"]
+    constant, weights = missing["constant_features"], told["edge_weights"]
+    pairs = told.get("pairs")  # overviews that earlier versions wrote have none
+    share = 100 * parts["largest"] / max(told["vertices"], 1)
+    facts = [
+        ("vertices", f"{told['vertices']:,}"),
+        ("edges to train on" if pairs else "edges", f"{told['edges']:,}"),
+        ("features", f"{told['features']:,}"),
+        ("classes", f"{len(told['classes']):,}"),
+        ("connected components", f"{parts['count']:,}, the largest with {share:.1f} % of the vertices"),
+        ("vertices without an edge", f"{parts['isolated_vertices']:,}"),
+        (
+            "neighbours of a vertex",
+            f"{degrees['min']:,} to {degrees['max']:,}, median {degrees['median']:.0f}, mean "
+            f"{degrees['mean']:.1f}; 99 % have at most {degrees['percentile_99']:.0f}",
+        ),
+        ("edges within a class (homophily)", _percent(told["homophily"])),
+        ("vertices without a label", f"{missing['labels']:,}"),
+        (
+            "pairs to validate and to test on",
+            f"{pairs['val']:,} and {pairs['test']:,}; half of them are edges",
+        )
+        if pairs
+        else ("vertices in no part of the split", f"{missing['split']:,}"),
+    ]
+    if told["features"]:
+        facts.append(("vertices whose features are all zero", f"{missing['features']:,}"))
+    if constant["count"]:
+        named = ", ".join(name[:30] for name in constant["names"][:5])
+        more = ", ..." if constant["count"] > 5 else ""
+        facts.append(("features equal at every vertex", f"{constant['count']:,} ({named}{more})"))
+    if told.get("dropped"):  # overviews that earlier versions wrote have none
+        facts.append(("in the data, and not used", "; ".join(told["dropped"])))
+    if weights is not None:
+        facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
+    return facts
+
+
+def site_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An overview's numbers of the sites together, in words and for people."""
+    cut, skew = told["cut_edges"], told["label_skew"]
+    # Overviews that earlier versions wrote have neither.
+    shared, sizes = told.get("shared") or {"vertices": 0}, told.get("site_sizes") or {"ratio": None}
+    facts = [("sites", f"{told['num_sites']:,}")]
+    if sizes["ratio"] is not None and told["num_sites"] > 1:
+        facts.append(
+            ("smallest / largest site", "{ratio:.2f} ({smallest:,} / {largest:,} vertices)".format(**sizes))
+        )
+    if shared["vertices"]:
+        facts.append(("at several sites", f"{shared['vertices']:,} vertices, {shared['edges']:,} edges"))
+    return [
+        *facts,
+        ("edges inside no site (cut)", f"{cut['count']:,} ({_percent(cut['share'])})"),
+        ("label skew (0 even, 1 disjoint)", "-" if skew is None else f"{skew:.2f}"),
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def site_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
+    """The data's own names of the sites, () where the partition's sites are not those of the data."""
+    site, vertex = partition.held_site, partition.held_vertex
+    if graph.held is not None:
+        same = np.array_equal(graph.held.site, site) and np.array_equal(graph.held.vertex, vertex)
+    else:
+        same = graph.sites is not None and np.array_equal(graph.sites[vertex], site)
+    return graph.site_names if same and len(graph.site_names) == partition.num_sites else ()
+
+
+def _name(names: tuple[str, ...], number: int) -> str:
+    return names[number] if names else str(number)
+
+
+def _histogram(degree: np.ndarray) -> list[list[int]]:
+    """[lowest, highest, vertices] with bounds that double."""
+    # frexp's exponent of a whole number is its number of binary digits: 0, 1, 2-3, 4-7, ...
+    digits = np.frexp(degree.astype(np.float64))[1]
+    counts = np.bincount(digits)
+    return [[(1 << d) >> 1, (1 << d) - 1, int(count)] for d, count in enumerate(counts)]
+
+
+def _missing(graph: Graph, split: Split) -> dict[str, Any]:
+    x = graph.x
+    if x is None:
+        empty, constant = 0, np.zeros(0, dtype=np.int64)
+    elif isinstance(x, sp.csr_matrix):
+        empty = int((np.diff(x.indptr) == 0).sum())
+        low, high = (getattr(x, side)(axis=0).toarray()[0] for side in ("min", "max"))
+        constant = np.flatnonzero(low == high)
+    else:
+        empty = int((~x.any(axis=1)).sum())
+        constant = np.flatnonzero(x.min(0) == x.max(0)) if len(x) else np.zeros(0, dtype=np.int64)
+    return {
+        "labels": int((graph.y < 0).sum()),
+        "split": int((~(split.train | split.val | split.test)).sum()),
+        "features": empty,
+        "constant_features": {
+            "count": len(constant),
+            "names": [_name(graph.feature_names, c) for c in constant[:MAX_SITES].tolist()],
+        },
+    }
+
+
+def _weights(graph: Graph) -> dict[str, float] | None:
+    w = graph.edge_weight
+    return (
+        None if w is None else {"min": float(w.min()), "median": float(np.median(w)), "max": float(w.max())}
+    )
+
+
+def _classes(graph: Graph, split: Split) -> list[dict[str, Any]]:
+    parts = {"vertices": np.ones(graph.num_nodes, dtype=bool), "train": split.train, "val": split.val}
+    parts["test"] = split.test
+    known = graph.y >= 0
+    counts = {k: np.bincount(graph.y[m & known], minlength=graph.num_classes) for k, m in parts.items()}
+    return [
+        {"name": _name(graph.class_names, c), **{k: int(count[c]) for k, count in counts.items()}}
+        for c in range(graph.num_classes)
+    ]
+
+
+def _homophily(y: np.ndarray, other: np.ndarray) -> float | None:
+    known = (y >= 0) & (other >= 0)
+    return float((y == other)[known].mean()) if known.any() else None
+
+
+def _sites(graph: Graph, split: Split, partition: Partition, pairs: ScoredPairs | None) -> dict[str, Any]:
+    """sites, cut_edges and label_skew."""
+    k, p = partition.num_sites, partition
+    owned_site, owned = p.held_site[p.held_owner], p.held_vertex[p.held_owner]
+    y = graph.y[owned]
+    classes = np.zeros((k, graph.num_classes), dtype=np.int64)
+    np.add.at(classes, (owned_site[y >= 0], y[y >= 0]), 1)
+    total = classes.sum()
+    skew = None
+    if total:
+        size = classes.sum(1)
+        share = classes / np.maximum(size, 1)[:, None]
+        distance = np.abs(share - classes.sum(0) / total).sum(1) / 2
+        skew = float((distance * size).sum() / total)
+
+    def count(sites: np.ndarray) -> np.ndarray:
+        return np.bincount(sites, minlength=k)
+
+    columns = {
+        "vertices": count(p.held_site),
+        "owned": count(owned_site),
+        "edges": count(p.edge_site),
+        "cut_edges": count(p.cut_site),
+        **{part: count(owned_site[getattr(split, part)[owned]]) for part in ("train", "val", "test")},
+    }
+    if pairs is not None:
+        columns["train"] = columns["edges"] + columns["cut_edges"]
+        columns |= {name: count(pairs.site[pairs.part == part]) for part, name in enumerate(PARTS)}
+    listed = np.argsort(-columns["owned"], kind="stable")[:MAX_SITES]
+    named = site_names(graph, partition)
+    rows = [
+        {
+            "site": int(s),
+            "name": _name(named, s),
+            **{key: int(column[s]) for key, column in columns.items()},
+            "classes": classes[s].tolist(),
+        }
+        for s in sorted(listed.tolist())
+    ]
+    inside, shared = _edges_inside(graph, p)
+    cut = graph.num_edges - inside
+    holders = np.bincount(p.held_vertex, minlength=graph.num_nodes)
+    size = columns["vertices"]
+    smallest, largest = int(size.min(initial=size.max(initial=0))), int(size.max(initial=0))
+    return {
+        "num_sites": k,
+        "sites": rows,
+        "site_sizes": {
+            "smallest": smallest,
+            "largest": largest,
+            "ratio": smallest / largest if largest else None,
+        },
+        "shared": {"vertices": int((holders > 1).sum()), "edges": shared},
+        "cut_edges": {"count": cut, "share": cut / graph.num_edges if graph.num_edges else 0.0},
+        "label_skew": skew,
+    }
+
+
+def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
+    """How many of the graph's edges lie inside a site, each counted once, and how many inside several."""
+    if np.bincount(partition.held_vertex, minlength=graph.num_nodes).max(initial=0) <= 1:
+        return len(partition.edge_site), 0
+    ends = _ends(partition)
+    keys = np.sort(ends.min(0) * graph.num_nodes + ends.max(0))
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    sites = np.diff(first, append=len(keys))
+    return len(first), int((sites > 1).sum())
+
+
+def _ends(partition: Partition) -> np.ndarray:
+    """The vertices at both ends of the edges inside sites, [2, E]."""
+    return partition.vertex_of(np.stack((partition.edge_u, partition.edge_v)))
+
+
+def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
+    """A sample of the largest sites: each a disc on a circle, its vertices of highest degree in the middle.
+
+    Vertices are taken that have most edges to those already taken, so that edges are seen. positions in
+    [-1, 1]; edges [i, j, cut] by position in the lists, cut: 1 where no site has the edge."""
+    owner = _one_owner(graph, partition)
+    size = np.bincount(owner[owner >= 0], minlength=partition.num_sites)
+    if size.max(initial=0) > DEVICE:
+        sites = np.sort(np.argsort(-size, kind="stable")[:DRAWN_SITES])
+        sites = sites[size[sites] > 0]
+        taken = _neighbourhood(graph, owner, sites, degree, DRAWN_VERTICES)
+    else:  # devices: those that hold some neighbourhood, for the largest of them say nothing
+        nobody = np.where(owner >= 0, 0, -1)
+        taken = _neighbourhood(graph, nobody, np.zeros(1, dtype=np.int64), degree, DRAWN_DEVICES)
+        sites = np.unique(owner[taken])
+    chosen: list[np.ndarray] = []
+    positions: list[np.ndarray] = []
+    for place, site in enumerate(sites):
+        mine = np.flatnonzero(taken & (owner == site))
+        mine = mine[np.argsort(-degree[mine], kind="stable")]
+        angle = 2 * np.pi * place / max(1, len(sites))
+        middle = (0.0, 0.0) if len(sites) == 1 else (0.72 * np.cos(angle), 0.72 * np.sin(angle))
+        radius = 0.9 if len(sites) == 1 else min(0.26, 0.6 * np.sin(np.pi / len(sites)))
+        rank = np.arange(len(mine))
+        # A sunflower: even spacing, without a force layout.
+        r, turn = radius * np.sqrt((rank + 0.5) / max(1, len(mine))), rank * np.pi * (3 - np.sqrt(5))
+        positions.append(np.stack((middle[0] + r * np.cos(turn), middle[1] + r * np.sin(turn)), 1))
+        chosen.append(mine)
+    vertices = np.concatenate([*chosen, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    place_of = np.full(graph.num_nodes, -1)
+    place_of[vertices] = np.arange(len(vertices))
+    ends = place_of[graph.edges]
+    ends = ends[:, (ends >= 0).all(0)]
+    if ends.shape[1] > DRAWN_EDGES:
+        ends = ends[:, np.sort(generator(0, "overview").choice(ends.shape[1], DRAWN_EDGES, replace=False))]
+    across = ~_inside(partition, place_of, ends)
+    points = np.concatenate([*positions, np.zeros((0, 2))])
+    return {
+        "vertices": vertices.tolist(),
+        "positions": points.round(4).tolist(),
+        "sites": owner[vertices].tolist(),
+        "edges": np.stack((*ends, across.astype(np.int64)), 1).tolist(),
+        "sampled": len(vertices) < graph.num_nodes or len(ends[0]) < graph.num_edges,
+    }
+
+
+def _one_owner(graph: Graph, partition: Partition) -> np.ndarray:
+    """A site that owns each vertex, -1 for none, [N] int64; of several owners each stands for as many."""
+    vertex, site = (column[partition.held_owner] for column in (partition.held_vertex, partition.held_site))
+    by_vertex = site[np.argsort(vertex, kind="stable")]
+    owners = np.bincount(vertex, minlength=graph.num_nodes)
+    chosen = np.cumsum(owners) - owners + np.arange(graph.num_nodes) % np.maximum(owners, 1)
+    owner = np.full(graph.num_nodes, -1)
+    owner[owners > 0] = by_vertex[chosen[owners > 0]]
+    return owner
+
+
+def _inside(partition: Partition, place_of: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Which of the drawn edges [2, m] (positions among the drawn vertices) some site has, [m] bool."""
+    theirs = place_of[_ends(partition)]
+    theirs = theirs[:, (theirs >= 0).all(0)]
+    width = 1 + max(int(ends.max(initial=0)), int(theirs.max(initial=0)))
+    mine, known = (pair.min(0) * width + pair.max(0) for pair in (ends, theirs))
+    found: np.ndarray = np.isin(mine, known)
+    return found
+
+
+def _neighbourhood(
+    graph: Graph, owner: np.ndarray, sites: np.ndarray, degree: np.ndarray, most: int
+) -> np.ndarray:
+    """At most `most` vertices of the sites, as many of each, bool [N]: the one of highest degree of each
+    site, and those with most edges to the taken ones, four times as many in every pass."""
+    u, v = graph.edges
+    n, each = graph.num_nodes, max(1, most // max(1, len(sites)))
+    taken = np.zeros(n, dtype=bool)
+    quota = 1
+    while True:
+        links = np.bincount(v[taken[u]], minlength=n) + np.bincount(u[taken[v]], minlength=n)
+        for site in sites:
+            left = np.flatnonzero((owner == site) & ~taken)
+            order = np.lexsort((left, -degree[left], -links[left]))
+            missing = quota - int((taken & (owner == site)).sum())
+            taken[left[order[:missing]]] = True
+        if quota == each:
+            return taken
+        quota = min(4 * quota, each)

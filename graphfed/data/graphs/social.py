@@ -1,0 +1,175 @@
+"""`social`: a generated social network with communities, heavy-tailed degrees and features.
+
+Edges follow a degree-corrected block model (Karrer and Newman, 2011): vertex i has a weight w_i with a
+power-law tail (exponent 2.5); an edge has one end drawn by weight, and the other drawn by weight from the
+same community with probability `homophily`, from everywhere otherwise. Each community favours some features,
+each vertex has a few of them; or, dense, every vertex has all features, its community's direction plus noise.
+The community is the class to predict. Work and memory grow with vertices + edges, and dense with vertices x
+features.
+"""
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.graphs.graph import Graph, make_graph, sorted_unique
+from graphfed.data.seeding import generator
+from graphfed.errors import InputError
+
+__all__ = ["make_social"]
+
+TAIL = 2.5  # exponent of the degree distribution
+FEATURES_PER_VERTEX = 8  # on average, before repetitions
+DIRECTION = 2.0  # the length of a community's dense direction; the noise of a feature has deviation 1
+FAVOURED = 0.3  # the share of a vertex's features drawn by its community's taste
+MAX_TOP_UPS = 100
+# What is larger is a slip of the keyboard: 10^7 vertices of degree 10 take about 8 GB while they are drawn.
+MAX_NODES = 10**7
+MAX_EDGES = 10**8
+MAX_TASTES = 10**8  # communities x features
+MAX_DENSE = 10**9  # vertices x dense features: 4 GB
+
+
+def make_social(
+    *,
+    num_nodes: int = 2000,
+    communities: int = 8,
+    features: int = 128,
+    average_degree: float = 10.0,
+    homophily: float = 0.55,
+    dense: bool = False,
+    seed: int = 0,
+    structure_only: bool = False,
+) -> Graph:
+    """A graph of `num_nodes` vertices with exactly round(num_nodes * average_degree / 2) edges.
+
+    features: F binary columns, csr [N, F] float32. dense: F real ones instead, [N, F] float32, a random
+    direction of the vertex's community plus normal noise; edges and communities are the same. homophily:
+    probability that an edge is drawn inside a community. The same options give the same graph. Raises
+    InputError when an option is out of range, or above 10^7 vertices, 10^8 edges, 10^8 communities x features
+    or 10^9 dense numbers.
+    """
+    _check(num_nodes, communities, features, average_degree, homophily, dense)
+    rng = generator(seed, "social")
+    # Sizes fall slowly from the first community to the last; every community has a vertex.
+    share = (1.0 / np.sqrt(np.arange(1, communities + 1))).cumsum()
+    y = np.searchsorted(share / share[-1], (np.arange(num_nodes) + 0.5) / num_nodes)
+    y[:communities] = np.arange(communities)
+    y.sort()
+    edges = _edges(rng, y, communities, int(np.rint(num_nodes * average_degree / 2)), homophily)
+    # Vertex numbers must not give the community away.
+    number = rng.permutation(num_nodes)
+    shuffled = np.empty_like(y)
+    shuffled[number] = y
+    # Drawn last: with other features, or none, the rest of the graph is the same.
+    x: np.ndarray | sp.csr_matrix | None = None
+    if not structure_only:
+        x = (
+            _dense_features(rng, shuffled, communities, features)
+            if dense
+            else _features(rng, y, communities, features)[np.argsort(number)]
+        )
+    return make_graph("social", x, shuffled, number[edges], num_classes=communities)
+
+
+def _edges(rng: np.random.Generator, y: np.ndarray, communities: int, m: int, homophily: float) -> np.ndarray:
+    """m distinct edges [2, m] without self loops; y [N] is sorted."""
+    n = len(y)
+    # Pareto weights; the cap keeps one vertex from holding a constant share of all edges.
+    weight = np.minimum(rng.random(n) ** (-1.0 / (TAIL - 1.0)), np.sqrt(n))
+    total = np.cumsum(weight)
+    # Community c is the interval [start[c], stop[c]) of the running total, so drawing inside it is as easy.
+    stop = total[np.searchsorted(y, np.arange(communities), side="right") - 1]
+    start = np.concatenate(([0.0], stop[:-1]))
+    keys = np.zeros(0, dtype=np.int64)
+    for _ in range(MAX_TOP_UPS):
+        missing = m - len(keys)
+        if not missing:
+            return np.stack((keys // n, keys % n))
+        draws = missing + missing // 8 + 16  # some are repetitions
+        u = _draw(total, np.sort(rng.random(draws)) * total[-1])  # sorted look-ups are several times faster
+        inside = rng.random(draws) < homophily
+        low = np.where(inside, start[y[u]], 0.0)
+        high = np.where(inside, stop[y[u]], total[-1])
+        v = _draw(total, low + rng.random(draws) * (high - low))
+        new = (np.minimum(u, v) * n + np.maximum(u, v))[u != v]
+        new = sorted_unique(new)
+        new = new[~np.isin(new, keys)] if len(keys) else new
+        keys = np.concatenate((keys, rng.permutation(new)[:missing]))
+    raise InputError(
+        f"social: {m} different edges could not be drawn among {n} vertices in {communities} communities; "
+        "use a smaller average_degree, more num_nodes or a lower homophily"
+    )
+
+
+def _draw(total: np.ndarray, at: np.ndarray) -> np.ndarray:
+    # Rounding may reach the very end of the last interval.
+    return np.minimum(np.searchsorted(total, at, side="right"), len(total) - 1)
+
+
+def _features(rng: np.random.Generator, y: np.ndarray, communities: int, features: int) -> sp.csr_matrix:
+    n = len(y)
+    # Popularity falls as 1/rank; each community has its own ranking, and there is a common one.
+    popularity = (1.0 / np.arange(1, features + 1)).cumsum()
+    popularity /= popularity[-1]
+    common = rng.permutation(features)
+    taste = rng.permuted(np.tile(np.arange(features), (communities, 1)), axis=1)
+    count = 1 + rng.poisson(FEATURES_PER_VERTEX - 1, size=n)
+    vertex = np.repeat(np.arange(n), count)
+    rank = np.minimum(np.searchsorted(popularity, rng.random(len(vertex)), side="right"), features - 1)
+    favoured = rng.random(len(vertex)) < FAVOURED
+    column = np.where(favoured, taste[y[vertex], rank], common[rank])
+    x = sp.csr_matrix((np.ones(len(vertex), dtype=np.float32), (vertex, column)), shape=(n, features))
+    x.sum_duplicates()
+    x.data[:] = 1.0
+    return x
+
+
+def _dense_features(rng: np.random.Generator, y: np.ndarray, communities: int, features: int) -> np.ndarray:
+    """float32 [N, F]: the direction of each vertex's community y [N], plus normal noise."""
+    direction = rng.standard_normal((communities, features), dtype=np.float32)
+    direction *= DIRECTION / np.linalg.norm(direction, axis=1, keepdims=True)
+    x = rng.standard_normal((len(y), features), dtype=np.float32)
+    x += direction[y]
+    return x
+
+
+def _check(
+    num_nodes: int, communities: int, features: int, average_degree: float, homophily: float, dense: bool
+) -> None:
+    whole = {"num_nodes": num_nodes, "communities": communities, "features": features}
+    for option, value in whole.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"social: {option}={value!r} must be a whole number of at least 1")
+    for option, number in {"average_degree": average_degree, "homophily": homophily}.items():
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise InputError(f"social: {option}={number!r} must be a number")
+    if num_nodes > MAX_NODES:
+        raise InputError(f"social: num_nodes={num_nodes} is too many; use at most {MAX_NODES}")
+    if communities > num_nodes:
+        raise InputError(
+            f"social: {communities} communities need at least as many num_nodes (got {num_nodes})"
+        )
+    if not 0 <= average_degree <= (num_nodes - 1) / 2:
+        raise InputError(
+            f"social: average_degree={average_degree:g} must be from 0 to half of the other vertices "
+            f"({(num_nodes - 1) / 2:g} for num_nodes={num_nodes})"
+        )
+    if num_nodes * average_degree / 2 > MAX_EDGES:
+        raise InputError(
+            f"social: num_nodes={num_nodes} of average_degree={average_degree:g} have more than {MAX_EDGES} "
+            "edges; use a smaller average_degree"
+        )
+    if communities * features > MAX_TASTES:
+        raise InputError(
+            f"social: communities={communities} times features={features} is more than {MAX_TASTES}; "
+            "use fewer of either"
+        )
+    if not isinstance(dense, bool):
+        raise InputError(f"social: dense={dense!r} cannot be used: expected true or false")
+    if dense and num_nodes * features > MAX_DENSE:
+        raise InputError(
+            f"social: num_nodes={num_nodes} times features={features} is more than {MAX_DENSE} dense "
+            "numbers; use fewer of either, or dense=false"
+        )
+    if not 0 <= homophily <= 1:
+        raise InputError(f"social: homophily={homophily:g} must be a fraction from 0 to 1")

@@ -1,0 +1,189 @@
+"""Splits of a graph's vertices into train, val and test: public, per class, or random."""
+
+import numpy as np
+
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.seeding import generator
+from graphfed.errors import InputError, did_you_mean, shown
+
+__all__ = ["fractions_in", "hashed_parts", "make_split"]
+
+KINDS = ("default", "per_class", "public", "random", "random_plain")
+
+
+def make_split(graph: Graph, spec: str, seed: int) -> Split:
+    """The split that `spec` names. Vertices of unknown class (-1) are in no part.
+
+    "public"                  the data set's own split; the seed plays no part
+    "per_class"               the same as "per_class:20,500,1000"
+    "per_class:T,V,S"         T training vertices of each class, then V for validation and S for test
+    "random:A,B,C"            fractions of the vertices of every class, A + B + C <= 1 (stratified)
+    "random_plain:A,B,C"      fractions of the vertices of known class together, whatever their class
+    "default"                 "public" if the data set has one, else "per_class"
+
+    Raises InputError for an unknown spec, a split the data set does not have, or too few vertices.
+    """
+    kind, numbers = _parsed(spec)
+    if kind == "default":
+        kind = "per_class" if graph.split is None else "public"
+    if kind == "public":
+        if graph.split is None:
+            raise InputError(
+                f"data set {graph.name!r} has no public split; use 'per_class' (20 a class for training, "
+                "500 for validation, 1000 for test) or 'random:0.5,0.25,0.25'"
+            )
+        return graph.split
+    if kind == "per_class":
+        return _per_class(graph, _counts(spec, numbers or "20,500,1000"), seed)
+    return _random(graph, kind, fractions_in(spec, numbers or "0.5,0.25,0.25"), seed)
+
+
+def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
+    """The part of each vertex by its id alone: [n] int8, 0 train, 1 val, 2 test, 3 none. Sites that share a
+    vertex agree on its part without a word, whatever else they hold.
+
+    ids: [n] int64. spec: "random:A,B,C" or "random_plain:A,B,C", both here the chances of each part, whatever
+    the class (a site does not see how many vertices of a class the others have); "default" is
+    "random:0.5,0.25,0.25". Raises InputError for the splits that must see the whole graph."""
+    import torch
+
+    from graphfed.random import fold, uniform
+
+    kind, numbers = _parsed(spec)
+    if kind not in ("default", "random", "random_plain"):
+        raise InputError(
+            f"split {_brief(spec)} cannot be drawn where every site sees its own vertices only; give the "
+            "nodes a column of parts ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
+        )
+    fractions = fractions_in(spec, numbers or "0.5,0.25,0.25")
+    # A 64-bit hash of (seed, id), as a number in [0, 1).
+    place = uniform(fold(seed, "split/random"), torch.from_numpy(ids))[:, 0].numpy()
+    return np.searchsorted(np.cumsum(fractions), place, side="right").astype(np.int8)
+
+
+def _parsed(spec: str) -> tuple[str, str]:
+    """The kind of split that `spec` names, and its numbers as text; InputError for an unknown spec."""
+    kind, colon, numbers = spec.partition(":")
+    kind = kind.lower()
+    if kind == "edges":
+        raise InputError(
+            f"split {_brief(spec)} deals edges, for link prediction (--task link_prediction); to classify "
+            "vertices deal these, as in 'random:0.5,0.25,0.25'"
+        )
+    if kind not in KINDS:
+        raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
+    if colon and kind in ("default", "public"):
+        raise InputError(
+            f"split {_brief(spec)}: {kind!r} takes no numbers; leave them out, or use "
+            "'per_class:20,500,1000' or 'random:0.5,0.25,0.25'"
+        )
+    if colon and not numbers:
+        raise InputError(f"split {_brief(spec)} has no numbers after the colon; write them or drop the colon")
+    return kind, numbers
+
+
+def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
+    per_class, num_val, num_test = counts
+    rng = generator(seed, "split/per_class")
+    order = rng.permutation(np.flatnonzero(graph.y >= 0))
+    # Each class in turn, its vertices in random order: a vertex's place within its class is its rank.
+    order = order[np.argsort(graph.y[order], kind="stable")]
+    size = np.bincount(graph.y[order], minlength=graph.num_classes)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    if (size < per_class).any():
+        c = int(size.argmin())
+        smaller = ""
+        if min(size[c], num_val, num_test):
+            smaller = f"'per_class:N,{num_val},{num_test}' with N at most {size[c]}, or "
+        raise InputError(
+            f"class {shown(graph.class_names[c]) if graph.class_names else c} of {graph.name!r} has "
+            f"{size[c]} labelled {'vertex' if size[c] == 1 else 'vertices'}, fewer than the {per_class} a "
+            f"class to train on; use {smaller}'random:0.5,0.25,0.25' as the split (--split)"
+        )
+    train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
+    if len(rest) < num_val + num_test:
+        fewer = len(rest) // 3, len(rest) // 2
+        possible = f"'per_class:{per_class},{fewer[0]},{fewer[1]}' or " if min(fewer) else ""
+        raise InputError(
+            f"{graph.name!r} has {len(rest)} vertices left after {per_class} a class for training, "
+            f"fewer than the {num_val} + {num_test} for validation and test; "
+            f"use {possible}'random:0.5,0.25,0.25' as the split (--split)"
+        )
+    name = f"per_class:{per_class},{num_val},{num_test}"
+    return _split(graph, name, train, rest[:num_val], rest[num_val : num_val + num_test])
+
+
+def _random(graph: Graph, kind: str, fractions: tuple[float, float, float], seed: int) -> Split:
+    known = np.flatnonzero(graph.y >= 0)
+    if kind == "random_plain":
+        order = generator(seed, "split/random").permutation(known)
+    else:
+        order = _stratified_order(graph.y, known, generator(seed, "split/stratified"))
+    ends = np.rint(np.cumsum(fractions) * len(known)).astype(int)
+    parts = np.split(order, ends)[:3]
+    for part, vertices, fraction in zip(("train", "val", "test"), parts, fractions, strict=True):
+        if fraction > 0 and not len(vertices):
+            raise InputError(
+                f"a fraction of {fraction:g} of the {len(known)} vertices of known class of {graph.name!r} "
+                f"leaves none for {part}; use a larger fraction"
+            )
+    return _split(graph, f"{kind}:" + ",".join(f"{f:g}" for f in fractions), *parts)
+
+
+def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The vertices `known` in a random order whose every beginning has its share of each class, off by about
+    one vertex: the k-th of the n vertices of a class, in random order, comes at (k + u) / n, with one u in
+    [0, 1) for each class."""
+    drawn = rng.permutation(known)
+    # Each class in turn, its vertices in random order: a vertex's place within its class is its rank.
+    drawn = drawn[np.argsort(y[drawn], kind="stable")]
+    size = np.bincount(y[drawn])
+    rank = np.arange(len(drawn)) - np.repeat(np.cumsum(size) - size, size)
+    place = (rank + rng.random(len(size))[y[drawn]]) / size[y[drawn]]
+    order: np.ndarray = drawn[np.argsort(place, kind="stable")]
+    return order
+
+
+def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:
+    """A Split from the vertex numbers of its parts."""
+    masks = np.zeros((3, graph.num_nodes), dtype=bool)
+    for mask, vertices in zip(masks, (train, val, test), strict=True):
+        mask[vertices] = True
+    return Split(name, masks[0], masks[1], masks[2])
+
+
+def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
+    try:
+        per_class, val, test = (int(part) for part in numbers.split(","))
+    except ValueError:
+        raise InputError(
+            f"split {_brief(spec)} cannot be read; write three counts, as in 'per_class:20,500,1000'"
+        ) from None
+    if per_class < 1 or val < 0 or test < 0:
+        raise InputError(
+            f"split {_brief(spec)}: train on at least 1 vertex a class; no count may be negative"
+        )
+    return per_class, val, test
+
+
+def fractions_in(
+    spec: str, numbers: str, example: str = "random:0.5,0.25,0.25"
+) -> tuple[float, float, float]:
+    """The fractions for train, val and test in the numbers of a spec; InputError where they are none."""
+    try:
+        train, val, test = (float(part) for part in numbers.split(","))
+    except ValueError:
+        raise InputError(
+            f"split {_brief(spec)} cannot be read; write three fractions, as in {example!r}"
+        ) from None
+    # A hair above 1 is rounding (0.7 + 0.2 + 0.1), and NaN fails every comparison.
+    if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
+        raise InputError(
+            f"split {_brief(spec)}: fractions must be at least 0 (more than 0 for training), their sum at "
+            "most 1"
+        )
+    return train, val, test
+
+
+def _brief(spec: str) -> str:
+    return repr(spec if len(spec) <= 60 else f"{spec[:57]}...")

@@ -1,0 +1,106 @@
+"""Partitions that ignore the labels: random, louvain, metis, ego; and the one that the data names, column."""
+
+import heapq
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.tables import Partition, from_assignment, without_cut
+from graphfed.data.seeding import generator
+from graphfed.errors import InputError
+
+__all__ = ["ego", "louvain", "metis", "random"]
+
+
+def random(graph: Graph, clients: int, seed: int) -> Partition:
+    """Every vertex to a site uniformly at random; sizes differ by at most one."""
+    order = generator(seed, "partition/random").permutation(graph.num_nodes)
+    site = np.empty(graph.num_nodes, dtype=np.int64)
+    site[order] = np.arange(graph.num_nodes) % clients
+    return from_assignment(graph, site, num_sites=clients)
+
+
+def column(graph: Graph, clients: int, seed: int) -> Partition:
+    """The sites of the data itself: one client for each of `graph.site_names`.
+
+    Where the sites' own files may share vertices and edges (`graph.held`), each site holds what its files
+    list, and nothing is cut: an edge that a site does not list is unknown there."""
+    held = graph.held
+    if held is None:
+        assert graph.sites is not None
+        return from_assignment(graph, graph.sites, num_sites=clients)
+    edges = (held.edge_site, *graph.edges[:, held.edge])
+    return without_cut(graph, (held.site, held.vertex, held.owner), edges, num_sites=clients)
+
+
+def ego(graph: Graph, clients: int, seed: int) -> Partition:
+    """Site i holds vertex i; every edge is cut. The seed plays no part."""
+    return from_assignment(graph, np.arange(graph.num_nodes), num_sites=clients)
+
+
+def louvain(graph: Graph, clients: int, seed: int) -> Partition:
+    """Louvain communities (networkx), packed largest first into the emptiest site.
+
+    A community larger than N/K is first cut into pieces of at most N/K vertices, each a run of a
+    bandwidth-reducing order, so that neighbours mostly stay together. Hence every site holds a vertex, and
+    none more than 2 N/K.
+    """
+    import networkx as nx
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    n = graph.num_nodes
+    network = nx.Graph()
+    network.add_nodes_from(range(n))
+    network.add_edges_from(graph.edges.T.tolist())
+    communities = nx.community.louvain_communities(
+        network, seed=int(generator(seed, "partition/louvain").integers(2**31))
+    )
+    limit = n // clients
+    adjacency = _adjacency(graph)
+    pieces: list[np.ndarray] = []
+    for community in sorted(communities, key=min):
+        members = np.array(sorted(community))
+        if len(members) > limit:
+            members = members[reverse_cuthill_mckee(adjacency[members][:, members], symmetric_mode=True)]
+        pieces += np.array_split(members, -(-len(members) // limit))
+    pieces.sort(key=len, reverse=True)
+    site = np.empty(n, dtype=np.int64)
+    sizes = [(0, k) for k in range(clients)]
+    for piece in pieces:
+        size, k = heapq.heappop(sizes)
+        site[piece] = k
+        heapq.heappush(sizes, (size + len(piece), k))
+    return from_assignment(graph, site, num_sites=clients)
+
+
+def metis(graph: Graph, clients: int, seed: int) -> Partition:
+    """METIS: sites of nearly equal size with few edges between them.
+
+    On tiny graphs METIS may leave a site empty. Raises InputError when pymetis is not installed.
+    """
+    try:
+        import pymetis
+    except ImportError:
+        raise InputError(
+            "partition 'metis' needs the package pymetis, which is not installed; "
+            "run: pip install 'graphfed[metis]', or use 'louvain'"
+        ) from None
+    if clients == 1:
+        return random(graph, 1, seed)
+    adjacency = _adjacency(graph)
+    draw = int(generator(seed, "partition/metis").integers(2**31))
+    _, site = pymetis.part_graph(
+        clients,
+        pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
+        options=pymetis.Options(seed=draw),
+    )
+    return from_assignment(graph, np.asarray(site, dtype=np.int64), num_sites=clients)
+
+
+def _adjacency(graph: Graph) -> sp.csr_matrix:
+    """The symmetric adjacency matrix [N, N] of ones, without a diagonal."""
+    u, v = graph.edges
+    ones = np.ones(len(u), dtype=np.int8)
+    half = sp.coo_matrix((ones, (u, v)), shape=(graph.num_nodes, graph.num_nodes))
+    return sp.csr_matrix(half + half.T)

@@ -1,0 +1,143 @@
+"""Partitions of a graph over sites: the registry and the one entry point.
+
+A recipe is a function `recipe(graph, clients, seed, **options) -> Partition`; a new one is a function in one
+of the recipe modules and a row in PARTITIONS.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.by_label import label_dirichlet, label_skew
+from graphfed.data.partitions.by_structure import column, ego, louvain, metis, random
+from graphfed.data.partitions.overlapping import edges_uniform, overlapping
+from graphfed.data.partitions.tables import Option, Partition, from_assignment
+from graphfed.errors import InputError, did_you_mean
+
+__all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "partition"]
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """One way to deal a graph. `options` maps each option to its default, which also fixes its type;
+    `clients_of` says how many clients a graph has where the recipe leaves no choice; `data` is the kind that
+    it deals, "graph" or "sensors"."""
+
+    function: Callable[..., Partition]
+    options: Mapping[str, Option]
+    description: str
+    clients_of: Callable[[Graph], int] | None = None
+    data: str = "graph"
+
+
+def _sites_of(graph: Graph) -> int:
+    if not graph.names_sites:
+        raise InputError(
+            f"partition 'column' needs a column of sites, and {graph.name!r} has none; name it in the data's "
+            "description (site: ...), or deal the graph with another partition, as 'random'"
+        )
+    return len(graph.site_names)
+
+
+def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
+    raise InputError(
+        f"partition 'sensors' deals readings, a sensor to each client, and {graph.name!r} is a graph; use "
+        "another one, as 'label_dirichlet'"
+    )
+
+
+PARTITIONS: dict[str, PartitionSpec] = {
+    "random": PartitionSpec(random, {}, "vertices dealt uniformly; sizes differ by at most one"),
+    "label_dirichlet": PartitionSpec(
+        label_dirichlet,
+        {"beta": 10000.0, "kind": "proportions"},
+        "class shares drawn from a Dirichlet distribution: small beta is skewed, 10000 is even",
+    ),
+    "label_skew": PartitionSpec(
+        label_skew,
+        {"alpha": 0.0, "vertices": "own"},
+        "blocks of whole classes, then a fraction alpha spread over the other sites",
+    ),
+    "edges_uniform": PartitionSpec(
+        edges_uniform,
+        {"vertices": "all", "labels": "all", "overlap": 0.0},
+        "edges dealt uniformly, a fraction overlap of them to two sites; vertices and labels are shared",
+    ),
+    "louvain": PartitionSpec(louvain, {}, "communities found by Louvain, packed into sites of similar size"),
+    "metis": PartitionSpec(metis, {}, "few edges between sites of equal size, by METIS (extra: metis)"),
+    "overlapping": PartitionSpec(
+        overlapping,
+        {"mean": 0.8, "variance": 0.1, "classes": 0, "copies": "many"},
+        "every site takes a random fraction of the vertices; copies count as different vertices",
+    ),
+    "ego": PartitionSpec(ego, {}, "one site for each vertex", clients_of=lambda graph: graph.num_nodes),
+    "column": PartitionSpec(
+        column, {}, "the sites that the data itself names: the default where it does", clients_of=_sites_of
+    ),
+    "sensors": PartitionSpec(
+        _of_no_graph,
+        {},
+        "one client for each sensor: readings are dealt in no other way",
+        clients_of=_of_no_graph,
+        data="sensors",
+    ),
+}
+
+
+def partition(graph: Graph, name: str, clients: int | None, seed: int, **options: Option) -> Partition:
+    """Deal `graph` over `clients` sites by the recipe `name` (see PARTITIONS). Same seed, same deal.
+
+    clients: K, 1..N; None or the only number there is for "ego" and "column". options: of the recipe, checked
+    against its defaults.
+    Raises InputError for an unknown name or option, a value of the wrong type or range, or an impossible K.
+    """
+    if name not in PARTITIONS:
+        raise InputError(f"unknown partition {name!r}; {did_you_mean(name, PARTITIONS)}")
+    spec = PARTITIONS[name]
+    chosen = _options(name, spec.options, options)
+    sites = _clients(graph, name, spec, clients)
+    dealt = spec.function(graph, sites, seed, **chosen)
+    return dataclasses.replace(dealt, name=name, options=chosen, seed=int(seed))
+
+
+def _clients(graph: Graph, name: str, spec: PartitionSpec, clients: int | None) -> int:
+    n = graph.num_nodes
+    if spec.clients_of is not None:
+        fixed = spec.clients_of(graph)
+        if clients is not None and clients != fixed:
+            raise InputError(
+                f"partition {name!r} has {fixed} clients for {graph.name!r}, not {clients}; leave the number "
+                "of clients out"
+            )
+        return fixed
+    if isinstance(clients, bool) or not hasattr(clients, "__index__"):
+        raise InputError(
+            f"clients {clients!r} cannot be used; partition {name!r} needs a whole number, at least 1"
+        )
+    count = clients.__index__()  # type: ignore[union-attr]
+    if not 1 <= count <= n:
+        raise InputError(
+            f"{count} clients cannot share {graph.name!r}, which has {n} vertices; choose 1 to {n} clients"
+        )
+    return count
+
+
+def _options(name: str, defaults: Mapping[str, Option], given: Mapping[str, Option]) -> dict[str, Option]:
+    """The recipe's options with the given values, each of its default's type (an int does for a float)."""
+    chosen = dict(defaults)
+    for key, value in given.items():
+        if key not in defaults:
+            hint = did_you_mean(key, defaults) if defaults else "it has no options"
+            raise InputError(f"partition {name!r} has no option {key!r}; {hint}")
+        kind = type(defaults[key])
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # noqa: PLW2901
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(
+                f"option {key}={value!r} of partition {name!r} must be of type {kind.__name__}, "
+                f"as its default {defaults[key]!r}"
+            )
+        chosen[key] = value
+    return chosen

@@ -1,0 +1,199 @@
+"""Whether the tables of a partition say what they must: people hand such files in.
+
+Every check looks at whole columns; the message names the table and the first row that fails it.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.graphs.graph import Graph
+from graphfed.errors import InputError
+
+__all__ = ["check_against_graph", "check_recipe", "check_tables"]
+
+Tables = Mapping[str, np.ndarray]
+
+COLUMNS = {
+    "held": ("held_site", "held_id", "held_vertex", "held_owner"),
+    "edges": ("edge_site", "edge_u", "edge_v"),
+    "cut": ("cut_site", "cut_id", "cut_remote_site", "cut_remote_id"),
+}
+ROW_KEY = {"held": COLUMNS["held"][:2], "edges": COLUMNS["edges"], "cut": COLUMNS["cut"]}
+LIMIT = 2**31  # of sites, ids and vertices: the product of two must not leave 64 bits
+SPARE_SITES = 10**6  # a site may hold nothing, but not nearly all of them
+NAME = 200  # characters
+FORMAT = "the docstring of Partition has the format"
+
+
+def check_recipe(recipe: Mapping[str, Any], where: str) -> None:
+    """Raises InputError, which starts with `where`, unless what stands beside the tables can be shown and
+    written as JSON: names printable and short, numbers finite."""
+    options = recipe.get("options", {})
+    fits = {
+        "num_sites": type(recipe.get("num_sites")) is int,
+        "graph_hash": isinstance(recipe.get("graph_hash"), str),
+        "name": _is_name(recipe.get("name", "assignment")),
+        "seed": type(recipe.get("seed", 0)) is int and abs(recipe.get("seed", 0)) < 2**63,
+        "options": isinstance(options, dict)
+        and all(_is_name(key) and _is_option(value) for key, value in options.items()),
+    }
+    for key, fit in fits.items():
+        if not fit:
+            raise InputError(f"{where}: {key} of the partition cannot be used; {FORMAT}")
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= NAME
+
+
+def _is_option(value: Any) -> bool:
+    if isinstance(value, str):
+        return value == "" or _is_name(value)
+    return isinstance(value, int | float) and abs(value) < math.inf
+
+
+def check_tables(tables: Tables, num_sites: int, where: str) -> None:
+    """Raises InputError, which starts with `where`, for tables that are no partition of any graph.
+
+    tables: the eleven columns of a Partition by name. Checked: types and lengths; sites, ids and vertices in
+    range; order without repetition; one vertex and an owner for each id; edges between ids of their site; cut
+    rows from an id of the site to one that the remote site owns, and back if no vertex is shared or
+    copied.
+    """
+    _check_types(tables, where)
+    _check_ranges(tables, num_sites, where)
+    for table, key in ROW_KEY.items():
+        unsorted = ~_in_order([tables[column] for column in key])
+        why = f"it does not come after the row before; rows are sorted by {', '.join(key)}, none twice"
+        _refuse(where, table, unsorted, why)
+    _check_ids(tables, where)
+    held = _Held(tables)
+    site, u, v = (tables[column] for column in COLUMNS["edges"])
+    for end, id_ in (("edge_u", u), ("edge_v", v)):
+        missing = held.row(site, id_) < 0
+        _refuse(where, "edges", missing, end + " {id} is not held by site {site}", id=id_, site=site)
+    _refuse(where, "edges", u >= v, "edge_u {u} is not below edge_v {v}", u=u, v=v)
+    _check_cut(tables, held, where)
+
+
+def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
+    """Raises InputError when a vertex or an edge is not one of the graph's. After `check_tables` only."""
+    n = graph.num_nodes
+    vertex = tables["held_vertex"]
+    why = f"vertex {{vertex}} is not one of the {n} vertices of the graph"
+    _refuse(where, "held", vertex >= n, why, vertex=vertex)
+    held = _Held(tables)
+    known = graph.edges[0] * n + graph.edges[1]  # ascending, as the edges are sorted
+    ends = {
+        "edges": (("edge_site", "edge_u"), ("edge_site", "edge_v")),
+        "cut": (("cut_site", "cut_id"), ("cut_remote_site", "cut_remote_id")),
+    }
+    for table, columns in ends.items():
+        a, b = (vertex[held.row(tables[site], tables[id_])] for site, id_ in columns)
+        key = np.minimum(a, b) * n + np.maximum(a, b)
+        why = "the graph has no edge between vertices {a} and {b}"
+        _refuse(where, table, _position(known, key) < 0, why, a=a, b=b)
+
+
+class _Held:
+    """Where in the table `held` a site's id is."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.width = int(tables["held_id"].max(initial=0)) + 1
+        self.codes = tables["held_site"] * self.width + tables["held_id"]  # ascending, as the rows are sorted
+
+    def row(self, site: np.ndarray, id_: np.ndarray) -> np.ndarray:
+        """The row of each site's id, -1 where the site does not hold it; [n] int64."""
+        # An id beyond all held ones must not pass for a small id of the next site.
+        return np.where(id_ < self.width, _position(self.codes, site * self.width + id_), -1)
+
+
+def _position(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Where each value is in the ascending vector, -1 where it is not."""
+    if not len(ascending):
+        return np.full(len(values), -1)
+    place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.where(ascending[place] == values, place, -1)
+
+
+def _check_types(tables: Tables, where: str) -> None:
+    for table, columns in COLUMNS.items():
+        for column in columns:
+            array = tables[column]
+            dtype = bool if column == "held_owner" else np.int64
+            if array.dtype != dtype or array.shape != (len(tables[columns[0]]),):
+                raise InputError(
+                    f"{where}: table {table!r}, column {column!r} has dtype {array.dtype} and shape "
+                    f"{array.shape}; expected {np.dtype(dtype)}, one entry a row; {FORMAT}"
+                )
+
+
+def _check_ranges(tables: Tables, num_sites: int, where: str) -> None:
+    if not 0 <= num_sites <= len(tables["held_site"]) + SPARE_SITES:
+        raise InputError(
+            f"{where}: num_sites={num_sites} does not fit {len(tables['held_site'])} held vertices; {FORMAT}"
+        )
+    for table, columns in COLUMNS.items():
+        for column in columns:
+            if column == "held_owner":
+                continue
+            values = tables[column]
+            limit = num_sites if column.endswith("site") else LIMIT
+            why = f"{column} {{value}} is not in 0..{limit - 1}"
+            _refuse(where, table, (values < 0) | (values >= limit), why, value=values)
+
+
+def _check_ids(tables: Tables, where: str) -> None:
+    """Every id stands for one vertex and has an owner."""
+    vertex, owner = tables["held_vertex"], tables["held_owner"]
+    ids, which = np.unique(tables["held_id"], return_inverse=True)
+    vertex_of = np.empty(len(ids), dtype=np.int64)
+    vertex_of[which[::-1]] = vertex[::-1]  # the first row of an id counts
+    why = "id {id} stands for vertex {vertex} here, and for vertex {other} at another site"
+    other = vertex_of[which]
+    _refuse(where, "held", vertex != other, why, id=tables["held_id"], vertex=vertex, other=other)
+    owners = np.bincount(which[owner], minlength=len(ids))[which]
+    why = "id {id} has no owner; at least one site owns it"
+    _refuse(where, "held", owners == 0, why, id=tables["held_id"])
+
+
+def _check_cut(tables: Tables, held: _Held, where: str) -> None:
+    site, id_, remote_site, remote_id = (tables[column] for column in COLUMNS["cut"])
+    columns = {"site": site, "id": id_, "remote_site": remote_site, "remote_id": remote_id}
+    _refuse(where, "cut", site == remote_site, "both ends are at site {site}", **columns)
+    own, remote = held.row(site, id_), held.row(remote_site, remote_id)
+    _refuse(where, "cut", own < 0, "cut_id {id} is not held by site {site}", **columns)
+    owned = np.append(tables["held_owner"], False)[remote]  # row -1 is none
+    why = "cut_remote_id {remote_id} is not owned by site {remote_site}"
+    _refuse(where, "cut", ~owned, why, **columns)
+    if tables["held_owner"].all() and (tables["held_id"] == tables["held_vertex"]).all():
+        rows = len(held.codes)
+        no_way_back = _position(own * rows + remote, remote * rows + own) < 0
+        why = (
+            "site {remote_site} has no row for its end {remote_id} of the edge to {id}; without copies an "
+            "edge between sites has a row in each direction"
+        )
+        _refuse(where, "cut", no_way_back, why, **columns)
+
+
+def _in_order(columns: list[np.ndarray]) -> np.ndarray:
+    """bool [n]: whether a row comes after the row before, by the columns in turn."""
+    n = len(columns[0])
+    later, equal = np.zeros(max(n - 1, 0), dtype=bool), np.ones(max(n - 1, 0), dtype=bool)
+    for column in columns:
+        later |= equal & (column[1:] > column[:-1])
+        equal &= column[1:] == column[:-1]
+    return np.concatenate(([True], later))[:n]
+
+
+def _refuse(where: str, table: str, bad: np.ndarray, why: str, **columns: np.ndarray) -> None:
+    """Refuse the first row where `bad` is true; `why` may name the columns, whose entry it then shows."""
+    rows = np.flatnonzero(bad)
+    if rows.size:
+        shown = why.format(**{key: column[rows[0]] for key, column in columns.items()})
+        raise InputError(
+            f"{where}: table {table!r}, row {rows[0]}: {shown} ({rows.size} such rows); {FORMAT}"
+        )

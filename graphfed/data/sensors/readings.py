@@ -1,0 +1,401 @@
+"""Series of readings as users keep them, read and laid on equal steps of time.
+
+Four files: a wide table (CSV, Parquet), a column of times and one for each sensor; a long table, a row for
+each reading (time, sensor, value); a wide table that pandas wrote as HDF5; and npz, with the arrays
+    readings   [T, S] numbers
+    ids        [S] texts or whole numbers
+    times      [T] texts or datetime64; or `start`, one text, and `step_minutes`, one whole number
+A reading is missing where a cell is empty or NaN, where it is the number that means so, where a long table
+has no row, and where the steps of time have none. Shapes: R rows, T steps, S sensors.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.hdf5 import read_frame
+from graphfed.data.npz_files import NpzFile
+from graphfed.data.user_files.table_files import TableFile, first_that_fails
+from graphfed.errors import InputError, shown
+
+__all__ = ["HDF5", "INDEX", "Grid", "Rows", "on_grid", "read_arrays", "read_hdf5", "read_long", "read_wide"]
+
+HDF5 = (".h5", ".hdf5", ".hdf")
+#: What the first column of a table is called where it has no name.
+INDEX = "time"
+#: Of the grid: 2 GB of float32.
+MAX_READINGS = 5 * 10**8
+#: A grid may have so many steps more than the file has times, and so many times as many.
+SPARE_STEPS, SPARE_TIMES = 10_000, 20
+MINUTE = 60_000_000  # in microseconds
+#: datetime's own years 1 to 9999, in microseconds.
+FIRST, LAST = (int(np.datetime64(day, "us").astype(np.int64)) for day in ("0001-01-01", "9999-12-31"))
+_MISSING = "leave the cell empty where there is no reading"
+_NO_SENSOR = f"{_MISSING} (and drop the column, if it is no sensor)"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a file says, row by row. times: [R] int64, microseconds. sensor: [R] int64, the number of its
+    sensor among ids, for a long table, else None. values: [R] float32 then, else [R, S]; NaN where missing.
+    where: the place of a row, for messages. zoned: whether times are in UTC as the file named a zone."""
+
+    path: Path
+    ids: tuple[str, ...]
+    times: np.ndarray
+    sensor: np.ndarray | None
+    values: np.ndarray
+    where: Callable[[int], str]
+    zoned: bool
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Readings at equal steps: [T, S] float32, NaN where missing; start: ISO time of the first."""
+
+    readings: np.ndarray
+    start: str
+    step_minutes: int
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def read_wide(path: Path, time: str, missing: float | None) -> Rows:
+    """A table with a column of times; every other column is a sensor. missing: the number that is none."""
+    file = TableFile(path, index=INDEX)
+    sensors = [name for name in file.columns if name != time]
+    if not sensors:
+        raise InputError(f"{path} has no column but {time!r}; it needs one for each sensor")
+    times: list[np.ndarray] = []
+    blocks: list[np.ndarray] = []
+    clock = _Clock(file, time)
+    for start, batch in file.batches([time, *sensors]):
+        times.append(clock.read(batch, start))
+        block = np.empty((batch.num_rows, len(sensors)), dtype=np.float32)
+        for s, name in enumerate(sensors):
+            block[:, s] = file.numbers(batch, name, start, _NO_SENSOR, gaps=True)
+        blocks.append(block)
+    if not times:
+        raise InputError(f"{path} has no row; it needs one for each time")
+    values = _without(np.concatenate(blocks), missing)
+    return Rows(path, tuple(sensors), np.concatenate(times), None, values, file.where, clock.zoned)
+
+
+def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
+    """A table with a row for each reading. Sensors come in the order in which they are first named."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    file = TableFile(path, index=INDEX)
+    times: list[np.ndarray] = []
+    values: list[np.ndarray] = []
+    names: list[Any] = []
+    clock = _Clock(file, time)
+    for start, batch in file.batches([time, sensor, value]):
+        times.append(clock.read(batch, start))
+        name = file.text(batch, sensor)
+        file.refuse_first(pc.equal(name, ""), start, sensor, "is empty", "name the sensor, or drop the row")
+        names.append(name)
+        values.append(file.numbers(batch, value, start, _MISSING, gaps=True))
+    if not times:
+        raise InputError(f"{path} has no row; it needs one for each reading")
+    numbered = pa.chunked_array(names).combine_chunks().dictionary_encode()
+    return Rows(
+        path,
+        tuple(numbered.dictionary.to_pylist()),
+        np.concatenate(times),
+        numbered.indices.to_numpy(zero_copy_only=False).astype(np.int64),
+        _without(np.concatenate(values), missing),
+        file.where,
+        clock.zoned,
+    )
+
+
+def read_hdf5(path: Path, missing: float | None) -> Rows:
+    """The table of a file that pandas wrote: times as its index, a column for each sensor."""
+    frame = read_frame(path)
+    if not frame.columns or not len(frame.index):
+        raise InputError(f"{path} has no row or no column; it needs a row for each time, a column a sensor")
+
+    def where(row: int) -> str:
+        return f"{path}, row {row + 1}"
+
+    times, zoned = _array_times(frame.index, where)
+    values = _float32(frame.values, tuple(frame.columns), where)
+    return Rows(
+        path, tuple(frame.columns), times, None, _without(values, missing), where, frame.zoned or zoned
+    )
+
+
+def read_arrays(path: Path, missing: float | None) -> Rows:
+    """An npz file; see the top of this page."""
+
+    def where(row: int) -> str:
+        return f"{path}, row {row + 1}"
+
+    with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
+        readings, ids = file.take("readings"), file.take("ids")
+        if readings.ndim != 2 or readings.dtype.kind not in "fiu" or 0 in readings.shape:
+            file.refuse(
+                f"array 'readings' has dtype {readings.dtype} and shape {readings.shape}; expected numbers "
+                "[times, sensors]"
+            )
+        if ids.shape != readings.shape[1:] or ids.dtype.kind not in "iuU":
+            file.refuse(
+                f"array 'ids' has dtype {ids.dtype} and shape {ids.shape}; expected a text or a whole number "
+                f"for each of {readings.shape[1]} sensors"
+            )
+        names = tuple(str(name).strip() for name in ids.tolist())
+        twice = (
+            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ()
+        )
+        if twice:
+            file.refuse(f"array 'ids' names {shown(twice[0])} twice; every sensor needs an id of its own")
+        if "times" in file:
+            index = file.take("times")
+            if index.shape != readings.shape[:1] or index.dtype.kind not in "UM":
+                file.refuse(
+                    f"array 'times' has dtype {index.dtype} and shape {index.shape}; expected a text or "
+                    f"datetime64 for each of {len(readings)} rows"
+                )
+        else:
+            start, step = file.take("start"), file.take("step_minutes")
+            if (
+                start.size != 1
+                or start.dtype.kind not in "UM"
+                or step.size != 1
+                or step.dtype.kind not in "iu"
+            ):
+                file.refuse(
+                    "there is no array 'times', and 'start' and 'step_minutes' are not a time and a number"
+                )
+            minutes = int(step.item())
+            if not 1 <= minutes <= 10**6:
+                file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
+            first, _ = _array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
+            index = (first + np.arange(len(readings)) * minutes * MINUTE).view("datetime64[us]")
+    times, zoned = _array_times(index, where)
+    return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
+
+
+def _without(values: np.ndarray, missing: float | None) -> np.ndarray:
+    """NaN in the place of the number that means that there is no reading; in place."""
+    if missing is not None:
+        values[values == np.float32(missing)] = np.nan
+    return values
+
+
+def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], str]) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        result = values.astype(np.float32)
+    if np.isinf(result).any():
+        row, sensor = np.argwhere(np.isinf(result))[0]
+        raise InputError(
+            f"{where(int(row))}, sensor {shown(names[sensor])}: {values[row, sensor]} is no finite number "
+            "(in 32 bits); correct it, or write NaN where there is no reading"
+        )
+    return result
+
+
+# ---- times -------------------------------------------------------------------------------------------------
+
+
+class _Clock:
+    """Reads a table's column of times: ISO texts, all of them with or all without a zone, or Parquet's own
+    dates and times."""
+
+    def __init__(self, file: TableFile, column: str) -> None:
+        self._file = file
+        self._column = column
+        self.zoned: bool = False
+        self._begun = False
+
+    def read(self, batch: Any, start: int) -> np.ndarray:
+        """Microseconds, [rows] int64; InputError for the first row that has no such time."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = batch.column(self._column)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        written = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+        if written:
+            values = pc.utf8_trim_whitespace(values)
+            first = values.slice(0, 1)
+            zoned = self.zoned if self._begun else not _parses(first, None) and _parses(first, "UTC")
+        elif pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+            zoned = getattr(values.type, "tz", None) is not None
+        else:
+            raise InputError(
+                f"{self._file.path}, column {self._column!r} holds {values.type}, not times; write them as "
+                "text, as in 2024-01-31 08:05, or name another column as 'time'"
+            )
+        if self._begun and zoned != self.zoned:
+            raise InputError(
+                f"{self._file.path}, column {self._column!r}: some times name a zone and some do not; write "
+                "all of them alike"
+            )
+        self.zoned, self._begun = zoned, True
+        if written:
+            self._file.refuse_first(
+                pc.fill_null(pc.equal(values, ""), True), start, self._column, "is empty",
+                "write the time, or drop the row",
+            )  # fmt: skip
+        bad = first_that_fails(values, lambda part: _microseconds(part, zoned))
+        if bad is not None:
+            self._file.refuse(
+                start + bad, self._column, values[bad].as_py() if written else None,
+                "is no time" + (" with a zone" if zoned and written else ""),
+                "write it as 2024-01-31 08:05" + ("+00:00, as the first row" if zoned and written else ""),
+            )  # fmt: skip
+        times = _microseconds(values, zoned)
+        self._file.refuse_first(
+            pc.is_null(times), start, self._column, "is empty", "write the time, or drop the row"
+        )
+        result: np.ndarray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        self._file.refuse_first(
+            pa.array((result < FIRST) | (result > LAST)), start, self._column,
+            "is out of the years 1 to 9999", "correct it", values if written else None,
+        )  # fmt: skip
+        return result
+
+
+def _microseconds(values: Any, zoned: bool) -> Any:
+    """Texts, times or dates as Arrow's times in microseconds; its own exception where one cannot be."""
+    import pyarrow as pa
+
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    finer = pa.types.is_timestamp(values.type) and values.type.unit == "ns"
+    return values.cast(pa.timestamp("us", "UTC" if zoned else None), safe=not finer)
+
+
+def _parses(texts: Any, zone: str | None) -> bool:
+    import pyarrow as pa
+
+    try:
+        texts.cast(pa.timestamp("us", zone))
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.ndarray, bool]:
+    """Microseconds [R] int64 of an array of texts or datetime64, and whether they name a zone."""
+    import pyarrow as pa
+
+    zoned = False
+    if index.dtype.kind == "M":
+        unit = np.datetime_data(index.dtype)[0]
+        years = index.astype(f"datetime64[{'D' if unit == 'generic' else unit}]").astype("datetime64[Y]")
+        # Before they are counted in microseconds, of which there are too many for some years.
+        bad = np.flatnonzero(~((years >= np.datetime64("0001")) & (years < np.datetime64("9999"))))
+        times = index.astype("datetime64[us]") if not bad.size else index
+    else:
+        texts = pa.array([str(text).strip() for text in index.tolist()], pa.string())
+        zoned = not _parses(texts.slice(0, 1), None) and _parses(texts.slice(0, 1), "UTC")
+        failed = first_that_fails(texts, lambda part: _microseconds(part, zoned))
+        bad = np.array([] if failed is None else [failed], dtype=np.int64)
+        if failed is None:
+            times = _microseconds(texts, zoned).cast(pa.int64()).to_numpy().view("datetime64[us]")
+    if bad.size:
+        value = str(index[bad[0]])
+        raise InputError(
+            f"{where(int(bad[0]))}: {shown(value)} is no time; write all of them as 2024-01-31 08:05"
+        )
+    result = times.view(np.int64)
+    out = np.flatnonzero((result < FIRST) | (result > LAST))
+    if out.size:
+        raise InputError(f"{where(int(out[0]))}: {index[out[0]]} is out of the years 1 to 9999; correct it")
+    return result, zoned
+
+
+# ---- the grid ----------------------------------------------------------------------------------------------
+
+
+def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
+    """The rows at equal steps, in the order of time; what has no row is missing. step_minutes: by default the
+    commonest difference between times that follow each other.
+
+    Raises InputError for a time (or a sensor's time) that is there twice, times off the steps, and a sensor
+    without any reading."""
+    times, first, number = np.unique(rows.times, return_index=True, return_inverse=True)
+    size = len(rows.ids)
+    _refuse_repeated(rows, number if rows.sensor is None else number * size + rows.sensor)
+    step = _step(rows, times, step_minutes)
+    # The commonest place between two steps, so that a wrong first time is not the measure of the others.
+    phase, count = np.unique(times % step, return_counts=True)
+    off = np.flatnonzero(times % step != phase[count.argmax()])
+    if off.size:
+        row = int(first[off].min())
+        raise InputError(
+            f"{rows.where(row)}: the time {_iso(rows.times[row])} is off the steps of {step // MINUTE} "
+            "minutes that the other times keep; correct it, or give another 'step_minutes'"
+        )
+    place = (times - times[0]) // step
+    steps = int(place[-1]) + 1
+    if steps > SPARE_STEPS + SPARE_TIMES * len(times):
+        late = int(np.diff(place).argmax()) + 1
+        raise InputError(
+            f"{rows.where(int(first[late]))}: the time {_iso(times[late])} is "
+            f"{place[late] - place[late - 1]:,} steps of {step // MINUTE} minutes after the one before it; "
+            "correct it, or keep the rows of one period"
+        )
+    if steps * size > MAX_READINGS:
+        raise InputError(
+            f"{rows.path} has {steps:,} steps of {size:,} sensors, more than {MAX_READINGS:,} readings; keep "
+            "a shorter period or fewer sensors"
+        )
+    readings = np.full((steps, size), np.nan, dtype=np.float32)
+    if rows.sensor is None:
+        readings[place[number]] = rows.values
+    else:
+        readings[place[number], rows.sensor] = rows.values
+    silent = np.flatnonzero(np.isnan(readings).all(0))
+    if silent.size:
+        raise InputError(
+            f"{rows.path} has no reading of sensor {shown(rows.ids[silent[0]])} ({silent.size} such "
+            "sensors); leave it out"
+        )
+    return Grid(readings, _iso(times[0]), int(step // MINUTE))
+
+
+def _refuse_repeated(rows: Rows, key: np.ndarray) -> None:
+    """InputError for the first row whose time (and sensor) an earlier row has."""
+    order = np.argsort(key, kind="stable")
+    again = np.flatnonzero(key[order][1:] == key[order][:-1])
+    if not again.size:
+        return
+    row = int(order[again + 1].min())
+    earlier = int(np.flatnonzero(key == key[row])[0])
+    whose = "" if rows.sensor is None else f" of sensor {shown(rows.ids[rows.sensor[row]])}"
+    place = rows.where(earlier).removeprefix(f"{rows.path}, ")
+    raise InputError(
+        f"{rows.where(row)}: the time {_iso(rows.times[row])}{whose} is also in {place}; keep one of them "
+        f"({again.size} repeated; where a clock was put back, write times in UTC)"
+    )
+
+
+def _step(rows: Rows, times: np.ndarray, step_minutes: int | None) -> int:
+    """Microseconds between two steps."""
+    if step_minutes is not None:
+        return step_minutes * MINUTE
+    if len(times) < 2:
+        raise InputError(f"{rows.path} has readings of one time only, {_iso(times[0])}; it takes many")
+    gap, count = np.unique(np.diff(times), return_counts=True)
+    step = int(gap[count.argmax()])
+    if step % MINUTE:
+        raise InputError(
+            f"{rows.path}: most times are {step / 1e6:g} seconds apart, and steps are whole minutes; average "
+            "the readings over minutes"
+        )
+    return step
+
+
+def _iso(microseconds: int | np.integer[Any]) -> str:
+    text: str = np.datetime64(int(microseconds), "us").item().isoformat()
+    return text

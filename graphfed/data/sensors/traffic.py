@@ -1,0 +1,297 @@
+"""METR-LA and PEMS-BAY: speeds of cars every five minutes, at 207 sensors in Los Angeles over four months of
+2012 and at 325 in the Bay Area over six of 2017.
+
+The full readings are the usual public files, metr-la.h5 and pems-bay.h5, which pandas wrote, or the same
+table as CSV. The graph is one npz file (sensor_ids, lat, lon and the matrix adj) or the public tables of
+distances and locations; adj_mx.pkl, a pickle, is never read. Subsets are npz files of readings ("speed", or
+"speed_tenths") with sensor_ids, start and step_minutes; those of few sensors have their part of the graph.
+
+A reading of 0 is none. Shapes: T steps, S sensors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.npz_files import NpzFile
+from graphfed.data.sensors.kernel import gaussian_kernel, with_unit_diagonal
+from graphfed.data.sensors.network import read_pairs, read_positions
+from graphfed.data.sensors.readings import INDEX, MINUTE, Rows, on_grid, read_hdf5, read_wide
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.user_files.table_files import TableFile
+from graphfed.errors import InputError
+
+__all__ = ["TRAFFIC", "TrafficSource", "find_traffic", "load_traffic"]
+
+QUANTITY = "speed (miles per hour)"
+STEP_MINUTES = 5
+DCRNN = "the public repository liyaguang/DCRNN, folder data/sensor_graph"
+
+
+@dataclass(frozen=True)
+class Roads:
+    """The files of a network, any of which will do: an npz file of the graph, or tables of distances and of
+    locations. lost_hour: when a clock was put forward, if the readings have no rows of that hour."""
+
+    graph: str
+    distances: str
+    locations: tuple[str, ...]
+    lost_hour: str | None = None
+
+
+@dataclass(frozen=True)
+class TrafficSource:
+    """A data set. readings: names of its file, the first that is there is read; roads: where the graph is,
+    None where the file of readings has it."""
+
+    name: str
+    readings: tuple[str, ...]
+    roads: Roads | None
+    source: str
+    note: str = ""
+
+
+_LA = Roads("metr_la_graph.npz", "distances_la_2012.csv", ("graph_sensor_locations.csv",))
+_BAY = Roads(
+    "pems_bay_graph.npz",
+    "distances_bay_2017.csv",
+    ("graph_sensor_locations_bay.csv", "graph_sensor_locations_pems_bay.csv"),
+    lost_hour="2017-03-12T02:00",
+)
+_FULL = "the files that the public repository liyaguang/DCRNN links to"
+_LOST = (
+    "the hour that summer time left out on 2017-03-12 is no step, so later times of day are told 1 h early"
+)
+TRAFFIC = {
+    source.name: source
+    for source in (
+        TrafficSource("metr_la", ("metr-la.h5", "METR-LA.h5", "METR-LA.csv", "metr-la.csv"), _LA, _FULL),
+        TrafficSource(
+            "pems_bay", ("pems-bay.h5", "PEMS-BAY.h5", "PEMS-BAY.csv", "pems-bay.csv"), _BAY, _FULL
+        ),
+        TrafficSource(
+            "metr_la_week",
+            ("metr_la_207sensors_first_week_interpolated.npz",),
+            _LA,
+            "the public repository lehaifeng/T-GCN, data/los_speed.csv",
+            "first week; missing readings filled by linear interpolation",
+        ),
+        TrafficSource(
+            "metr_la_20",
+            ("metr_la_20sensors.npz",),
+            None,
+            "the readings of 20 sensors in metr-la.h5",
+            "20 of 207 sensors",
+        ),
+        TrafficSource(
+            "pems_bay_67",
+            ("pems_bay_67sensors.npz",),
+            None,
+            "the readings of 67 sensors in pems-bay.h5",
+            f"67 of 325 sensors; {_LOST}",
+        ),
+        TrafficSource(
+            "metr_la_raw",
+            ("metr_la_207sensors_first1026steps_raw.npz",),
+            _LA,
+            "the first 1 026 rows of metr-la.h5",
+            "first three and a half days",
+        ),
+    )
+}
+
+
+def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None, list[str]]:
+    """The file of readings (None if there is none), and what is missing."""
+    readings = _first(roots, source.readings)
+    missing = [] if readings else [source.readings[0]]
+    if source.roads is not None and not _first(roots, (source.roads.graph, source.roads.distances)):
+        missing.append(f"{source.roads.graph} or {source.roads.distances}")
+    return readings, missing
+
+
+def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
+    """The sensors of `source`, in the order of the readings, from files below `roots`.
+
+    Raises InputError for a missing file (where it was looked for, where to get it), and a damaged one."""
+    place = _first(roots, source.readings)
+    if place is None:
+        _missing(source, source.readings, roots, source.source)
+    if place.suffix == ".npz":
+        sensors = _from_npz(source, place)
+    else:
+        rows = read_hdf5(place, 0) if place.suffix == ".h5" else read_wide(place, INDEX, 0)
+        sensors = _from_table(source, rows)
+    if source.roads is None:
+        return sensors
+    adjacency, position = _graph(source, source.roads, roots, sensors.ids)
+    return replace(sensors, adjacency=adjacency, position=position)
+
+
+# ---- readings ----------------------------------------------------------------------------------------------
+
+
+def _from_npz(source: TrafficSource, place: Path) -> Sensors:
+    """A subset: with its own graph where the file has one, else without edges and positions."""
+    with NpzFile(place, f"get it again from {source.source}") as file:
+        tenths = "speed_tenths" in file
+        speed, ids = file.take("speed_tenths" if tenths else "speed"), _sensor_ids(file)
+        if speed.shape[1:] != (len(ids),) or speed.dtype.kind not in "fiu" or not len(speed):
+            file.refuse(
+                f"readings have dtype {speed.dtype} and shape {speed.shape}; expected numbers [time, "
+                f"{len(ids)}]"
+            )
+        start, step = file.take("start"), file.take("step_minutes")
+        if start.size != 1 or start.dtype.kind != "U" or step.size != 1 or step.dtype.kind not in "iu":
+            file.refuse("'start' and 'step_minutes' are not a time and a whole number")
+        readings = (speed / 10 if tenths else speed).astype(np.float32)
+        adjacency = _no_edges(len(ids))
+        position = None
+        if source.roads is None:
+            adjacency, position = _graph_arrays(file, np.arange(len(ids)), len(ids))
+        return Sensors(
+            name=source.name,
+            readings=readings,
+            missing=readings == 0,
+            adjacency=adjacency,
+            position=position,
+            ids=ids,
+            start=str(start.item()),
+            step_minutes=int(step.item()),
+            geographic=True,
+            quantity=QUANTITY,
+            note=source.note,
+        )
+
+
+def _from_table(source: TrafficSource, rows: Rows) -> Sensors:
+    """The full table, without edges and positions."""
+    lost, note = source.roads.lost_hour if source.roads else None, source.note
+    if lost is not None:
+        # Publications number the rows, and the hour that the clock skipped has none.
+        begin = int(np.datetime64(lost, "us").astype(np.int64))
+        after = rows.times >= begin + 60 * MINUTE
+        if not ((rows.times >= begin) & ~after).any():
+            rows = replace(rows, times=np.where(after, rows.times - 60 * MINUTE, rows.times))
+            note = _LOST
+    grid = on_grid(rows, STEP_MINUTES)
+    missing = np.isnan(grid.readings)
+    grid.readings[missing] = 0
+    return Sensors(
+        name=source.name,
+        readings=grid.readings,
+        missing=missing,
+        adjacency=_no_edges(len(rows.ids)),
+        position=None,
+        ids=rows.ids,
+        start=grid.start,
+        step_minutes=grid.step_minutes,
+        geographic=True,
+        quantity=QUANTITY,
+        note=note,
+    )
+
+
+def _no_edges(size: int) -> sp.csr_matrix:
+    none = np.zeros(0, dtype=np.int64)
+    return with_unit_diagonal(none, none, np.zeros(0), size)
+
+
+# ---- the graph ---------------------------------------------------------------------------------------------
+
+
+def _graph(
+    source: TrafficSource, roads: Roads, roots: list[Path], ids: tuple[str, ...]
+) -> tuple[sp.csr_matrix, np.ndarray | None]:
+    """Adjacency and positions of the sensors, from the first root that has the npz file or the tables."""
+    for root in roots:
+        place = _first([root], (roads.graph,))
+        if place is not None:
+            with NpzFile(place, f"make it again from {DCRNN}") as file:
+                listed = {name: number for number, name in enumerate(_sensor_ids(file))}
+                unknown = [name for name in ids if name not in listed]
+                if unknown:
+                    file.refuse(f"it has no sensor {unknown[0]!r} ({len(unknown)} such sensors)")
+                return _graph_arrays(file, np.array([listed[name] for name in ids]), len(listed))
+        place = _first([root], (roads.distances,))
+        if place is not None:
+            return _graph_tables(place, _first([root], roads.locations), ids)
+    pickled = _first(roots, ("adj_mx.pkl", "adj_mx_bay.pkl", "adj_mat.pkl"))
+    hint = "" if pickled is None else f" ({pickled} is a pickle, which could run any code, and is not read)"
+    _missing(source, (roads.graph, roads.distances), roots, DCRNN, hint)
+
+
+def _graph_tables(
+    distances: Path, locations: Path | None, ids: tuple[str, ...]
+) -> tuple[sp.csr_matrix, np.ndarray | None]:
+    """Adjacency and positions from the public tables."""
+    table = _public(distances, ("from", "to", "distance"))
+    pairs = read_pairs(table, table.columns[:3], ids, "distance")
+    adjacency = gaussian_kernel(pairs.sender, pairs.receiver, pairs.value, len(ids))
+    if locations is None:
+        return adjacency, None
+    # With or without a number before the ids.
+    columns = ("sensor_id", "latitude", "longitude")
+    table = _public(locations, columns if len(TableFile(locations).first_line) == 3 else ("index", *columns))
+    names = table.columns[-3:]
+    return adjacency, read_positions(table, names[0], names[1:], True, ids)
+
+
+def _public(place: Path, names: Sequence[str]) -> TableFile:
+    """A public table, whose first line may name the columns, or be a row like the others."""
+    table = TableFile(place)
+    bare = table.first_line[-1].replace(".", "", 1).lstrip("-").isdigit()
+    return TableFile(place, names=names) if bare else table
+
+
+def _graph_arrays(file: NpzFile, place: np.ndarray, size: int) -> tuple[sp.csr_matrix, np.ndarray]:
+    """The part of the arrays adj [size, size], lat and lon [size] that is of the sensors `place`."""
+    weights = file.take("adj")
+    if weights.shape != (size, size) or weights.dtype.kind != "f" or not (weights >= 0).all():
+        file.refuse(
+            f"array 'adj' has dtype {weights.dtype} and shape {weights.shape}; expected numbers of at least "
+            f"0, {(size, size)}"
+        )
+    degrees = [file.take(key) for key in ("lat", "lon")]
+    if any(array.shape != (size,) or array.dtype.kind != "f" for array in degrees):
+        file.refuse(f"'lat' and 'lon' must be {size} numbers each")
+    part = weights[np.ix_(place, place)]
+    sender, receiver = np.nonzero(part)
+    adjacency = with_unit_diagonal(sender, receiver, part[sender, receiver], len(place))
+    return adjacency, np.stack(degrees, axis=1)[place].astype(np.float64)
+
+
+def _sensor_ids(file: NpzFile) -> tuple[str, ...]:
+    ids = file.take("sensor_ids")
+    if ids.ndim != 1 or ids.dtype.kind not in "iuU" or len(np.unique(ids)) != len(ids):
+        file.refuse("array 'sensor_ids' must name every sensor once")
+    return tuple(str(name) for name in ids.tolist())
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def _folders(roots: list[Path]) -> list[Path]:
+    """Where a file may lie below each root, in order."""
+    return [
+        root / above for root in roots for above in ("traffic", "traffic/sensor_graph", ".", "sensor_graph")
+    ]
+
+
+def _first(roots: list[Path], names: Sequence[str]) -> Path | None:
+    places = (folder / name for name in names for folder in _folders(roots))
+    return next((place for place in places if place.is_file()), None)
+
+
+def _missing(
+    source: TrafficSource, names: Sequence[str], roots: list[Path], origin: str, hint: str = ""
+) -> NoReturn:
+    looked = ", ".join(str(folder) for root in roots for folder in (root / "traffic", root))
+    raise InputError(
+        f"data set {source.name!r} is not here: it needs {' or '.join(names)}, and {looked} were looked "
+        f"in{hint}; set GRAPHFED_DATA or the data folder to where it is, or get it from {origin}"
+    )

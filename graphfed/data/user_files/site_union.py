@@ -1,0 +1,222 @@
+"""Several sites' own tables -> the tables of one graph, and which site holds what.
+
+An id is the same vertex wherever it stands, so sites may share vertices and edges. What two sites say of one
+must agree: its features, its label and part of the split where both say one, the weight of an edge.
+
+Shapes: n and e rows of one site's nodes and edges, N vertices and M rows of nodes at all sites, F features.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.graphs.graph import Held, sorted_unique, undirected
+from graphfed.data.user_files.table_files import TableFile
+from graphfed.errors import InputError, shown
+
+__all__ = ["SiteTables", "Union", "unite"]
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class SiteTables:
+    """What one site's files say, with the files for messages.
+
+    ids: pyarrow array of n texts, no two alike; x [n, F] float32; label: texts, "" where unknown, None
+    without such a column; part [n] int8: an index into PARTS, larger for none; ends [2, e]: rows of the
+    nodes; weight [e] float32, positive, or None."""
+
+    name: str
+    nodes: TableFile
+    edges: TableFile
+    ids: Any
+    x: np.ndarray
+    label: Any
+    part: np.ndarray | None
+    ends: np.ndarray
+    weight: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Union:
+    """The columns of the sites' common graph: those of `SiteTables` with N vertices, in the order in which
+    they are first listed, and every edge once, u < v, sorted by (u, v), without self loops.
+
+    listed: the ends [2, e] of each site's edges as its file has them, as vertices."""
+
+    ids: Any
+    x: np.ndarray
+    label: Any
+    part: np.ndarray | None
+    ends: np.ndarray
+    weight: np.ndarray | None
+    held: Held
+    listed: tuple[np.ndarray, ...]
+
+
+def unite(
+    sites: Sequence[SiteTables],
+    *,
+    features: Sequence[str],
+    label: str | None,
+    split: str | None,
+    weight: str | None,
+    repeated: str,
+) -> Union:
+    """Put the sites' tables together. features, label, split, weight: the columns' names, for messages;
+    repeated: what becomes of the weights of an edge that one site's file has several times, as in
+    `make_graph`.
+
+    A site owns the vertices whose label its file has; a vertex without a label is owned by all its holders.
+
+    Raises InputError where two sites disagree, with both sites, files, rows and values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = _Rows(sites)
+    x = _agreed_features(rows, features)
+    labels, owner = None, np.ones(len(rows.vertex), dtype=bool)
+    if label is not None:
+        texts = pa.concat_arrays([site.label for site in sites])
+        codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        known = pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
+        first = rows.first(known)
+        rows.refuse_different(codes, known, first, label, "the label", texts.__getitem__)
+        labels = pc.fill_null(texts.take(pa.array(first, mask=first < 0)), "")
+        owner = known | (first < 0)[rows.vertex]
+    part = None
+    if split is not None:
+        parts = np.concatenate([site.part for site in sites if site.part is not None])
+        known = parts < len(PARTS)
+        first = rows.first(known)
+        rows.refuse_different(parts, known, first, split, "part of the split", lambda r: PARTS[parts[r]])
+        part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
+    ends, weights, edge_site, edge = _edges(rows, weight, repeated)
+    site_of = np.repeat(np.arange(len(sites)), [len(site.ids) for site in sites])
+    order = np.lexsort((rows.vertex, site_of))
+    held = Held(site_of[order], rows.vertex[order], owner[order], edge_site, edge)
+    listed = tuple(rows.of(s)[site.ends] for s, site in enumerate(sites))
+    return Union(rows.ids, x, labels, part, ends, weights, held, listed)
+
+
+class _Rows:
+    """The rows of all sites' nodes, one site after the other: `vertex` [M] says which vertex each is."""
+
+    def __init__(self, sites: Sequence[SiteTables]) -> None:
+        import pyarrow as pa
+
+        self.sites = sites
+        encoded = pa.concat_arrays([site.ids for site in sites]).dictionary_encode()
+        self.ids = encoded.dictionary
+        self.vertex = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        self.start = np.cumsum([0, *(len(site.ids) for site in sites)])
+
+    def of(self, site: int) -> np.ndarray:
+        """The vertices of one site's rows, [n]."""
+        vertex: np.ndarray = self.vertex[self.start[site] : self.start[site + 1]]
+        return vertex
+
+    def first(self, known: np.ndarray) -> np.ndarray:
+        """The first row of each vertex among those where `known` [M] is true, -1 for none, [N]."""
+        first: np.ndarray = np.full(len(self.ids), -1)
+        rows = np.flatnonzero(known)[::-1]  # of several rows the last one written stays
+        first[self.vertex[rows]] = rows
+        return first
+
+    def refuse_different(
+        self, codes: np.ndarray, known: np.ndarray, first: np.ndarray, column: str, what: str, value: Any
+    ) -> None:
+        """InputError where a known code [M] is not that of its vertex's first row; value: row -> what to
+        show."""
+        bad = np.flatnonzero(known & (codes != codes[first[self.vertex]]))
+        if bad.size:
+            row = int(bad[0])
+            other = int(first[self.vertex[row]])
+            here, there = (shown(str(value(r))) for r in (row, other))
+            raise self.refusal(
+                row, other, column, f"{what} of", f"is {here} here and {there}",
+                "correct one of the files, or leave it empty in one", bad.size,
+            )  # fmt: skip
+
+    def refusal(
+        self, row: int, other: int, column: str, what: str, differs: str, fix: str, count: int
+    ) -> InputError:
+        """What to say of two rows of one vertex."""
+        (here, at), (there, where) = (self._place(r) for r in (row, other))
+        return InputError(
+            f"site {shown(here.name)}: {here.nodes.where(at)}, column {column!r}: {what} vertex "
+            f"{shown(self.ids[self.vertex[row]].as_py())} {differs} at site {shown(there.name)} "
+            f"({there.nodes.where(where)}); {fix} ({count} such rows)"
+        )
+
+    def _place(self, row: int) -> tuple[SiteTables, int]:
+        site = int(np.searchsorted(self.start, row, side="right")) - 1
+        return self.sites[site], row - int(self.start[site])
+
+
+def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
+    """[N, F]: every vertex's features, which are those of each of its rows."""
+    x = np.empty((len(rows.ids), len(features)), dtype=np.float32)
+    first = rows.first(np.ones(len(rows.vertex), dtype=bool))
+    for s, site in enumerate(rows.sites):
+        vertex, start = rows.of(s), rows.start[s]
+        new = first[vertex] == start + np.arange(len(vertex))
+        x[vertex[new]] = site.x[new]
+        differs = site.x != x[vertex]
+        bad = np.flatnonzero(differs.any(axis=1))
+        if bad.size:
+            row = int(bad[0])
+            j = int(differs[row].argmax())
+            raise rows.refusal(
+                int(start) + row, int(first[vertex[row]]), features[j], "this feature of",
+                f"is {site.x[row, j]} here and {x[vertex[row], j]}",
+                "a vertex has the same features at every site: correct one of the files", bad.size,
+            )  # fmt: skip
+    return x
+
+
+def _edges(
+    rows: _Rows, weight: str | None, repeated: str
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
+    """ends [2, m] of every edge once, its weight [m], and (site, edge) of every site's every edge."""
+    n = len(rows.ids)
+    keys, weights = [], []
+    for s, site in enumerate(rows.sites):
+        given = None if site.weight is None else site.weight.astype(np.float64)
+        (u, v), mine = undirected(f"site {site.name}", rows.of(s)[site.ends], given, repeated, n)
+        keys.append(u * n + v)
+        weights.append(np.ones(len(u), dtype=np.float32) if mine is None else mine)
+    every, edge_site = np.concatenate(keys), np.repeat(np.arange(len(keys)), [len(k) for k in keys])
+    known = sorted_unique(every)
+    edge = np.searchsorted(known, every)
+    ends = np.stack((known // n, known % n))
+    if weight is None:
+        return ends, None, edge_site, edge
+    amount = np.concatenate(weights)
+    first = np.empty(len(known), dtype=np.int64)
+    first[edge[::-1]] = np.arange(len(edge))[::-1]
+    bad = np.flatnonzero(amount != amount[first[edge]])
+    if bad.size:
+        row, other = int(bad[0]), int(first[edge[bad[0]]])
+        (here, at), (there, where) = (
+            (rows.sites[edge_site[r]], _first_row(rows, int(edge_site[r]), ends[:, edge[r]]))
+            for r in (row, other)
+        )
+        u, v = (shown(rows.ids[vertex].as_py()) for vertex in ends[:, edge[row]])
+        raise InputError(
+            f"site {shown(here.name)}: {here.edges.where(at)}, column {weight!r}: the edge between {u} and "
+            f"{v} weighs {amount[row]} here and {amount[other]} at site {shown(there.name)} "
+            f"({there.edges.where(where)}); give it one weight, or do without weights: 'weight:' with "
+            f"nothing after it ({bad.size} such edges)"
+        )
+    return ends, amount[first], edge_site, edge
+
+
+def _first_row(rows: _Rows, site: int, ends: np.ndarray) -> int:
+    """The first row of a site's edges that joins two vertices, in either direction."""
+    u, v = rows.of(site)[rows.sites[site].ends]
+    same = ((u == ends[0]) & (v == ends[1])) | ((u == ends[1]) & (v == ends[0]))
+    return int(same.argmax())

@@ -1,0 +1,486 @@
+"""The programs of a deployment: every place joins, reads its own data, trains its part, or predicts with it,
+and keeps what is its own.
+
+Joining comes before anything else crosses: every site says which versions it has, how its data is formed and
+from which rounds it can go on, and the server refuses the run where these do not go together.
+
+    runs/RUN/   in each place's kit
+      manifest.json       what was asked, versions, the form of the data
+      checkpoint/         this place's part of the latest rounds
+      ledger.json         what left this place and what reached it
+      model.safetensors   this place's part of the model
+      predictions.parquet at a site: of its own vertices; predictions-TIME.parquet: of a later prediction
+      metrics.jsonl       at the server: a line a round
+      result.json         what became of the run, written last
+"""
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import platform
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from graphfed import __version__
+from graphfed.deployment.place_data import PlaceData, place_data
+from graphfed.errors import InputError, shown
+from graphfed.federation import CLIENTS, SERVER, Federation, wire
+from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
+from graphfed.methods.base import CommonConfig, Method, Task
+from graphfed.methods.common.entity_alignment import AlignedConfig, count_owners
+from graphfed.methods.common.feature_scaling import scale_features, to_arrays
+from graphfed.methods.common.local_training import as_configured
+from graphfed.methods.registry import get_method, register
+from graphfed.runs import folder as files
+from graphfed.runs.checkpoint import Checkpoints, whole_rounds
+from graphfed.runs.predict import with_weights
+from graphfed.runs.processes import part_of_run
+from graphfed.runs.run import diagnosed
+from graphfed.runs.settings import has_value
+from graphfed.runs.train import EVALUATIONS, Event, train
+from graphfed.runtime.interrupts import Wish
+from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.worker_data import host_data
+from graphfed.terminal import say
+
+if TYPE_CHECKING:
+    from graphfed.runtime.nvflare.place import Place
+
+__all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
+
+#: The transfers of joining, in words (see `Method.messages`).
+MESSAGES = {
+    "join": "What a site says before a run begins: versions of its programs, how many clients it holds, "
+    "names of its columns of features and of its classes (in forecasting how many readings there are, when "
+    "they were made and which are trained on), how its clock differs, which rounds it can go on "
+    "from, and a digest of its data under a secret of its own, by which the server can tell only that the "
+    "data has changed. Where the run tells the server how many training, validation or test vertices a site "
+    "has, the site declares them here first: no later count may be larger. No data. The server reads it and "
+    "tells the coordinator.",
+    "agreed": "What all places then agree on: how many features and classes there are, and the round to go "
+    "on from.",
+}
+
+#: Seconds that a site's clock may differ from the server's.
+CLOCK = 60.0
+#: What a place of a trial hands to the experimenter, who dealt it its data.
+TRIAL = "trial.part"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """What one place brings to a run. site, part: its own data, as it was read and as its host trains on it,
+    None at the server; data: as `train` takes it."""
+
+    method: Method
+    config: CommonConfig
+    folder: Path
+    task: Task
+    site: Any
+    part: Any
+    data: Any
+    agreed: Mapping[str, Any]
+
+
+def run_place(
+    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
+) -> None:
+    """This place's part of training. arguments: plain JSON, from the coordinator: run, method, module,
+    config, dtype, split, split_seed, sites, roster (the clients' names), checkpoint_every, wait (seconds for
+    an earlier attempt's process to leave the folder), trial.
+
+    InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
+    after saving, when somebody asked to stop."""
+    here = bool(fed.server_ends)
+
+    def on_event(event: Event) -> None:
+        tell(dataclasses.asdict(event))
+
+    with _taking_part(fed, arguments, place) as part:
+        checkpoints = Checkpoints(
+            part.folder,
+            every=float(arguments["checkpoint_every"]),
+            start=part.agreed["start"],
+            wish=place.wish if here else Wish(),
+        )
+        outcome = train(
+            fed,
+            part.method,
+            part.data,
+            part.task,
+            part.config,
+            on_event=on_event if here else None,
+            checkpoints=checkpoints,
+        )
+        _write(part, fed, outcome)
+        if arguments["trial"] and part.agreed["owners_known"]:
+            write_bytes(part.folder / TRIAL, wire.encode(part_of_run(fed, part.method, outcome)))
+
+
+def predict_place(
+    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
+) -> None:
+    """This place's part of predicting with a run's model, every part of which stays where it is: the sites'
+    present data, set up as for training, and a file of predictions at each site. arguments: as for training,
+    and `stamp`, which the files' names end with.
+
+    InputError also where this place has no finished run of that name, and for a method that would release
+    noised values a second time."""
+    check_sets_up_again(_accepted(arguments, place)[0], str(arguments["run"]))
+    with _taking_part(fed, arguments, place) as part:
+        if not (part.folder / "result.json").exists():
+            raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train it first")
+        arrays, _ = read_tensors(part.folder / "model.safetensors")
+        with fed.phase("setup", round=0):
+            data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
+            fresh = part.method.setup(fed, data, part.task, part.config)
+        with fed.phase("predict"):
+            state = with_weights(fed, fresh, arrays, part.method)
+            logits = part.method.predict(fed, state, part.config, "all")
+            evaluation = EVALUATIONS[part.task.name]
+            predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
+        stamp = str(arguments["stamp"])
+        if not re.fullmatch(r"[0-9-]{1,40}", stamp):
+            raise InputError(f"the stamp {shown(stamp)} is no time")
+        if part.site is not None:
+            path = part.folder / f"predictions-{stamp}.parquet"
+            _write_predictions(path, part, fed.local_parts(predictions)[0])
+        write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
+
+
+def check_sets_up_again(method: Method, run: str) -> None:
+    """InputError where setting a method up once more would spend its privacy budget once more."""
+    if method.restore is not None:
+        raise InputError(
+            f"{method.name} released noised values when {run!r} was trained, and predicting anew would "
+            f"release more; each site has its predictions in runs/{run}/predictions.parquet of its kit"
+        )
+
+
+@contextmanager
+def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") -> Iterator[_Part]:
+    """Join: what this place is asked, its own data, and what all places agree on."""
+    torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
+    method, config = _accepted(arguments, place)
+    kind, site, of_server = place_data(method), None, None
+    if fed.here:
+        file = _own_file(place)
+        with _kept_private(place):
+            site = kind.read(arguments, file, place.name)
+    elif kind.read_server is not None:
+        file = _own_file(place)
+        with _kept_private(place):
+            of_server = kind.read_server(arguments, file)
+    folder = place.runs / arguments["run"]
+    with _opened(folder, float(arguments["wait"])):
+        told = (
+            None if site is None else _joining(kind, site, method, config, place, whole_rounds(folder, fed))
+        )
+        agreed, reports = _join(fed, told, folder, arguments, config, kind.agree, of_server)
+        task = kind.task(agreed)
+        if fed.server_ends and of_server is not None:
+            of_server = kind.server_part(of_server, agreed)
+        if not (folder / "result.json").exists():
+            _write_manifest(folder, arguments, site, agreed, reports)
+        mine = None
+        if site is not None:
+            mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
+        data = host_data(task.name).located(fed, *(([], [of_server]) if site is None else ([mine], [])))
+        if not agreed["owners_known"] and isinstance(config, AlignedConfig):
+            with fed.phase("setup", round=0):
+                data = count_owners(fed, data, config)
+        yield _Part(method, config, folder, task, site, mine, data, agreed)
+
+
+# ---- what is asked -----------------------------------------------------------------------------------------
+
+
+def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+    value = arguments[key]
+    if value not in known:
+        raise InputError(f"{key} {shown(value)} cannot be used; expected {' or '.join(known)}")
+    return str(value)
+
+
+def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, CommonConfig]:
+    """The method and its settings; InputError where this place's operator does not want to take part in such
+    a run. A method of another module than graphfed's runs only where the operator allows the module."""
+    module = str(arguments["module"])
+    if not module.startswith("graphfed.methods.") and module not in place.allow:
+        raise InputError(
+            f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
+            f"'graphfed site start ... --allow {module}'"
+        )
+    name = str(arguments["method"])
+    register(name, module)
+    method = get_method(name)
+    # By the name of what would run: a message can give any name to a method of an allowed module.
+    if place.methods and method.name not in place.methods:
+        raise InputError(
+            f"{place.name} takes part in no run of {shown(method.name)}, only of {', '.join(place.methods)}; "
+            "so its operator has said"
+        )
+    config = method.config(**arguments["config"])
+    for unwanted in place.forbid:
+        key, _, value = unwanted.partition("=")
+        if has_value(config, key, value):
+            raise InputError(
+                f"{place.name} takes part in no run with {key}={value}; so its operator has said: choose "
+                "another value"
+            )
+    return method, config
+
+
+@contextmanager
+def _kept_private(place: "Place") -> Iterator[None]:
+    """What is wrong with a site's own files is said in its own console.txt only: it may quote them."""
+    try:
+        yield
+    except InputError as error:
+        say(f"{place.name}: {error}")
+        raise InputError(
+            f"the data of {place.name} cannot be used; its own console.txt, in its kit, says why"
+        ) from None
+
+
+def _own_file(place: "Place") -> Path:
+    if place.data is None:
+        raise InputError(f"{place.name} was started without data; start it with --data FILE")
+    return Path(place.data)
+
+
+@contextmanager
+def _opened(folder: Path, patience: float) -> Iterator[None]:
+    """The run's folder, locked; one that a process of an earlier attempt still holds is waited for."""
+    end = time.monotonic() + patience
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(files.open_folder(folder, resume=folder.exists()))
+                break
+            except InputError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
+        yield
+
+
+# ---- joining -----------------------------------------------------------------------------------------------
+
+
+def _config_hash(config: CommonConfig) -> str:
+    """Alike where two places understand the settings alike."""
+    return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
+
+
+def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
+    """The same for the same data, and nothing else can be told from it: it is keyed with a secret that stays
+    in this site's kit."""
+    secret = place.kit / "digest.key"
+    if not secret.exists():
+        write_bytes(secret, secrets.token_bytes(32), private=True)
+    mac = hmac.new(secret.read_bytes(), digestmod="sha256")
+    for name, array in sorted(arrays.items()):
+        mac.update(f"{name} {array.dtype} {array.shape} ".encode())
+        mac.update(np.ascontiguousarray(array).data)
+    return mac.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What must be alike at all places: another version may send other messages."""
+    return {"graphfed": __version__, "torch": str(torch.__version__).partition("+")[0]}
+
+
+def _joining(
+    kind: PlaceData, own: Any, method: Method, config: CommonConfig, place: "Place", rounds: list[int]
+) -> dict[str, Any]:
+    """What a site says of itself."""
+    return {
+        "versions": versions(),
+        "python": platform.python_version(),
+        "clients": len(own.clients),
+        "declared": kind.declared(own, method, config),
+        "schema": own.schema.to_json(),
+        "config": _config_hash(config),
+        "data": _data_digest(kind.arrays(own), place),
+        "clock": place.clock,
+        "rounds": rounds,
+    }
+
+
+def _join(
+    fed: Federation,
+    told: dict[str, Any] | None,
+    folder: Path,
+    arguments: Mapping[str, Any],
+    config: CommonConfig,
+    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
+    of_server: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What all places agree on, after the server has compared what the sites say; and at the server what
+    each has said."""
+    with fed.phase("control", round=0):
+        reports = fed.report(fed.locate(CLIENTS, "joining", [] if told is None else [told]), name="join")
+        agreed = fed.control(
+            _agree,
+            reports,
+            tuple(arguments["sites"]),
+            tuple(len(h) for h in fed.hosts),
+            _config_hash(config),
+            tuple(whole_rounds(folder, fed)),
+            agree,
+            fed.locate(SERVER, "own", [of_server] if fed.server_ends else []),
+            name="agreed",
+        )
+    said = fed.local_parts(reports)
+    for told_by_all in said:
+        fed.received.declared = _declared(told_by_all)
+    return agreed, dict(zip(arguments["sites"], said[0], strict=True)) if said else {}
+
+
+def _declared(reports: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """What all sites have declared together, [K] by part of the split; they have agreed before."""
+    parts = set.intersection(*(set(report["declared"]) for report in reports))
+    return {
+        part: np.concatenate([np.array(report["declared"][part], dtype=np.int64) for report in reports])
+        for part in parts
+    }
+
+
+def _check_report(site: str, report: Any, clients: int) -> None:
+    """InputError where what a site says of itself has not the form of `_joining`."""
+
+    def is_count(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+
+    forms: dict[str, Callable[[Any], bool]] = {
+        "versions": lambda value: isinstance(value, dict),
+        "clients": is_count,
+        "declared": lambda value: (
+            isinstance(value, dict)
+            and set(value) <= {"train", "val", "test"}
+            and all(
+                isinstance(counts, list) and len(counts) == clients and all(map(is_count, counts))
+                for counts in value.values()
+            )
+        ),
+        "schema": lambda value: isinstance(value, dict),
+        "config": lambda value: isinstance(value, str),
+        "data": lambda value: isinstance(value, str) and len(value) <= 1000,
+        "clock": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+        "rounds": lambda value: isinstance(value, list) and all(map(is_count, value)),
+    }
+    for key, fits in forms.items():
+        if not isinstance(report, dict) or key not in report or not fits(report[key]):
+            raise InputError(
+                f"what {site} said when it joined cannot be used: {key!r} is missing, or not what a site "
+                f"says; install the same graphfed at {site}, and see who runs it"
+            )
+
+
+def _agree(
+    reports: list[dict[str, Any]],
+    sites: tuple[str, ...],
+    clients: tuple[int, ...],
+    config: str,
+    mine: tuple[int, ...],
+    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
+    of_server: Any,
+) -> dict[str, Any]:
+    """InputError where the sites do not go together; else what they agree on."""
+    here = versions()
+    schemas = {}
+    for site, count, report in zip(sites, clients, reports, strict=True):
+        _check_report(site, report, count)
+        for program, version in here.items():
+            theirs = report["versions"].get(program)
+            if theirs != version:
+                raise InputError(
+                    f"{site} has {program} {theirs} and the server {version}; install the same version at "
+                    "all places"
+                )
+        if report["config"] != config:
+            raise InputError(f"{site} reads the run's settings in another way; install the same graphfed")
+        if abs(report["clock"]) > CLOCK:
+            raise InputError(
+                f"the clock of {site} differs by {report['clock']:.0f} s from the server's (at most "
+                f"{CLOCK:g}); set both by the network's time"
+            )
+        if report["clients"] != count:
+            raise InputError(
+                f"{site} holds {report['clients']} clients and the project says {count}; correct the project "
+                "or give the site the data of all its clients"
+            )
+        schemas[site] = report["schema"]
+    agreed = agree(schemas, of_server)
+    common = set(mine).intersection(*(set(report["rounds"]) for report in reports))
+    return {**agreed, "start": max(common) if common else None}
+
+
+# ---- what stays here ---------------------------------------------------------------------------------------
+
+
+def _write_manifest(
+    folder: Path,
+    arguments: Mapping[str, Any],
+    own: Any,
+    agreed: Mapping[str, Any],
+    reports: Mapping[str, Any],
+) -> None:
+    content = {
+        "asked": dict(arguments),
+        "agreed": dict(agreed),
+        "joined": dict(reports),
+        "schema": None if own is None else own.schema.to_json(),
+        "dropped": list(getattr(own, "dropped", ())),
+        "versions": {**versions(), "python": platform.python_version()},
+    }
+    write_json(folder / "manifest.json", files.plain(content))
+
+
+def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
+    """This place's own files, the result last."""
+    arrays: dict[str, np.ndarray] = {}
+    for name in part.method.model:
+        parts = fed.local_parts(outcome.state.values[name])
+        prefix = f"{name}." if len(part.method.model) > 1 else ""
+        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
+    if outcome.scaling is not None:
+        arrays |= to_arrays(outcome.scaling)
+    wire_bytes = dict(getattr(fed.link, "wire", {}))
+    result: dict[str, Any] = {
+        "rounds": outcome.rounds_run,
+        "seconds": outcome.seconds,
+        "bytes": fed.ledger.totals(),
+        "privacy": fed.ledger.statement(),
+        "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
+    }
+    try:
+        write_tensors(part.folder / "model.safetensors", arrays, {"method": part.method.name})
+        write_json(part.folder / "ledger.json", files.plain(fed.ledger.to_json()))
+        if fed.server_ends:
+            lines = "".join(json.dumps(files.plain(line), allow_nan=False) + "\n" for line in outcome.history)
+            write_bytes(part.folder / "metrics.jsonl", lines.encode())
+            result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
+            trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
+            result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
+        if part.site is not None:
+            predicted = fed.local_parts(outcome.predictions)[0]
+            _write_predictions(part.folder / "predictions.parquet", part, predicted)
+        write_json(part.folder / "result.json", files.plain(result))
+    except OSError as error:
+        raise files.cannot_be_written(part.folder, error) from error
+
+
+def _write_predictions(path: Path, part: _Part, predicted: Any) -> None:
+    """What is predicted at this site, as its kind of data has it (`PlaceData.table`)."""
+    files.write_predictions(path, [place_data(part.method).table(part.site, part.part, predicted)])

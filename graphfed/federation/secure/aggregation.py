@@ -1,0 +1,235 @@
+"""The weighted sum of what clients have, at the server, which sees nobody's part: secure aggregation of the
+clients that take part in the round (Bonawitz et al., CCS 2017).
+
+Numbers are cut to fixed point (`graphfed.crypto.sharing`) and added modulo 2^64, so the sum is exact and the
+same to the last bit however the clients are placed. What holds, against whom: `graphfed.crypto.aggregation`.
+With n clients and w numbers a client sends 112 n + 8 w + 16 bytes and gets 145 n - 56 (`Terms.sizes`).
+
+A transfer waits for all clients of the round: who drops out within one is waited for, as in any other
+transfer, or the run ends. That the sum can do without those who drop out is used by nothing here yet."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.crypto.aggregation import Client, IdealClient, IdealServer, Server, Terms
+from graphfed.crypto.errors import ProtocolError
+from graphfed.crypto.sharing import decode, encode
+from graphfed.errors import InputError
+from graphfed.federation import payload as pay
+from graphfed.federation.core import Federation
+from graphfed.federation.values import Located
+from graphfed.nn.sparse import SparseWeights
+
+__all__ = ["messages", "secure_sum"]
+
+#: Bytes of masked vectors and sealed shares that one process may hold for its clients.
+MAX_BYTES = 4 * 2**30
+#: Every message's protection on the ledger.
+PROTECTION = {
+    "keys": "public",
+    "all_keys": "public",
+    "sealed_shares": "encrypted",
+    "for_you": "encrypted",
+    "masked": "aggregate",
+    "survivors": "public",
+    "unmask": "shared",
+}
+
+Clients = tuple[Client, ...]
+
+
+def messages(name: str, when: str, what: str) -> dict[str, str]:
+    """The transfers of a sum called `name`, in words (see `Method.messages`). when: begins each sentence;
+    what: of a site is summed."""
+    return {
+        f"{name}/keys": f"{when}: two public keys of each site, made for this sum. They say nothing of its "
+        "data.",
+        f"{name}/all_keys": f"{when}: the public keys of all sites that take part, from the server to each.",
+        f"{name}/sealed_shares": f"{when}: for every other site a share of this site's two secrets of the "
+        "sum, sealed for it. The server passes them on and cannot open them.",
+        f"{name}/for_you": f"{when}, from the server: the shares that the other sites sealed for this one. "
+        "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
+        f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the sites. The server "
+        "learns the sum and no site's own; with aggregation=simulated there are no masks, and it reads them.",
+        f"{name}/survivors": f"{when}, from the server: whose masked numbers have come.",
+        f"{name}/unmask": f"{when}: the shares that open the masks left over in the sum. The server can take "
+        "them off the sum, and off no single site's numbers.",
+    }
+
+
+def secure_sum(
+    fed: Federation, x: Located, scale: Located | None, like: Located, *, name: str, simulated: bool = False
+) -> Located:
+    """sum_k scale_k x_k over the clients that take part, at the server: [...] float64, off by at most K *
+    2^-25.
+
+    x: every client's own floating tensors, [K_h, ...] at each host, or `SparseWeights`; scale [K_h] at the
+    clients, where 0 leaves a client out whatever its numbers (None: 1 for each); like: a value at the server
+    of the form of one client's part. The transfers are ``name/keys`` and so on (`PROTECTION`). simulated: the
+    ideal form, which protects nothing and says so on the ledger.
+
+    InputError for fewer than 3 clients, a number that cannot be summed, a library that is missing, and where
+    the masked vectors of a cohort take more than 4 GiB."""
+    members = tuple(np.flatnonzero(fed.roster).tolist())
+    terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
+
+    def crossing(step: str) -> dict[str, Any]:
+        protection = "simulated" if simulated else PROTECTION[step]
+        return {"name": f"{name}/{step}", "protection": protection, "grad": False}
+
+    present, ids = fed.present(), fed.client_ids()
+    scale = present if scale is None else scale
+    clients = fed.clients.run(begin_clients, x, ids, present, members, terms, simulated)
+    server = fed.server.run(begin_server, like, terms, simulated)
+
+    keys = fed.collect(fed.clients.run(advertise, clients), **crossing("keys"))
+    all_keys = fed.server.run(list_keys, server, keys)
+    all_keys = fed.broadcast(all_keys, **crossing("all_keys"))
+
+    sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **crossing("sealed_shares"))
+    for_you = fed.scatter(fed.server.run(forward, server, sealed), **crossing("for_you"))
+
+    masked = fed.clients.run(mask, clients, for_you, x, scale, present, terms)
+    masked = fed.collect(masked, **crossing("masked"))
+    survivors = fed.server.run(add_masked, server, masked)
+    survivors = fed.broadcast(survivors, **crossing("survivors"))
+
+    shares = fed.collect(fed.clients.run(unmask, clients, survivors), **crossing("unmask"))
+    result: Located = fed.server.run(open_sum, server, shares, like)
+    return result
+
+
+# ---- at the clients: of those of a cohort that take part, P_h ----------------------------------------------
+
+
+def begin_clients(
+    x: Any, ids: Tensor, present: Tensor, members: tuple[int, ...], terms: Terms, simulated: bool
+) -> Clients:
+    """The machines of a cohort's clients; `members`: the ids of all clients that take part."""
+    width = sum(_size(leaf) for leaf in _leaves(x))
+    sizes = terms.sizes(width)
+    size = int(present.sum()) * (sizes["masked"] + sizes["sealed_shares"])
+    if size > MAX_BYTES:
+        raise InputError(
+            f"secure aggregation of {width} numbers among {terms.clients} clients takes {size / 2**30:.1f} "
+            "GiB here; use fewer clients in a process, a smaller network, or aggregation=clear"
+        )
+    machine = IdealClient if simulated else Client
+    return tuple(machine(terms, members.index(k)) for k in ids[present].tolist())
+
+
+def advertise(clients: Clients) -> Tensor:
+    return _rows((client.advertise() for client in clients), len(clients))
+
+
+def share_keys(clients: Clients, all_keys: Tensor) -> Tensor:
+    message = _bytes(all_keys)
+    return _rows((client.share_keys(message) for client in clients), len(clients))
+
+
+def mask(clients: Clients, for_you: Tensor, x: Any, scale: Tensor, present: Tensor, terms: Terms) -> Tensor:
+    """Every client's masked vector; one at a time, so that no other copy of all of them is made."""
+    chosen = present.nonzero()[:, 0].tolist()
+
+    def masked() -> Iterator[bytes]:
+        for client, message, k in zip(clients, _messages(for_you), chosen, strict=True):
+            vector = _vector(x, k, float(scale[k]))
+            yield client.mask(message, encode(vector, terms.clients).cpu().numpy())
+
+    return _rows(masked(), len(clients))
+
+
+def unmask(clients: Clients, survivors: Tensor) -> Tensor:
+    message = _bytes(survivors)
+    return _rows((client.unmask(message) for client in clients), len(clients))
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def begin_server(like: Any, terms: Terms, simulated: bool) -> Server:
+    width = sum(leaf.numel() for leaf in _leaves(like))
+    return (IdealServer if simulated else Server)(terms, width)
+
+
+def list_keys(server: Server, keys: Tensor) -> Tensor:
+    return _tensor(server.all_keys(dict(enumerate(_messages(keys)))))
+
+
+def forward(server: Server, sealed: Tensor) -> Tensor:
+    told = server.forward(dict(enumerate(_messages(sealed))))
+    return _rows((told[party] for party in sorted(told)), len(told))
+
+
+def add_masked(server: Server, masked: Tensor) -> Tensor:
+    for party, message in enumerate(_messages(masked)):
+        server.add_masked(party, message)
+    return _tensor(server.request())
+
+
+def open_sum(server: Server, shares: Tensor, like: Any) -> Any:
+    """The sum, in the form of `like`."""
+    words = torch.from_numpy(server.open(dict(enumerate(_messages(shares)))))
+    parts = iter(torch.split(words, [leaf.numel() for leaf in _leaves(like)]))
+    return _filled(like, parts)
+
+
+# ---- messages as rows of bytes, payloads as vectors --------------------------------------------------------
+
+
+def _tensor(message: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8)
+
+
+def _bytes(message: Tensor) -> bytes:
+    if message.dtype != torch.uint8:
+        raise ProtocolError(f"a message of {message.dtype} where bytes are expected")
+    return message.cpu().numpy().tobytes()
+
+
+def _rows(messages: Iterable[bytes], count: int) -> Tensor:
+    """`count` messages of one length, a row each: [P, L] uint8. Filled as they come."""
+    rows: Tensor | None = None
+    for row, message in enumerate(messages):
+        if rows is None:
+            rows = torch.empty((count, len(message)), dtype=torch.uint8)
+        rows[row] = _tensor(message)
+    assert rows is not None  # a place at which nobody takes part runs nothing
+    return rows
+
+
+def _messages(rows: Tensor) -> Iterator[bytes]:
+    return (_bytes(row) for row in rows)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """The leaves of a payload, those of a dictionary by name: in one order at both ends."""
+    if isinstance(tree, dict):
+        return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
+    return [leaf for item in tree for leaf in _leaves(item)] if isinstance(tree, tuple) else [tree]
+
+
+def _size(leaf: Any) -> int:
+    """Numbers of one client's part."""
+    shape = leaf.part_shape if isinstance(leaf, SparseWeights) else leaf.shape[1:]
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _vector(x: Any, k: int, scale: float) -> Tensor:
+    """What the cohort's client k has, times `scale`: [w] float64."""
+    flat = torch.cat([leaf.detach().flatten().double() for leaf in _leaves(pay.part_of(x, k))])
+    return flat * scale if scale else torch.zeros_like(flat)
+
+
+def _filled(like: Any, parts: Iterator[Tensor]) -> Any:
+    """The sums in the form of `like`."""
+    if isinstance(like, dict):
+        filled = {key: _filled(like[key], parts) for key in sorted(like)}
+        return {key: filled[key] for key in like}
+    if isinstance(like, tuple):
+        return tuple(_filled(item, parts) for item in like)
+    return decode(next(parts), torch.float64).view(like.shape).to(like.device)

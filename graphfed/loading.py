@@ -1,0 +1,19 @@
+"""Objects by the name ``module:object``, for tables whose entries are imported when they are first used."""
+
+import importlib
+from typing import Any
+
+__all__ = ["load_object"]
+
+
+def load_object(name: str) -> Any:
+    """Import the module of a name like ``graphfed.runs.processes:run_site`` and return its object.
+
+    Args:
+        name: ``module:object``, from a table of the package and never from a message or a file.
+
+    Returns:
+        The object.
+    """
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,146 @@
+"""Central training: one party holds the pooled graph. The upper reference row, which no federation sees.
+
+To classify it is isolated training with one client that holds everything: the same steps, settings and
+selection as the federated methods (100 rounds of 3 local steps are its 300 steps), and nothing crosses. To
+predict links the network's output is an embedding h_u [hidden] of every vertex, and the score of a pair h_u .
+h_v.
+
+    paper (Lumos, link prediction)       here
+    h_u                                  output of the backbone, in `embed`
+    L(h_u), Eq. (33) corrected           `links.link_loss`
+    v'                                   `links.negatives`, drawn anew in every step
+
+Differs from the paper: Kipf and Welling (2017) train the GCN with Adam on row-normalised features; here every
+row of a table shares one recipe. Lumos prints Eq. (33) with a wrong sign; both means weigh the same."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.baselines import isolated
+from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
+from graphfed.methods.common.local_training import (
+    descend,
+    initial_weights,
+    own_view,
+    personal_weights,
+)
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
+from graphfed.nn.backbones import Weights
+from graphfed.nn.batch import Batch, make_batch
+from graphfed.nn.optim import AdamState
+from graphfed.random import fold
+
+__all__ = ["METHOD", "predict", "round", "setup"]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The pooled graph, to predict links: a batch of all rows; edges [2, m] to train on, u < v, sorted; pairs
+    [2, L] to score: rows."""
+
+    batch: Batch
+    edges: Tensor
+    pairs: Tensor
+
+
+@dataclass(frozen=True)
+class LinkState:
+    """`State.prepared` of link prediction: a `Pooled` at the only client, and its cohort."""
+
+    pooled: Located
+    data: Located
+
+
+# ---- functions run at the client ---------------------------------------------------------------------------
+
+
+def pool(cohort: Cohort, config: TrainingConfig) -> Pooled:
+    """The one client's vertices are the rows 0..N-1, in the order of their ids."""
+    assert cohort.links is not None
+    backbone = config.network
+    view = backbone.seen(own_view(cohort))
+    make_block = backbone.blocks(view.ids, view.degree, config.heads, config.layers)
+    rows = torch.arange(cohort.num_rows, device=cohort.id.device)
+    batch = make_batch(view, rows, config.layers, make_block, per_client=True)
+    edges = cohort.edge_index[:, cohort.edge_index[0] < cohort.edge_index[1]]
+    edges = edges[:, torch.argsort(edges[0] * cohort.num_rows + edges[1])]
+    other = torch.searchsorted(cohort.id, cohort.links.id)
+    return Pooled(batch, edges, torch.stack([cohort.links.row, other]))
+
+
+def first_weights(pooled: Pooled, task: Task, config: TrainingConfig, device: str) -> Weights:
+    return personal_weights(initial_weights(task, config, device), pooled.batch, config)
+
+
+def no_state(pooled: Pooled) -> AdamState:
+    return {}
+
+
+def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
+    """Eq. (33), corrected, of embeddings h [N, hidden]."""
+    drawn = negatives(fold(key, step), pooled.edges, len(h), pooled.edges.shape[1])
+    return link_loss(pair_products(h, pooled.edges), pair_products(h, drawn))
+
+
+def train(
+    pooled: Pooled, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int
+) -> tuple[Weights, AdamState]:
+    loss = partial(loss_of, pooled, fold(config.seed, "negatives", number))
+    return descend(pooled.batch, weights, optimizer, config, number, loss)
+
+
+def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
+    """h_u . h_v [n] of a target's pairs."""
+    with torch.no_grad():
+        h = config.network.forward(weights, pooled.batch, None)
+        return pair_products(h, pooled.pairs[:, cohort.pairs(target)])
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+    if task.name != LINK_PREDICTION:
+        return isolated.setup(fed, data, task, config)
+    pooled = fed.clients.run(pool, data, config)
+    weights = fed.clients.run(first_weights, pooled, task, config, str(fed.device))
+    optimizer = fed.clients.run(no_state, pooled)
+    return State({"weights": weights, "optimizer": optimizer}, LinkState(pooled, data))
+
+
+def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+    if not isinstance(state.prepared, LinkState):
+        return isolated.round(fed, state, config, number)
+    weights, optimizer = fed.clients.run(
+        train, state.prepared.pooled, state.weights, state.values["optimizer"], config, number, outputs=2
+    )
+    return State({"weights": weights, "optimizer": optimizer}, state.prepared)
+
+
+def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+    if not isinstance(state.prepared, LinkState):
+        return isolated.predict(fed, state, config, target)
+    prepared = state.prepared
+    scores: Located = fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config, target)
+    return scores
+
+
+METHOD = Method(
+    name="central",
+    summary="one party with the pooled graph; the reference above all federated rows",
+    paper="no paper: the upper reference",
+    crosses="all data, before training",
+    protection="none: the party has everything",
+    config=TrainingConfig,
+    tasks=(CLASSIFICATION, LINK_PREDICTION),
+    setup=setup,
+    round=round,
+    predict=predict,
+    pooled=True,
+)

@@ -1,0 +1,102 @@
+"""FedAdam: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar and McMahan, "Adaptive federated
+optimization", ICLR 2021 (arXiv:2003.00295v5), Algorithm 2 with the Adam line.
+
+    paper            here
+    Delta_t          mean of the clients' w_k - w_t, weighted by n_k
+    m_t, v_t         State.values["first"], ["second"], at the server
+    eta, eta_l       server_lr, lr
+    beta_1, beta_2, tau
+
+Differs from the paper: clients are weighted by n_k where the paper's listing takes the plain
+mean. As in the paper there is no bias correction and v starts at tau^2."""
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.baselines import fedavg
+from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, average_local_training, predict
+from graphfed.methods.common.averaging import PROTECTION, AveragingConfig
+
+__all__ = ["METHOD", "FedAdamConfig", "round", "with_moments"]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class FedAdamConfig(AveragingConfig):
+    server_lr: float = Field(
+        default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the server"
+    )
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the first moment")
+    beta2: float = Field(default=0.99, ge=0, lt=1, description="decay of the second moment")
+    tau: float = Field(
+        default=1e-3,
+        gt=0,
+        allow_inf_nan=False,
+        description="adaptivity: added to the root of the second moment",
+    )
+
+    @property
+    def at_server(self) -> bool:
+        """Clients always train by themselves."""
+        return False
+
+
+def constant_like(weights: Tensors, value: float) -> Tensors:
+    return {k: torch.full_like(w, value) for k, w in weights.items()}
+
+
+def setup(fed: Federation, data: Located, task: Task, config: FedAdamConfig) -> State:
+    return with_moments(fed, fedavg.setup(fed, data, task, config), config)
+
+
+def with_moments(fed: Federation, state: State, config: FedAdamConfig) -> State:
+    """A state of FedAvg, with the server's moments before the first round."""
+    first = fed.server.run(constant_like, state.weights, 0.0)
+    second = fed.server.run(constant_like, state.weights, config.tau**2)
+    return State({**state.values, "first": first, "second": second}, state.prepared)
+
+
+def server_step(
+    weights: Tensors, mean: Tensors, first: Tensors, second: Tensors, config: FedAdamConfig
+) -> tuple[Tensors, Tensors, Tensors]:
+    new: Tensors = {}
+    m: Tensors = {}
+    v: Tensors = {}
+    for k, w in weights.items():
+        delta = mean[k] - w  # Alg. 2, l. 10
+        m[k] = config.beta1 * first[k] + (1 - config.beta1) * delta  # Alg. 2, l. 11
+        v[k] = config.beta2 * second[k] + (1 - config.beta2) * delta**2  # Alg. 2, l. 14
+        new[k] = w + config.server_lr * m[k] / (v[k].sqrt() + config.tau)  # Alg. 2, l. 15
+    return new, m, v
+
+
+def round(fed: Federation, state: State, config: FedAdamConfig, number: int) -> State:
+    mean, optimizer = average_local_training(fed, state, config, number)
+    weights, first, second = fed.server.run(
+        server_step, state.weights, mean, state.values["first"], state.values["second"], config, outputs=3
+    )
+    return State(
+        {"weights": weights, "optimizer": optimizer, "first": first, "second": second}, state.prepared
+    )
+
+
+METHOD = Method(
+    name="fedadam",
+    summary="FedAvg with Adam at the server on the mean update",
+    paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
+    "ICLR 2021, arXiv:2003.00295",
+    crosses="weights, every round",
+    protection=PROTECTION,
+    config=FedAdamConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    messages=WEIGHT_MESSAGES,
+    dropouts=True,
+    shared_model=True,
+)

@@ -1,0 +1,237 @@
+"""FedAvg: McMahan, Moore, Ramage, Hampson and Aguera y Arcas, "Communication-efficient learning of deep
+networks from decentralized data", AISTATS 2017 (arXiv:1602.05629v4), on graphs whose cross-client edges are
+dropped.
+
+    paper        here
+    w_t          State.weights, at the server
+    n_k          counts: training vertices of client k, at the server
+    E            local_steps (one batch: the client's whole graph)
+    C            fraction
+
+With E = 1 the mean of weights after one step is a step on the mean of the gradients (the paper's FedSGD).
+Then the optimiser runs at the server by default (`optimizer_at`), on the mean gradient: the step of central
+training. An optimiser with a state, as Adam, at every client would step by each client's own scale of
+gradients, and where clients hold different classes the mean of such steps leads nowhere (docs/runs.md).
+
+Differs from the paper: full-batch steps instead of epochs of mini-batches; clients without training vertices
+have weight 0."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.secure.aggregation import messages
+from graphfed.federation.transfer import tell
+from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.common import averaging
+from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods.common.local_training import (
+    Prepared,
+    gradient_from_shared,
+    initial_weights,
+    own_view,
+    predict_shared,
+    prepare,
+    train_from_shared,
+)
+from graphfed.nn.optim import AdamState, init_state, optimizer_step
+
+__all__ = [
+    "GRADIENT_MESSAGES",
+    "MESSAGES",
+    "METHOD",
+    "WEIGHT_MESSAGES",
+    "Clients",
+    "average_local_training",
+    "predict",
+    "round",
+    "setup",
+    "start",
+    "step_at_server",
+]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What averaging methods know of their clients: `Prepared` at the clients, counts [K] at the server.
+
+    exchange(fed, prepared, received, config): where clients need something of each other for the weights that
+    all have just received, `prepared` with it."""
+
+    prepared: Located
+    counts: Located
+    exchange: Callable[[Federation, Located, Located, Any], Located] | None = None
+
+    def ready(self, fed: Federation, received: Located, config: AveragingConfig) -> Located:
+        """`Prepared` for these weights."""
+        return self.prepared if self.exchange is None else self.exchange(fed, self.prepared, received, config)
+
+
+def prepare_own(cohort: Cohort, config: AveragingConfig) -> Prepared:
+    """Batches on every client's own subgraph."""
+    return prepare(cohort, own_view(cohort), None, config, personal=False)
+
+
+def count_training(prepared: Prepared) -> Tensor:
+    return prepared.counts
+
+
+def check_counts(counts: Tensor) -> Tensor:
+    if not bool(counts.any()):
+        raise InputError("no client has a training vertex; use another split or partition")
+    return counts
+
+
+def accept_counts(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
+    """Why numbers of training vertices [K_h] of another process cannot be used (see `transfer.Accept`)."""
+    if counts.dtype != torch.int64 or counts.dim() != 1 or bool((counts < 0).any()):
+        return f"{tell(counts)} where each client's number of training vertices is expected"
+    for count, most in zip(counts.tolist(), declared.get("train", ()), strict=False):
+        if count > most:
+            return f"a count of {count} training vertices, and declared {most} when it joined"
+    return ""
+
+
+def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
+    return {}
+
+
+def first_optimizer(weights: Tensors, config: AveragingConfig) -> AdamState:
+    return init_state(config.optimizer, weights)
+
+
+def zeros(weights: Tensors) -> Tensors:
+    return {k: torch.zeros_like(w) for k, w in weights.items()}
+
+
+def take_step(
+    weights: Tensors, gradient: Tensors, state: AdamState, config: AveragingConfig
+) -> tuple[Tensors, AdamState]:
+    """Take the step of a central optimiser; without a training node in the round, that of the decay alone."""
+    return optimizer_step(config.optimizer, weights, gradient, state, config.lr, config.weight_decay)
+
+
+def start(fed: Federation, prepared: Located, task: Task, config: AveragingConfig) -> State:
+    """First weights at the server, and how much each client weighs."""
+    counts = fed.clients.run(count_training, prepared)
+    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
+    counts = fed.server.run(check_counts, counts)
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    if config.at_server:
+        optimizer = fed.server.run(first_optimizer, weights, config)
+        values = {"weights": weights, "server_optimizer": optimizer}
+    else:
+        values = {"weights": weights, "optimizer": fed.clients.run(no_state, prepared)}
+    return State(values, Clients(prepared, counts))
+
+
+def setup(fed: Federation, data: Located, task: Task, config: AveragingConfig) -> State:
+    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    return start(fed, fed.clients.run(prepare_own, data, config), task, config)
+
+
+def average_local_training(
+    fed: Federation, state: State, config: AveragingConfig, number: int, proximal: float = 0.0
+) -> tuple[Located, Located]:
+    """Broadcast, train locally, average by n_k: the mean weights at the server and the clients' optimiser
+    state."""
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    local, optimizer = fed.clients.run(
+        train_from_shared,
+        clients.ready(fed, received, config),
+        received,
+        state.values["optimizer"],
+        fed.present(),
+        config,
+        number,
+        proximal,
+        outputs=2,
+    )
+    # w_{t+1} = sum_k (n_k / n) w_k over the clients that take part; w_t where none of them has a training
+    # vertex
+    counts = fed.clients.run(count_training, clients.prepared)
+    mean = averaging.average(
+        fed, local, counts, clients.counts, state.weights, config.aggregation, name="update"
+    )
+    return mean, fed.keep_absent(optimizer, state.values["optimizer"])
+
+
+def step_at_server(fed: Federation, state: State, config: AveragingConfig, number: int) -> State:
+    """Average the clients' gradients by n_k, and take the optimiser's step at the server (FedSGD)."""
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    ready = clients.ready(fed, received, config)
+    local = fed.clients.run(gradient_from_shared, ready, received, fed.present(), config, number)
+    zero = fed.server.run(zeros, state.weights)
+    counts = fed.clients.run(count_training, clients.prepared)
+    mean = averaging.average(fed, local, counts, clients.counts, zero, config.aggregation, name="gradient")
+    weights, optimizer = fed.server.run(
+        take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
+    )
+    return State({"weights": weights, "server_optimizer": optimizer}, state.prepared)
+
+
+def round(fed: Federation, state: State, config: AveragingConfig, number: int) -> State:
+    if config.at_server:
+        return step_at_server(fed, state, config, number)
+    weights, optimizer = average_local_training(fed, state, config, number)
+    return State({"weights": weights, "optimizer": optimizer}, state.prepared)
+
+
+def predict(fed: Federation, state: State, config: AveragingConfig, target: str) -> Located:
+    """Each client's own subgraph and the server's current weights."""
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    prepared = clients.ready(fed, received, config)
+    logits: Located = fed.clients.run(predict_shared, prepared, received, config, target)
+    return logits
+
+
+#: Shared by every method whose optimiser can run at the server.
+GRADIENT_MESSAGES = {
+    "gradient": "With one local step (optimizer_at=server) and aggregation=clear: each site's gradient of "
+    "its loss, which the server averages by the number of training vertices. The server reads each site's "
+    "gradient; from one of few training vertices, their features and labels can be worked out.",
+    **messages(
+        "gradient",
+        "With one local step (optimizer_at=server) and aggregation=secure or simulated, in every round",
+        "a site's gradient, times its number of training vertices",
+    ),
+}
+#: Shared by every method that averages weights.
+WEIGHT_MESSAGES = {
+    "training_counts": "How many training vertices each site has: one number, which the server reads.",
+    "model": "The shared model's weights, from the server to every site.",
+    "update": "With several local steps (optimizer_at=clients) and aggregation=clear: each site's model "
+    "weights after local training, which the server averages by the number of training vertices. The server "
+    "reads each site's weights; from weights, features and labels of training vertices can in part be "
+    "inferred.",
+    **averaging.MESSAGES,
+}
+MESSAGES = {**WEIGHT_MESSAGES, **GRADIENT_MESSAGES}
+
+METHOD = Method(
+    name="fedavg",
+    summary="gradients or weights averaged every round, cross-client edges dropped",
+    paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep "
+    "networks from decentralized data. AISTATS 2017, arXiv:1602.05629",
+    crosses="gradients, or weights, every round",
+    protection=averaging.PROTECTION,
+    config=AveragingConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    messages=MESSAGES,
+    dropouts=True,
+    shared_model=True,
+)

@@ -1,0 +1,87 @@
+"""A recurrent forecaster, averaged over all sensors after every round: the baseline "GRU + FedAvg" of CNFGNN
+(Meng, Rambhatla and Liu, KDD 2021, Table 7). No sensor hears of another one's readings, and the road graph is
+not used.
+
+Scheduled sampling ends almost at once (teacher=1), as in the authors' program."""
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.series import SensorData
+from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.common import averaging
+from graphfed.methods.common.averaging import check_aggregation
+from graphfed.methods.common.forecasting import (
+    MESSAGES,
+    LocalGruConfig,
+    Prepared,
+    Standardised,
+    Weights,
+    average,
+    expanded,
+    first_forecaster,
+    fit_scaler,
+    forecast_windows,
+    pass_over,
+    scaled,
+)
+from graphfed.methods.tasks import FORECASTING
+
+__all__ = ["METHOD"]
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
+    check_aggregation(config.aggregation, clients_in_round(config.fraction, int(fed.roster.sum())))
+    scaler = fit_scaler(fed, data.series, config)
+    training = scaled(fed, data, scaler, config)
+    device = str(fed.device)
+    values = {
+        "weights": fed.server.run(first_forecaster, config, device),
+        "scaler": scaler,
+        "own": fed.clients.run(first_forecaster, config, device),
+    }
+    return State(values, Prepared(data, training))
+
+
+def train(data: Standardised, weights: Weights, config: LocalGruConfig, number: int) -> Weights:
+    """Every client from the shared weights, with a fresh optimiser: its own weights, [P, ...]."""
+    return pass_over(data, expanded(weights, data.num_clients), {}, config, number)[0]
+
+
+def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:
+    prepared: Prepared = state.prepared
+    own = fed.clients.run(train, prepared.training, state.values["own"], config, number)
+    weights, own = average(fed, prepared.data, own, state.weights, config)
+    return State({**state.values, "weights": weights, "own": own}, prepared)
+
+
+def predict(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
+    """Each sensor's own series and the shared weights."""
+    series = scaled(fed, state.prepared.data, state.values["scaler"], config)
+    weights = fed.broadcast(state.weights, name="model", grad=False)
+    forecasts: Located = fed.clients.run(forecast_windows, series, weights, target, config.layers)
+    return forecasts
+
+
+METHOD = Method(
+    name="gru_fedavg",
+    summary="sensors train one recurrent forecaster, averaged every round",
+    paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
+    "data modeling. KDD 2021, arXiv:2106.05223",
+    crosses="weights, every round",
+    protection=averaging.PROTECTION,
+    config=LocalGruConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    partition="sensors",
+    tasks=(FORECASTING,),
+    model=("weights", "scaler"),
+    scratch=("own",),
+    defaults={"teacher": 1.0},
+    messages={
+        **MESSAGES,
+        **averaging.MESSAGES,
+        "model": "The shared weights, from the server to every site.",
+        "update": "Only with aggregation=clear: each site's weights after its training, which the server "
+        "averages. The server reads each site's; from weights, readings can in part be inferred.",
+    },
+)

@@ -1,0 +1,79 @@
+"""A recurrent forecaster at every sensor, trained on its own series only: the baseline "GRU (local)" of
+CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7). Only the common scale crosses.
+
+Every client selects its own best round on its own validation windows."""
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation
+from graphfed.federation.series import SensorData
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.common.averaging import check_aggregation
+from graphfed.methods.common.forecasting import (
+    MESSAGES,
+    LocalGruConfig,
+    Prepared,
+    Standardised,
+    Weights,
+    fit_scaler,
+    own_forecasters,
+    pass_over,
+    predict_own,
+    scaled,
+)
+from graphfed.methods.tasks import FORECASTING
+from graphfed.nn.optim import AdamState
+
+__all__ = ["METHOD", "refuse_unseen"]
+
+
+def refuse_unseen(fed: Federation, method: str) -> None:
+    """InputError where a sensor that training does not see would have no weights to forecast with."""
+    if not fed.roster.all():
+        raise InputError(
+            f"{method} gives every sensor weights of its own, and a sensor that training does not see has "
+            "none to forecast with; use gru_fedavg or cnfgnn, or another split"
+        )
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
+    refuse_unseen(fed, "gru_local")
+    check_aggregation(config.aggregation, fed.num_clients)
+    scaler = fit_scaler(fed, data.series, config)
+    training = scaled(fed, data, scaler, config)
+    own = fed.clients.run(own_forecasters, training, config)
+    values = {"weights": own, "scaler": scaler, "optimizer": fed.clients.run(dict)}
+    return State(values, Prepared(data, training))
+
+
+def train(
+    data: Standardised, weights: Weights, optimizer: AdamState, config: LocalGruConfig, number: int
+) -> tuple[Weights, AdamState]:
+    """Nothing crosses, so a round is only a point at which to look, and the optimiser goes on."""
+    return pass_over(data, weights, optimizer, config, number)
+
+
+def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:
+    weights, optimizer = fed.clients.run(
+        train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
+    )
+    return State({**state.values, "weights": weights, "optimizer": optimizer}, state.prepared)
+
+
+METHOD = Method(
+    name="gru_local",
+    summary="every sensor trains a recurrent forecaster of its own",
+    paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
+    "data modeling. KDD 2021, arXiv:2106.05223",
+    crosses="once, what the common scale is made of",
+    protection="none: in clear; with aggregation=secure the server reads sums only",
+    config=LocalGruConfig,
+    setup=setup,
+    round=round,
+    predict=predict_own,
+    partition="sensors",
+    tasks=(FORECASTING,),
+    personal=True,
+    model=("weights", "scaler"),
+    scratch=("optimizer",),
+    messages=MESSAGES,
+)

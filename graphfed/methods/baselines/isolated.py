@@ -1,0 +1,71 @@
+"""Isolated training: every client trains its own network on its own subgraph, and nothing crosses. The lower
+reference row.
+
+Every client starts from the same weights, selects its best round on its own validation vertices (the last
+round where it has none) and is scored on its own test vertices; the table's accuracy is over all test
+vertices of all clients together.
+
+Differs from the paper: no paper; this is the baseline that papers call local, separate or self training.
+"""
+
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.common.local_training import (
+    Prepared,
+    initial_weights,
+    own_view,
+    personal_weights,
+    predict_personal,
+    prepare,
+    train_personal,
+)
+from graphfed.nn.backbones import Weights
+
+__all__ = ["METHOD", "predict", "round", "setup"]
+
+
+def prepare_personal(cohort: Cohort, config: TrainingConfig) -> Prepared:
+    return prepare(cohort, own_view(cohort), None, config, personal=True)
+
+
+def first_weights(prepared: Prepared, task: Task, config: TrainingConfig, device: str) -> Weights:
+    return personal_weights(initial_weights(task, config, device), prepared.train, config)
+
+
+def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
+    return {}
+
+
+def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+    prepared = fed.clients.run(prepare_personal, data, config)
+    weights = fed.clients.run(first_weights, prepared, task, config, str(fed.device))
+    return State({"weights": weights, "optimizer": fed.clients.run(no_state, prepared)}, prepared)
+
+
+def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+    weights, optimizer = fed.clients.run(
+        train_personal, state.prepared, state.weights, state.values["optimizer"], config, number, outputs=2
+    )
+    return State({"weights": weights, "optimizer": optimizer}, state.prepared)
+
+
+def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+    logits: Located = fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
+    return logits
+
+
+METHOD = Method(
+    name="isolated",
+    summary="every client alone on its own subgraph; nothing crosses",
+    paper="no paper: the lower reference, called local, separate or self training",
+    crosses="nothing",
+    protection="nothing crosses",
+    config=TrainingConfig,
+    setup=setup,
+    round=round,
+    predict=predict,
+    personal=True,
+)

@@ -1,0 +1,142 @@
+"""The networks a server can run over the road graph: one table of functions on vertices' features.
+
+    graph_network   the published one (graphfed.methods.cnfgnn.graph_network)
+    mean_network    the same with means for its sums, which do not grow with the number of sensors
+    gat             two layers of graph attention with four heads (Velickovic et al. 2018); the edge's weight
+                    adds to its score
+    diffusion       two layers of diffusion convolution, two steps each way (Li et al. 2018, Eq. 2)
+
+V vertices, B windows, H hidden. Every network maps [V, B, H] to [V, B, H], sees the self loops that the edges
+have and adds none; a vertex without edges gets what its layers make of no neighbours.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import elu, leaky_relu
+
+from graphfed.errors import InputError, did_you_mean
+from graphfed.methods.cnfgnn import graph_network
+from graphfed.nn.edges import Edges
+from graphfed.nn.precision import product
+from graphfed.nn.sparse import SparseMatrix, spmm
+from graphfed.random import fold, glorot
+
+__all__ = ["SERVER_NETWORKS", "ServerNetwork", "check_gat", "get_server_network"]
+
+Weights = Mapping[str, Tensor]
+
+LAYERS = 2
+HEADS = 4
+#: Steps of a diffusion in each direction.
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class ServerNetwork:
+    """init(key, hidden) draws the weights, in the default dtype on the CPU.
+
+    forward(weights, v [V, B, H], edges, products) gives the embeddings [V, B, H], differentiable in the
+    weights and in v; products: the dtype matrix products are made in (None: the weights' own)."""
+
+    init: Callable[[int, int], dict[str, Tensor]]
+    forward: Callable[[Weights, Tensor, Edges, torch.dtype | None], Tensor]
+
+
+def get_server_network(name: str) -> ServerNetwork:
+    """The network of that name; InputError if there is none."""
+    if name not in SERVER_NETWORKS:
+        raise InputError(f"no server network is called {name!r}; {did_you_mean(name, SERVER_NETWORKS)}")
+    return SERVER_NETWORKS[name]
+
+
+# ---- graph attention
+
+
+def check_gat(hidden: int) -> None:
+    """InputError for a width that the heads do not divide."""
+    if hidden % HEADS:
+        raise InputError(f"gat has {HEADS} heads: its hidden width must be a multiple, got {hidden}")
+
+
+def gat_init(key: int, hidden: int) -> dict[str, Tensor]:
+    """layers.l.weight [H, H] (Glorot), receiver and sender [heads, H / heads], edge [heads] (Glorot), bias
+    [H] (zero).
+
+    Raises what `check_gat` raises."""
+    check_gat(hidden)
+    weights: dict[str, Tensor] = {}
+    for layer in range(LAYERS):
+        path = f"layers.{layer}"
+        weights[f"{path}.weight"] = glorot(fold(key, layer), hidden, hidden)
+        for name in ("receiver", "sender"):
+            weights[f"{path}.{name}"] = glorot(fold(key, layer, name), HEADS, hidden // HEADS)
+        weights[f"{path}.edge"] = glorot(fold(key, layer, "edge"), HEADS, fan=(1, HEADS))
+        weights[f"{path}.bias"] = torch.zeros(hidden)
+    return weights
+
+
+def gat(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
+    """Every head weighs a vertex's senders by the softmax of leaky_relu(a_r . x_r + a_s . x_s + a_e w), slope
+    0.2; heads side by side; ELU between the layers."""
+    for layer in range(LAYERS):
+        v = _attend(weights, f"layers.{layer}", elu(v) if layer else v, edges, products)
+    return v
+
+
+def _attend(weights: Weights, path: str, v: Tensor, edges: Edges, products: torch.dtype | None) -> Tensor:
+    x = product(v, weights[f"{path}.weight"], products).view(*v.shape[:2], HEADS, v.shape[2] // HEADS)
+    receiver, sender = ((x * weights[f"{path}.{name}"]).sum(-1) for name in ("receiver", "sender"))
+    of_edge = edges.weight.to(v.dtype)[:, None, None] * weights[f"{path}.edge"]
+    scores = leaky_relu(receiver[edges.receiver] + sender[edges.sender] + of_edge, 0.2)
+    # Subtracting each vertex's largest score leaves the softmax as it is and keeps exp in range.
+    share = (scores - edges.max_by_receiver(scores.detach())[edges.receiver]).exp()
+    total = edges.sum_by_receiver(share)[..., None]
+    mixed = edges.sum_by_receiver(share[..., None] * x[edges.sender])
+    return (mixed / torch.where(total > 0, total, 1)).flatten(2) + weights[f"{path}.bias"]
+
+
+# ---- diffusion convolution
+
+
+def diffusion_init(key: int, hidden: int) -> dict[str, Tensor]:
+    """layers.l.weight [(1 + 2 * steps) H, H] (Glorot) and layers.l.bias [H] (zero)."""
+    weights: dict[str, Tensor] = {}
+    for layer in range(LAYERS):
+        weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), (1 + 2 * STEPS) * hidden, hidden)
+        weights[f"layers.{layer}.bias"] = torch.zeros(hidden)
+    return weights
+
+
+def diffusion(weights: Weights, v: Tensor, edges: Edges, products: torch.dtype | None = None) -> Tensor:
+    """[x, P x, P^2 x, Q x, Q^2 x] W + b with P = D_out^-1 A and Q = D_in^-1 A^T, A the weights from sender to
+    receiver; ReLU between the layers. The identity, which the printed sum has once for each direction, is one
+    matrix here."""
+    shape = (edges.num_vertices, edges.num_vertices)
+    weight = edges.weight.to(v.dtype)
+    walks = []
+    for start, end in ((edges.sender, edges.receiver), (edges.receiver, edges.sender)):
+        degree = weight.new_zeros(shape[0]).index_add_(0, start, weight)
+        walks.append(SparseMatrix.from_coo(start, end, weight / degree[start], shape))
+    for layer in range(LAYERS):
+        x = v.relu() if layer else v
+        parts = [x]
+        for walk in walks:
+            step = x
+            for _ in range(STEPS):
+                step = spmm(walk, step.flatten(1)).view_as(x)
+                parts.append(step)
+        v = product(torch.cat(parts, -1), weights[f"layers.{layer}.weight"], products)
+        v = v + weights[f"layers.{layer}.bias"]
+    return v
+
+
+SERVER_NETWORKS = {
+    "graph_network": ServerNetwork(graph_network.init, graph_network.graph_network),
+    "mean_network": ServerNetwork(graph_network.init, partial(graph_network.graph_network, means=True)),
+    "gat": ServerNetwork(gat_init, gat),
+    "diffusion": ServerNetwork(diffusion_init, diffusion),
+}

@@ -1,0 +1,317 @@
+"""How holders of overlapping graphs and a server find out which vertices are the same: what SAPGNN and PPGNN
+set up before they train.
+
+Every holder sends a name for each of its vertices; the same vertex has the same name at all of them. A name
+is a keyed hash of the vertex's id (`graphfed.crypto.keyed_ids`): with vertex_ids=keyed under the holders'
+key, which the server must not have, by default under a simulated one. The server learns which holders have a
+vertex in common and which vertices are trained on. It refuses vertices whose features differ between holders:
+it compares keyed hashes of them, and learns that they are the same or not. The first weights that holders
+have in common follow from the key too: the server could undo maps that it can draw itself."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+
+from graphfed.crypto.keyed_ids import holders_key, keyed_names, simulated_key
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.methods.base import Task, TrainingConfig
+from graphfed.nn.sparse import SparseMatrix
+
+__all__ = [
+    "MESSAGES",
+    "OWNER_MESSAGES",
+    "AlignedConfig",
+    "Alignment",
+    "Holders",
+    "TrainingVertices",
+    "align",
+    "common_seed",
+    "count_owners",
+    "training_vertices",
+]
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class AlignedConfig(TrainingConfig):
+    """The settings of methods whose holders may have vertices in common."""
+
+    vertex_ids: Literal["simulated", "keyed", "plain"] = Field(
+        default="simulated",
+        description="names of vertices at the server: hashes with a simulated key, with the holders' key "
+        "(GRAPHFED_HOLDERS_KEY), or the ids",
+    )
+
+
+# ---- at the holders ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Holders:
+    """A cohort of holders. names [N] int64: of its vertices, alike at all holders."""
+
+    cohort: Cohort
+    names: Tensor
+
+
+def prepare(cohort: Cohort, task: Task, config: AlignedConfig) -> Holders:
+    """InputError for a holder without vertices, or with features of another width than agreed on."""
+    empty = (torch.bincount(cohort.client, minlength=cohort.num_clients) == 0).nonzero()[:, 0]
+    if len(empty):
+        raise InputError(
+            f"client {cohort.clients[int(empty[0])]} holds no vertex; leave it out, or give it its vertices"
+        )
+    if cohort.num_features != task.num_features:
+        raise InputError(
+            f"client {cohort.clients[0]} has {cohort.num_features} features where the holders agreed on "
+            f"{task.num_features}; all holders need the same features in the same order"
+        )
+    return Holders(cohort, names_of_ids(cohort, config))
+
+
+def names_of_ids(cohort: Cohort, config: AlignedConfig) -> Tensor:
+    """The name of each row's vertex, [N] int64, alike at all holders."""
+    if config.vertex_ids == "plain":
+        return cohort.id
+    ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
+    hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
+    if len(np.unique(hashed)) < len(hashed):
+        raise InputError("two vertices have one name under the holders' key; agree on another key")
+    return torch.from_numpy(hashed[place]).to(cohort.id.device)
+
+
+def secret(config: AlignedConfig) -> bytes:
+    return holders_key() if config.vertex_ids == "keyed" else simulated_key(config.seed)
+
+
+def common_seed(config: AlignedConfig) -> int:
+    """The seed of weights that all holders have in common: it follows from their key, so that who lacks the
+    key cannot draw them."""
+    (name,) = keyed_names(secret(config), "weights", [str(config.seed).encode()]).tolist()
+    return int(name) & (1 << 63) - 1
+
+
+def key_check(holders: Holders, config: AlignedConfig) -> Tensor:
+    """What tells equal keys from different ones, and nothing else of them: [K_h] int64."""
+    (name,) = keyed_names(secret(config), "key check", [b""]).tolist()
+    return torch.full((holders.cohort.num_clients,), name, device=holders.names.device)
+
+
+def feature_digests(holders: Holders, config: AlignedConfig) -> Tensor:
+    """A keyed hash of every vertex's id and features, [N] int64: at two holders alike where both have the
+    same."""
+    x, ids = holders.cohort.x, holders.cohort.id.tolist()
+    if isinstance(x, SparseMatrix):
+        kept = (x.values != 0).cpu().numpy()
+        ends = np.concatenate([[0], np.cumsum(kept)])[x.indptr.cpu().numpy()].tolist()
+        columns = x.indices.cpu().numpy().astype(np.int64)[kept]
+        values = x.values.cpu().numpy()[kept]
+        rows = (columns[a:b].tobytes() + values[a:b].tobytes() for a, b in pairwise(ends))
+    else:
+        assert x is not None
+        rows = (row.tobytes() for row in x.cpu().numpy())
+    told = keyed_names(
+        secret(config), "features", (f"{i} ".encode() + r for i, r in zip(ids, rows, strict=True))
+    )
+    return torch.from_numpy(told.copy()).to(holders.names.device)
+
+
+def vertex_names(holders: Holders) -> RowIds:
+    return RowIds(holders.names, holders.cohort.client)
+
+
+def training_names(holders: Holders) -> RowIds:
+    return names_of(holders, holders.cohort.rows("train"))
+
+
+def names_of(holders: Holders, rows: Tensor) -> RowIds:
+    return RowIds(holders.names[rows], holders.cohort.client[rows])
+
+
+def owner_names(cohort: Cohort, config: AlignedConfig) -> RowIds:
+    return RowIds(names_of_ids(cohort, config), cohort.client)
+
+
+def has_label(cohort: Cohort) -> Tensor:
+    """[N] uint8."""
+    return (cohort.y >= 0).to(torch.uint8)
+
+
+def with_owners(cohort: Cohort, counts: Tensor) -> Cohort:
+    """counts [N]: as of `owners_of`. A vertex without a label here is others' where they have its label."""
+    return replace(cohort, owned=(cohort.y >= 0) | (counts < 0), owners=counts.abs())
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def check_keys(checks: Tensor) -> Tensor:
+    other = (checks != checks[0]).nonzero()[:, 0]
+    if len(other):
+        raise InputError(
+            f"clients 0 and {int(other[0])} have different holders' keys; give every holder the same one"
+        )
+    return checks
+
+
+def check_features(digests: Tensor, table: RouteTable) -> Tensor:
+    """InputError where a vertex has other features at one holder than at another."""
+    first = torch.full((len(table.ids),), len(digests), device=digests.device)
+    rows = torch.arange(len(digests), device=digests.device)
+    first = first.scatter_reduce(0, table.index, rows, "amin")[table.index]
+    odd = (digests != digests[first]).nonzero()[:, 0]
+    if len(odd):
+        row = int(odd[0])
+        name = int(table.ids[table.index[row]]) & (1 << 64) - 1
+        raise InputError(
+            f"clients {int(table.client[first[row]])} and {int(table.client[row])} have different features "
+            f"for the vertex of name {name:016x} ({len(odd)} such vertices); a vertex that several holders "
+            "have needs the same features, in the same order and scale, at all of them"
+        )
+    return digests
+
+
+def count_batches(table: RouteTable, size: int | None) -> dict[str, int]:
+    """InputError where nobody has a training vertex."""
+    if not len(table.ids):
+        raise InputError("no client has a training vertex; use another split or partition")
+    return {"batches": 1 if size is None else -(-len(table.ids) // size)}
+
+
+def weights_of_losses(table: RouteTable, batches: int) -> Tensor:
+    """What each training vertex's loss weighs at each of its owners, [n]: a batch's sum is its mean."""
+    batch = batch_of(table, batches)
+    share = 1.0 / torch.bincount(batch, minlength=batches).double()[batch]
+    owners = torch.bincount(table.index, minlength=len(table.ids))
+    return (share / owners).to(torch.get_default_dtype())
+
+
+def batch_of(table: RouteTable, batches: int) -> Tensor:
+    """The batch of every training vertex, [n] int64: of nearly equal sizes, in the order of their names."""
+    n = len(table.ids)
+    return torch.arange(n, device=table.ids.device) * batches // n
+
+
+def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
+    """How many holders have the label of each vertex, or, below zero, how many have the vertex where none has
+    its label, [U] int64. labels [M] uint8: whether each row has one."""
+    holders = torch.bincount(table.index, minlength=len(table.ids))
+    known = torch.zeros_like(holders).index_add(0, table.index, labels.long())
+    return torch.where(known > 0, known, -holders)
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`Holders` at the clients, the route of all their vertices, and the names' protection on the ledger."""
+
+    holders: Located
+    route: Route
+    protection: str
+
+    def route_of(self, fed: Federation, rows: Located, *, name: str) -> Route:
+        """The route of some of the vertices; rows [n]: of the cohort, ascending."""
+        names = fed.clients.run(names_of, self.holders, rows)
+        return fed.route(names, name=name, protection=self.protection)
+
+
+def align(fed: Federation, data: Located, task: Task, config: AlignedConfig) -> Alignment:
+    """Agree on which vertices are the same.
+
+    InputError for a holder without vertices or with features of another width, a missing key or another than
+    the other holders', and a vertex with other features at one holder than at another."""
+    fed.begin("finding the nodes that sites have in common")
+    holders = fed.clients.run(prepare, data, task, config)
+    protection = protection_of(config)
+    if config.vertex_ids == "keyed":
+        checks = fed.clients.run(key_check, holders, config)
+        checks = fed.gather(checks, name="key_check", protection=protection, grad=False)
+        fed.server.run(check_keys, checks)
+    route = fed.route(fed.clients.run(vertex_names, holders), name="vertex_ids", protection=protection)
+    digests = fed.clients.run(feature_digests, holders, config)
+    # Under a simulated key too where the names are plain.
+    hashed = "keyed hash" if config.vertex_ids == "keyed" else "simulated"
+    digests = fed.upload(digests, route, name="feature_digests", protection=hashed, grad=False)
+    fed.server.run(check_features, digests, fed.table(route))
+    return Alignment(holders, route, protection)
+
+
+@dataclass(frozen=True)
+class TrainingVertices:
+    """At the clients, for every training row of a cohort: weight [n] of its loss and batch [n] (None: there
+    is one batch)."""
+
+    weight: Located
+    batch: Located | None
+    batches: int
+
+
+def training_vertices(fed: Federation, aligned: Alignment, batch_size: int | None) -> TrainingVertices:
+    """Count every training vertex once, however many holders have its label; InputError where there is
+    none."""
+    names = fed.clients.run(training_names, aligned.holders)
+    route = fed.route(names, name="training_ids", protection=aligned.protection)
+    table = fed.table(route)
+    count = fed.control(count_batches, table, batch_size)["batches"]
+    weight = fed.server.run(weights_of_losses, table, count)
+    weight = fed.download(weight, route, name="loss_weights", grad=False)
+    if count == 1:
+        return TrainingVertices(weight, None, 1)
+    batch = fed.download(fed.server.run(batch_of, table, count), route, name="batches", grad=False)
+    return TrainingVertices(weight, batch, count)
+
+
+def count_owners(fed: Federation, data: Located, config: AlignedConfig) -> Located:
+    """The cohorts of holders that have read their own files, each with the `owned` and `owners` that it would
+    have if one party had dealt all files: a vertex is owned by those who have its label, and by all its
+    holders where nobody has. To be run before a method whose config is an `AlignedConfig`.
+
+    Holders with different keys have no name in common, and `align` says so afterwards."""
+    names = fed.clients.run(owner_names, data, config)
+    protection = protection_of(config)
+    route = fed.route(names, name="owners/vertex_ids", protection=protection)
+    labels = fed.upload(fed.clients.run(has_label, data), route, name="owners/labels", grad=False)
+    counts = fed.server.run(owners_of, labels, fed.table(route))
+    counts = fed.download(counts, route, name="owners/counts", grad=False)
+    result: Located = fed.clients.run(with_owners, data, counts)
+    return result
+
+
+def protection_of(config: AlignedConfig) -> str:
+    """What names of vertices are on the ledger."""
+    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.vertex_ids]
+
+
+OWNER_MESSAGES = {
+    "owners/vertex_ids": "A name for each of a holder's vertices, as in vertex_ids: the server learns which "
+    "holders have a vertex of the same name.",
+    "owners/labels": "For each of these whether the holder has its label, and not which. The server reads "
+    "it.",
+    "owners/counts": "From the server: for each of a holder's vertices how many holders have its label; "
+    "where none has, how many have the vertex.",
+}
+
+MESSAGES = {
+    "key_check": "A number that holders of the same key have in common, so that the server can tell when one "
+    "has another key. It says nothing of the key.",
+    "vertex_ids": "A name for each of a holder's vertices: the server learns which holders have a vertex of "
+    "the same name. A keyed hash of the vertex's id, which the server cannot turn back without the holders' "
+    "key; with vertex_ids=simulated the server could, and with vertex_ids=plain it is the id.",
+    "feature_digests": "A keyed hash of each vertex's id and features: the server learns whether two holders "
+    "of a vertex have the same features for it, and stops if not.",
+    "training_ids": "The names of the vertices whose label a holder has for training, so that each counts "
+    "once: the server learns which they are.",
+    "loss_weights": "From the server: what each of these vertices' loss weighs, which tells its holder how "
+    "many training vertices there are and how many holders have its label.",
+    "batches": "Only with batch_size, from the server: the batch of each of these vertices.",
+}

@@ -1,0 +1,156 @@
+"""FedGAT on features that were noised before they left their client: the mitigation of what `methods.fedgat`
+shows. Ours; the paper has none.
+
+    x'_j = x_j + N(0, sigma^2 I), ||x_j|| <= 1    at the client, once, before anything crosses
+    h_j  = (D^-1/2 A D^-1/2)^K x'_j, length 1     at the server, which has the edges: K = k_x (KProp of LPGNN)
+    then FedGAT, with h_j for features
+
+What it guarantees: the release of one vertex's features is (epsilon, delta)-private (`privacy.gaussian`, with
+sensitivity 2), against the server and all other clients together: everything that they get of the features,
+the message too, is computed from x'. A client still works out every h_j exactly from the message; what that
+tells of x_j is bounded by epsilon, and measured by `graphfed audit`.
+
+What it does not: edges are in clear at the server, and for more than two layers at clients. Weights or
+gradients in every round depend on labels, and on features only through h. A vertex's label is not hidden.
+
+The noise of a vertex is much longer than its features (sigma sqrt(F) against 1), so that most of what is left
+to learn from is the graph, whose smoothing of any numbers tells vertices apart: docs/reproduce.md has the
+accuracy beside the one of noise alone."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import Route
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.baselines import fedavg
+from graphfed.methods.common.released import NoisedConfig, by_vertex, noise_of, vertex_route
+from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
+from graphfed.methods.fedgat.method import FedGATConfig
+from graphfed.methods.fedgat.moment_messages import Pooled
+from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
+from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
+
+__all__ = ["METHOD", "FedGATLdpConfig", "pooled_of"]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class FedGATLdpConfig(FedGATConfig, NoisedConfig):
+    epsilon: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
+    )
+    exchange: Literal["clear"] = Field(
+        default="clear", description="the noised features before training: read by the server"
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
+    k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
+
+
+def noised_features(cohort: Cohort, config: FedGATLdpConfig) -> Tensor:
+    """x' [N, F]."""
+    assert cohort.x is not None
+    sigma = gaussian_sigma(config.epsilon, config.delta, 2.0)
+    return gaussian_in_ball(cohort.x, cohort.id, noise_of(config), "fedgat_ldp", sigma)
+
+
+def smoothed(pooled: Pooled, config: FedGATLdpConfig) -> Pooled:
+    """h [U, F] in the place of x'."""
+    assert isinstance(pooled.x, Tensor)
+    hoods = pooled.hoods
+    centre = torch.repeat_interleave(torch.arange(len(hoods.size), device=hoods.size.device), hoods.size)
+    others = hoods.member != centre
+    edges = torch.stack([hoods.member, centre])[:, others]
+    h = propagate(propagation_matrix(edges, None, hoods.size - 1), pooled.x, config.k_x)
+    length = torch.linalg.vector_norm(h, dim=1, keepdim=True)
+    return Pooled(h / torch.where(length > 0, length, 1), hoods)
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def release(fed: Federation, data: Located, vertices: Route, task: Task, config: FedGATLdpConfig) -> Located:
+    """x' at the server, in the order of the vertices' ids: once."""
+    mechanism = in_ball_mechanism(config.epsilon, config.delta, task.num_features)
+    x = fed.upload(
+        fed.clients.run(noised_features, data, config),
+        vertices,
+        name="fedgat_ldp/features",
+        protection=noise_of(config).protection(mechanism),
+        grad=False,
+    )
+    released: Located = fed.server.run(by_vertex, x, fed.table(vertices))
+    return released
+
+
+def pooled_of(
+    fed: Federation, data: Located, vertices: Route, released: Located, config: FedGATLdpConfig
+) -> Located:
+    """What the server makes the message of; data: with the edges that are kept."""
+    pooled: Located = fed.server.run(smoothed, fedgat.with_edges(fed, data, vertices, released), config)
+    return pooled
+
+
+def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -> State:
+    fedgat.check(fed, config)
+    data = fed.clients.run(fedgat.kept_edges, data, config)
+    vertices = vertex_route(fed, data, task)
+    released = release(fed, data, vertices, task, config)
+    pooled = pooled_of(fed, data, vertices, released, config)
+    state = fedgat.begin(fed, data, vertices, pooled, task, config)
+    return State({**state.values, "released": released}, state.prepared)
+
+
+def restore(
+    fed: Federation, data: Located, task: Task, config: FedGATLdpConfig, values: Mapping[str, Located]
+) -> State:
+    """The state of a run that goes on: no feature crosses again, the message is made of what was released."""
+    data = fed.clients.run(fedgat.kept_edges, data, config)
+    vertices = vertex_route(fed, data, task)
+    pooled = pooled_of(fed, data, vertices, values["released"], config)
+    return State(values, fedgat.begin(fed, data, vertices, pooled, task, config).prepared)
+
+
+def round(fed: Federation, state: State, config: FedGATLdpConfig, number: int) -> State:
+    after = fedgat.round(fed, state, config, number)
+    return State({**after.values, "released": state.values["released"]}, after.prepared)
+
+
+METHOD = Method(
+    name="fedgat_ldp",
+    summary="FedGAT on features that clients noised: what sites work out is private to epsilon",
+    paper="ours, on Ambekar, Yao, Li, Joe-Wong: FedGAT, and the propagation of Sajadmanesh, Gatica-Perez: "
+    "Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
+    needs=("backbone gat",),
+    crosses="noised features and the edges to the server, moments of neighbourhoods back, once; gradients or "
+    "weights, every round",
+    facts="facts",
+    protection="local differential privacy for features; edges in clear, and what follows from labels",
+    config=FedGATLdpConfig,
+    setup=setup,
+    round=round,
+    memory=fedgat.memory,
+    predict=fedavg.predict,
+    restore=restore,
+    messages={
+        **{
+            name: words
+            for name, words in fedgat.METHOD.messages.items()
+            if name != "fedgat/features" and not name.startswith(ENCRYPTED)
+        },
+        "fedgat_ldp/features": "Once, the features of all vertices of a site with Gaussian noise: each "
+        "vertex's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
+        "could take it off.",
+    },
+    dropouts=True,
+    shared_model=True,
+    disjoint=True,
+    defaults=fedgat.METHOD.defaults,
+    paper_settings=fedgat.METHOD.paper_settings,
+)

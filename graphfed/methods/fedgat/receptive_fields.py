@@ -1,0 +1,112 @@
+"""Which vertices a client of FedGAT gets messages of: its own, and those within some hops of them."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import RowIds
+from graphfed.methods.fedgcn.method import find_closure
+
+__all__ = [
+    "Hood",
+    "as_rows",
+    "border_ids",
+    "column",
+    "edge_ends",
+    "far_ids",
+    "first_hood",
+    "hood_ids",
+    "wider_hood",
+    "without_messages_of_others",
+]
+
+
+def edge_ends(cohort: Cohort) -> tuple[RowIds, Tensor]:
+    """The vertex of every edge's end here, by client, and its neighbour's id [E, 1]."""
+    row = torch.cat([cohort.edge_index[1], cohort.cut_row])
+    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cut_id])
+    order = torch.argsort(row, stable=True)
+    row = row[order]
+    return RowIds(cohort.id[row], cohort.client[row]), neighbour[order][:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Hood:
+    """A cohort's own vertices and those within some hops of them, M rows sorted by (client, id).
+
+    ids, client [M]; own [N]: the row of each own vertex; edges [2, E] (source, destination) rows, into the
+    vertices whose neighbours are known [M] bool; far [M] bool: vertices of which no message comes, None
+    where there are none."""
+
+    ids: Tensor
+    client: Tensor
+    own: Tensor
+    edges: Tensor
+    known: Tensor
+    far: Tensor | None = None
+
+    @property
+    def near(self) -> Tensor:
+        """The rows of the vertices of which a message comes, ascending [n]."""
+        far = torch.zeros_like(self.known) if self.far is None else self.far
+        return (~far).nonzero()[:, 0]
+
+
+def first_hood(cohort: Cohort, layers: int) -> Hood:
+    """One hop, or with one layer none."""
+    if layers == 1:
+        rows = torch.arange(cohort.num_rows, device=cohort.id.device)
+        return Hood(cohort.id, cohort.client, rows, cohort.edge_index[:, :0], torch.ones_like(rows).bool())
+    closure = find_closure(cohort)
+    inside = closure.own[cohort.edge_index]
+    across = torch.stack([closure.remote_row, closure.own[cohort.cut_row]])
+    return Hood(closure.ids, closure.client, closure.own, torch.cat([inside, across], 1), closure.mine)
+
+
+def without_messages_of_others(hood: Hood) -> Hood:
+    """With later=exchange: the neighbours elsewhere are far."""
+    return replace(hood, far=~hood.known)
+
+
+def hood_ids(hood: Hood) -> RowIds:
+    return RowIds(hood.ids[hood.near], hood.client[hood.near])
+
+
+def far_ids(hood: Hood) -> RowIds:
+    return RowIds(hood.ids[hood.far], hood.client[hood.far])
+
+
+def border_ids(hood: Hood) -> RowIds:
+    """Those whose neighbours are not known."""
+    return RowIds(hood.ids[~hood.known], hood.client[~hood.known])
+
+
+def wider_hood(hood: Hood, counts: Tensor, neighbours: Tensor) -> Hood:
+    """One hop more: the neighbours [E', 1] of the border, counts [M'] of each."""
+    border = (~hood.known).nonzero()[:, 0]
+    counts, neighbours = counts[:, 0], neighbours[:, 0]
+    client = torch.repeat_interleave(hood.client[border], counts)
+    known, place = torch.unique(torch.cat([hood.ids, neighbours]), return_inverse=True)
+    count = max(len(known), 1)
+    codes, row = torch.unique(torch.cat([hood.client, client]) * count + place, return_inverse=True)
+    old, new = row[: len(hood.ids)], row[len(hood.ids) :]
+    into = torch.stack([new, torch.repeat_interleave(old[border], counts)])
+    known_rows = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
+    known_rows[old] = True
+    return Hood(
+        ids=known[codes % count],
+        client=codes // count,
+        own=old[hood.own],
+        edges=torch.cat([old[hood.edges], into], 1),
+        known=known_rows,
+    )
+
+
+def column(x: Tensor) -> Tensor:
+    return x[:, 0]
+
+
+def as_rows(x: Tensor) -> Tensor:
+    return x[:, None]

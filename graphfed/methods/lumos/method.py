@@ -1,0 +1,732 @@
+"""Lumos: Pan, Zhu and Chu, "Lumos: heterogeneity-aware federated graph learning over decentralized
+devices", ICDE 2023 (arXiv:2303.00492). One device for each vertex, which knows its own features, label and
+neighbours: it learns on a tree of itself and the neighbours that it keeps; a leaf's embedding goes to the
+vertex that it stands for, which pools those it gets.
+
+    paper                                here
+    N_u, wl(u)                           Kept.keeps, Forest.workload
+    r(u): who keeps u                    Kept.kept_by
+    Alg. 1-3, problem (10)               balancing.balance
+    trees, h_mu^l                        trees.Forest, fused or general
+    x'_u, x''_u (26), (27)               encoder.encode, encoder.received_features
+    POOL (31)                            pool
+    LINEAR (32), cross-entropy           predictor.weight and .bias; class_loss
+    L(h_u) (33)                          link_loss
+
+Once: neighbours agree who keeps an edge (`balancing`), and every device sends a bin of its features, noised,
+to each device that keeps it (`encoder`). In a round, which is an epoch: the weights come from the server,
+leaves' embeddings go to the vertices that they stand for and their gradients back, and the gradients of the
+weights add up at the server, which takes the step.
+
+What it shows. To a device that keeps it a vertex shows the noised bits of one bin (epsilon), how many bins it
+has, and in every round, as the gradient that it sends back, how its loss changes with that leaf. It gets,
+from every device that keeps it, the embedding of the leaf that stands for it; and that comes from that
+device's own features, without noise: two layers above them, with weights that both know, anew in every round.
+No epsilon covers it. The paper counts features as protected because they are noised when they are sent; it
+does not count what goes back in embeddings. Degrees: see `balancing`. With aggregation=clear the server gets
+each device's gradient, whether it is trained on and, from the run's evaluation, its scores, which for one
+vertex are its label; with aggregation=secure it gets sums of all three over the devices, and no label
+crosses. With accounting=per_receiver epsilon holds against each receiver alone: all r(u) of them together
+have r(u) epsilon.
+
+Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
+for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
+wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
+coordinate that was not sent (the paper: the middle of the bounds); `encoder` says why both matter. A device
+without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper does
+not speak, are exact. The loss is a mean over training vertices, and (33) has log sigma(-s) for pairs that are
+no edges. Trees have training edges only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass as config_dataclass
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
+
+from graphfed.data.graphs.graph import Graph
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.core import as_leaves
+from graphfed.federation.route import PeerIds, PeerRoute
+from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.compare import PairRows, open_pairs, pair_route, send
+from graphfed.federation.secure.ragged import send_bytes
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.common import averaging, released
+from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.common.split_learning import fresh, step
+from graphfed.methods.lumos import balancing, feature_encoding
+from graphfed.methods.lumos.balancing import balance
+from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.feature_encoding import (
+    EncoderConfig,
+    bytes_of_bins,
+    encode,
+    received_features,
+    sizes_told,
+)
+from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
+from graphfed.methods.lumos.workload import BalanceConfig, Kept
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
+from graphfed.nn.batch import Block
+from graphfed.nn.layers import Dropout
+from graphfed.nn.sparse import SparseMatrix, spmm
+from graphfed.privacy.noise import Noise
+from graphfed.random import entry_words, fold, glorot, uniform
+
+__all__ = ["METHOD", "LumosConfig"]
+
+Weights = dict[str, Tensor]
+#: Of every device's own gradient, in one process.
+MAX_BYTES = 4 * 2**30
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class LumosConfig(EncoderConfig, BalanceConfig):
+    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network on the trees")
+    local_steps: Literal[1] = Field(default=1, description="passes over the training vertices in a round")
+    virtual_nodes: bool = Field(
+        default=True, description="trees with virtual vertices; without: each device's own neighbourhood"
+    )
+    trainer: Literal["fused", "general"] = Field(
+        default="fused",
+        description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
+    )
+    aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
+        default="clear",
+        description="how the gradients of the weights add up at the server: it reads each device's, or by "
+        "secure aggregation their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
+    )
+    negatives: int = Field(
+        default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of weights, dropout, coins and negatives")
+
+
+# ---- what a cohort's devices know --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """A cohort of n devices, ready to train. x [n, F] own features; noised [P, F] of the kept neighbours: the
+    deviations from `unsent_value`; own_pool, received_pool: POOL's weights of own leaves and of leaves that
+    arrive [n, .]; blocks: of the general trainer, else None; kept_rows [P], receivers [R]: the devices
+    (cohort rows) of kept pairs, and of the neighbours that keep a device."""
+
+    cohort: Cohort
+    forest: Forest
+    blocks: tuple[Block, ...] | None
+    noised: BitMatrix
+    unsent_value: float
+    own_pool: SparseMatrix
+    received_pool: SparseMatrix
+    kept_rows: Tensor
+    receivers: Tensor
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What set-up left: devices, at the clients; to_receivers: from the leaves that stand for a neighbour to
+    that neighbour; train: how many vertices are trained on, at the server, None where every round sums them
+    anew; links: None to classify."""
+
+    devices: Located
+    to_receivers: PeerRoute
+    train: Located | None
+    links: "LinkRoutes | None"
+
+
+@dataclass(frozen=True)
+class LinkRoutes:
+    """Of link prediction: to_keepers: from each device to those that keep it; scored: to the device that
+    scores a pair, by target; around: at the clients, whom not to draw."""
+
+    to_keepers: PeerRoute
+    scored: Mapping[str, PeerRoute]
+    around: Located
+
+
+def neighbour_rows(cohort: Cohort) -> PairRows:
+    """Every device's neighbours. InputError where a client holds anything but one vertex, and for edge
+    weights."""
+    counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
+    wrong = (counts != 1).nonzero()[:, 0]
+    if len(wrong):
+        count = int(counts[wrong[0]])
+        raise InputError(
+            f"lumos is for one vertex at every client, and client {cohort.clients[int(wrong[0])]} holds "
+            f"{count or 'no'} {'vertices' if count else 'vertex'}; use partition 'ego'"
+        )
+    if cohort.cut_weight is not None:
+        raise InputError(NO_WEIGHTS)
+    order = torch.argsort(cohort.cut_row * (1 << 32) + cohort.cut_client)
+    return PairRows(cohort.cut_row[order], cohort.cut_client[order])
+
+
+NO_WEIGHTS = (
+    "lumos learns on trees, whose edges have no weights; leave the edge weights out (in a description: "
+    "'weight:' with nothing after it)"
+)
+
+
+def check_graph(graph: Graph, config: LumosConfig) -> None:
+    """InputError for a graph with edge weights, and one with a feature outside its bounds."""
+    if graph.edge_weight is not None:
+        raise InputError(f"{graph.name!r}: {NO_WEIGHTS}")
+    released.check_graph(graph, config)
+
+
+def positions(kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The rows of neighbours that a device keeps [P], and of those that keep it [R], ascending."""
+    return kept["keeps"].nonzero()[:, 0], kept["kept_by"].nonzero()[:, 0]
+
+
+def as_values(kept: Kept) -> dict[str, Tensor]:
+    return {"keeps": kept.keeps, "kept_by": kept.kept_by, "outcomes": kept.outcomes}
+
+
+def prepare(
+    cohort: Cohort,
+    ids: Tensor,
+    rows: PairRows,
+    trees: dict[str, Tensor],
+    received: dict[str, Tensor],
+    config: LumosConfig,
+) -> Devices:
+    """ids [n]: of the cohort's clients."""
+    keeps, kept_by = positions(trees)
+    device, receivers, other = rows.client[keeps], rows.client[kept_by], rows.other[keeps]
+    workload, arriving = (torch.bincount(r, minlength=len(ids)) for r in (device, receivers))
+    lone = ((workload + arriving) == 0).nonzero()[:, 0]
+    forest = make_forest(device, ids[device], other, lone, ids, virtual=config.virtual_nodes)
+    blocks = None
+    if not is_fused(config):
+        blocks = forest.blocks(config.backbone, config.heads, config.layers)
+    noised = received_features(received["header"], received["flat"], other, cohort.num_features, config)
+    own = torch.cat([device, lone]) if config.virtual_nodes else torch.arange(len(ids), device=ids.device)
+    leaves = torch.bincount(own, minlength=len(ids)) + arriving
+    return Devices(
+        cohort,
+        forest,
+        blocks,
+        noised,
+        config.unsent_value,
+        pool_matrix(own, leaves),
+        pool_matrix(receivers, leaves),
+        device,
+        receivers,
+    )
+
+
+def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
+    """[n, m]: for each of m leaves the share of the vertex rows[m] that it stands for; leaves [n]: how many
+    each vertex has."""
+    share = 1 / leaves[rows].to(torch.get_default_dtype())
+    column = torch.arange(len(rows), device=rows.device)
+    return SparseMatrix.from_coo(rows, column, share, (len(leaves), len(rows)))
+
+
+def is_fused(config: LumosConfig) -> bool:
+    return config.trainer == "fused" and config.virtual_nodes and config.layers <= FUSED_LAYERS
+
+
+# ---- at the devices: embeddings ----------------------------------------------------------------------------
+
+
+def leaf_embeddings(
+    devices: Devices, weights: Weights, config: LumosConfig, key: int | None
+) -> tuple[Tensor, Tensor]:
+    """Embeddings of own leaves, and of the leaves [P, H] that stand for neighbours."""
+    own, noised = first_products(devices, weights["layers.0.weight"])
+    dropout = None if key is None else Dropout(config.dropout, key)
+    if devices.blocks is None:
+        leaves = fused(devices.forest, weights, own, noised, config.backbone, config.layers, dropout)
+    else:
+        leaves = general(devices.forest, devices.blocks, weights, own, noised, config.backbone, dropout)
+    return leaves.own, leaves.noised
+
+
+def first_products(devices: Devices, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """x_u W of every device [n, H], and x''_v W of every kept pair [P, H]."""
+    x, forest = devices.cohort.x, devices.forest
+    assert x is not None
+    if weight.dim() == 3:  # every device's own copy
+        dense = x.to_dense() if isinstance(x, SparseMatrix) else x
+        received = devices.noised.to_dense() + devices.unsent_value
+        return times(dense, weight, forest.devices), times(received, weight, forest.device)
+    own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
+    # x'' deviates from `unsent_value` at the coordinates of the bin only.
+    noised = devices.noised @ weight
+    return own, noised + devices.unsent_value * weight.sum(0) if devices.unsent_value else noised
+
+
+def pool(devices: Devices, own: Tensor, arrived: Tensor, config: LumosConfig, key: int | None) -> Tensor:
+    """Eq. (31): h_u [n, H], the mean over all leaves that stand for u; with dropout, of a vertex in the place
+    of its leaves."""
+    h = spmm(devices.own_pool, own) + spmm(devices.received_pool, arrived)
+    return (
+        h if key is None else Dropout(config.dropout, key).rows(h, devices.forest.ids[0], config.layers - 1)
+    )
+
+
+def logits_of(devices: Devices, h: Tensor, weights: Weights, target: str) -> Tensor:
+    """Eq. (32) of a target's rows, [n, C]."""
+    rows, bias = devices.cohort.rows(target), weights["predictor.bias"]
+    return times(h.index_select(0, rows), weights["predictor.weight"], rows) + at(bias, rows)
+
+
+def check_memory(ids: Tensor, trees: dict[str, Tensor], task: Task, config: LumosConfig) -> None:
+    """InputError where `copies` would take more than MAX_BYTES. Before features are released."""
+    weights = initial_weights(task, config, "cpu")
+    n, rows = len(ids), len(ids) + int(trees["keeps"].sum())
+    first = weights["layers.0.weight"]
+    need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
+    if need > MAX_BYTES:
+        raise InputError(
+            f"every device's own gradient takes about {need / 1e9:.3g} GB for {n} devices in one process, "
+            f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=clear, fewer devices or features, or more "
+            "processes"
+        )
+
+
+def copies(devices: Devices, weights: Weights) -> Weights:
+    """A copy of the weights for every device, [n, ...], to collect its own gradient."""
+    n = devices.forest.num_devices
+    leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
+    return leaves
+
+
+def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
+    """The cohort's sum over its training vertices, each times the weight of its class."""
+    cohort = devices.cohort
+    logits = logits_of(devices, h, weights, "train")
+    return cross_entropy(logits, cohort.y[cohort.rows("train")], weight=cohort.class_weights, reduction="sum")
+
+
+def training_vertices(devices: Devices) -> Tensor:
+    return devices.cohort.train.sum()
+
+
+def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
+    """Each device's gradient, and for how many vertices (to predict links: devices) its loss counts, [n]."""
+    cohort = devices.cohort
+    if cohort.links is not None:
+        return gradients, torch.ones(devices.forest.num_devices)
+    count = torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
+    return gradients, count.double()
+
+
+# ---- at the devices: links ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """Whom a device never draws: itself and its neighbours. codes [C + n] ascending: for each, its device
+    times num_clients, plus its id less the number of ids before it; start [n]: of each device; free [n]: how
+    many are left to draw from."""
+
+    codes: Tensor
+    start: Tensor
+    free: Tensor
+    num_clients: int
+
+
+def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
+    device = torch.cat([rows.client, torch.arange(len(ids), device=ids.device)])
+    other = torch.cat([rows.other, ids])
+    order = torch.argsort(device * num_clients + other)
+    device, other = device[order], other[order]
+    count = torch.bincount(device, minlength=len(ids))
+    start = count.cumsum(0) - count
+    rank = torch.arange(len(device), device=device.device) - start[device]
+    return Around(device * num_clients + other - rank, start, num_clients - count, num_clients)
+
+
+def draw_negatives(
+    devices: Devices, around: Around, ids: Tensor, config: LumosConfig, number: int
+) -> PeerIds:
+    """For each kept neighbour `negatives` clients that are no neighbours, uniformly, with repetition."""
+    forest = devices.forest
+    pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), config.negatives)
+    which = torch.arange(len(pairs), device=ids.device) % config.negatives
+    device = devices.kept_rows[pairs]
+    open_ = around.free[device] > 0
+    pairs, which, device = pairs[open_], which[open_], device[open_]
+    # The leaf's id stands for the pair.
+    draw = uniform(fold(config.seed, "negatives", number), entry_words(forest.ids[1][pairs], which))[:, 0]
+    rank = (draw * around.free[device]).long().clamp(max=around.free[device] - 1)
+    before = torch.searchsorted(around.codes, device * around.num_clients + rank, right=True)
+    drawn = rank + before - around.start[device]
+    everyone = torch.arange(len(ids), device=ids.device)
+    return PeerIds(drawn, drawn, device, ids, everyone)
+
+
+def scored_ends(devices: Devices, ids: Tensor, target: str) -> PeerIds:
+    """The other ends of the pairs that each device scores."""
+    links = devices.cohort.links
+    assert links is not None
+    which = devices.cohort.pairs(target)
+    site, everyone = links.site[which], torch.arange(len(ids), device=ids.device)
+    return PeerIds(site, site, links.row[which], ids, everyone)
+
+
+def rows_to_send(devices: Devices, h: Tensor) -> Tensor:
+    """h_v for every device that keeps v."""
+    return h.index_select(0, devices.receivers)
+
+
+def link_loss(devices: Devices, wanted: PeerIds, h: Tensor, kept: Tensor, drawn: Tensor) -> Tensor:
+    """Eq. (33), corrected: the cohort's sum; kept [P, H], drawn [Q, H]: embeddings that were asked for."""
+    positive = (h.index_select(0, devices.kept_rows) * kept).sum(1)
+    negative = (h.index_select(0, wanted.client) * drawn).sum(1)
+    return softplus(-positive).sum() + softplus(negative).sum()
+
+
+def pair_scores(devices: Devices, h: Tensor, ends: Tensor, target: str) -> Tensor:
+    links = devices.cohort.links
+    assert links is not None
+    return (h.index_select(0, links.row[devices.cohort.pairs(target)]) * ends).sum(1)
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
+    """Those of the backbone; predictor.weight [H, C] and .bias [C] to classify."""
+    key = fold(config.seed, "weights")
+    widths = [task.num_features, *[config.hidden] * config.layers]
+    weights = config.network.init(key, widths, config.heads)
+    if task.name == CLASSIFICATION:
+        weights["predictor.weight"] = glorot(fold(key, "predictor"), config.hidden, task.num_classes)
+        weights["predictor.bias"] = torch.zeros(task.num_classes)
+    return {name: w.to(device) for name, w in weights.items()}
+
+
+def counts_of(beside: Tensor, rounds: int, calls: int) -> dict[str, Tensor]:
+    """What everyone knows of balancing (`Balance`)."""
+    return {
+        "balance_rounds": torch.tensor(rounds),
+        "balance_calls": torch.tensor(calls),
+        "candidate_pairs": beside,
+    }
+
+
+def no_sum(weights: Weights) -> tuple[Weights, Tensor]:
+    """What a sum of `with_count` looks like."""
+    return weights, torch.zeros(())
+
+
+def mean_of(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
+    if not bool(count):
+        raise InputError("no device has a training vertex; use another split")
+    return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
+
+
+def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
+    return mean_of(*total, weights)
+
+
+def number_of(count: int) -> Tensor:
+    return torch.tensor(count)
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def memory(extent: GraphExtent, config: LumosConfig) -> float:
+    """The leaves of the trees: a device's own and one for each of its neighbours, with features."""
+    width = config.hidden * (config.heads if config.backbone == "gat" else 1)
+    return extent.closure * NUMBER * (2 * extent.features + 12 * width)
+
+
+def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
+    averaging.check_aggregation(config.aggregation, fed.num_clients)
+    rows = fed.clients.run(neighbour_rows, data)
+    fed.begin(f"comparing degrees between the neighbours of {fed.num_clients} devices")
+    balanced = balance(fed, rows, config)
+    fed.begin("encoding and sending the features")
+    trees = fed.clients.run(as_values, balanced.kept)
+    if config.aggregation != "clear":
+        fed.clients.run(check_memory, fed.client_ids(), trees, task, config)
+    features, sent = send_features(fed, data, rows, trees, task, config)
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    values = {
+        "weights": weights,
+        "optimizer": fed.server.run(fresh, weights, config),
+        "trees": trees,
+        "features": features,
+        "sent": sent,
+        "balance": fed.server.run(counts_of, balanced.beside, balanced.rounds, balanced.calls),
+    }
+    return restore(fed, data, task, config, values)
+
+
+def restore(
+    fed: Federation, data: Located, task: Task, config: LumosConfig, values: Mapping[str, Located]
+) -> State:
+    """The state of a run whose features were sent before: nothing is balanced or drawn again."""
+    fed.begin("making the trees")
+    rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
+    devices = fed.clients.run(prepare, data, ids, rows, values["trees"], values["features"], config)
+    pairs = open_pairs(fed, rows, name="lumos", simulated=True)
+    kept, receivers = fed.clients.run(positions, values["trees"], outputs=2)
+    to_receivers = pair_route(fed, pairs, kept, receivers)
+    links = train = None
+    if task.name == LINK_PREDICTION:
+        scored = {}
+        for target in ("val", "test", "all"):
+            ends = fed.clients.run(scored_ends, devices, ids, target)
+            scored[target] = fed.peer_route(ends, name="lumos/scored_pairs")
+        around = fed.clients.run(look_around, rows, ids, fed.num_clients)
+        links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
+    if config.aggregation == "clear":
+        if task.name == LINK_PREDICTION:
+            train = fed.server.run(number_of, fed.num_clients)
+        else:
+            counts = fed.clients.run(training_vertices, devices)
+            train = fed.sum(counts, name="lumos/training_count", grad=False)
+    return State(values, Prepared(devices, to_receivers, train, links))
+
+
+def send_features(
+    fed: Federation, data: Located, rows: Located, trees: Located, task: Task, config: LumosConfig
+) -> tuple[Located, Located]:
+    """Every device's features to those that keep it, once: what arrived, and what was spent, at the
+    clients."""
+    pairs = open_pairs(fed, rows, name="lumos", simulated=True)
+    kept, receivers = fed.clients.run(positions, trees, outputs=2)
+    header, flat, lengths, spent = fed.clients.run(
+        encoded, data, fed.client_ids(), rows, trees, config, outputs=4
+    )
+    protection = Noise(config.noise_seed).protection(feature_encoding.receiver_mechanism(config))
+    told = send(fed, pairs, header, receivers, kept, name="lumos/bins", protection="clear")
+    sizes = fed.clients.run(expected_bytes, told, task.num_features)
+    bits = send_bytes(
+        fed, pairs, flat, lengths, receivers, kept, sizes, name="lumos/feature_bits", protection=protection
+    )
+    return fed.clients.run(received, told, bits), spent
+
+
+def encoded(
+    cohort: Cohort, ids: Tensor, rows: PairRows, trees: dict[str, Tensor], config: LumosConfig
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    _, kept_by = positions(trees)
+    assert cohort.x is not None
+    sent = encode(cohort.x, ids, rows.client[kept_by], rows.other[kept_by], config)
+    spent = {"epsilon": sent.epsilon, "colluding": sent.colluding, "coordinates": sent.coordinates}
+    return sent.header, sent.flat, sent.lengths, spent
+
+
+def expected_bytes(header: Tensor, width: int) -> Tensor:
+    return bytes_of_bins(sizes_told(header, width))
+
+
+def received(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
+    return {"header": header, "flat": flat}
+
+
+def embeddings(
+    fed: Federation, prepared: Prepared, weights: Located, config: LumosConfig, *, key: int | None, grad: bool
+) -> Located:
+    """h_u of every device, at the device."""
+    own, stand_in = fed.clients.run(leaf_embeddings, prepared.devices, weights, config, key, outputs=2)
+    arrived = fed.exchange(stand_in, prepared.to_receivers, name="lumos/leaf_embeddings", grad=grad)
+    h: Located = fed.clients.run(pool, prepared.devices, own, arrived, config, key)
+    return h
+
+
+def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosConfig, number: int) -> Located:
+    """Every device asks those that it keeps, and as many that are no neighbours, for their embeddings."""
+    links = prepared.links
+    assert links is not None
+    there = fed.clients.run(rows_to_send, prepared.devices, h)
+    kept = fed.exchange(there, links.to_keepers, name="lumos/kept_embeddings")
+    wanted = fed.clients.run(draw_negatives, prepared.devices, links.around, fed.client_ids(), config, number)
+    route = fed.peer_route(wanted, name="lumos/negative_ids")
+    drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
+    loss: Located = fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
+    return loss
+
+
+def round(fed: Federation, state: State, config: LumosConfig, number: int) -> State:
+    prepared: Prepared = state.prepared
+    key = fold(config.seed, "dropout", number) if config.dropout else None
+    with fed.tape():
+        if config.aggregation == "clear":
+            leaves = fed.server.run(as_leaves, state.weights)
+            weights = fed.broadcast(leaves, name="model")
+        else:
+            weights = fed.broadcast(state.weights, name="model", grad=False)
+            leaves = weights = fed.clients.run(copies, prepared.devices, weights)
+        h = embeddings(fed, prepared, weights, config, key=key, grad=True)
+        if prepared.links is None:
+            loss = fed.clients.run(class_loss, prepared.devices, h, weights)
+        else:
+            loss = link_losses(fed, prepared, h, config, number)
+        fed.backward(loss)
+    gradients = fed.gradients(leaves)
+    if prepared.train is not None:
+        gradients = fed.server.run(mean_of, gradients, prepared.train, state.weights)
+    else:
+        total = secure_sum(
+            fed,
+            fed.clients.run(with_count, prepared.devices, gradients),
+            None,
+            fed.server.run(no_sum, state.weights),
+            name="lumos/gradient",
+            simulated=config.aggregation == "simulated",
+        )
+        gradients = fed.server.run(mean_of_sum, total, state.weights)
+    values = dict(state.values)
+    values["weights"], values["optimizer"] = fed.server.run(
+        step, values["weights"], gradients, values["optimizer"], config, outputs=2
+    )
+    return State(values, prepared)
+
+
+def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> Located:
+    """Every device with its tree, and the leaves that others send."""
+    prepared: Prepared = state.prepared
+    weights = fed.broadcast(state.weights, name="model", grad=False)
+    h = fed.clients.run(without_gradient, embeddings(fed, prepared, weights, config, key=None, grad=False))
+    if prepared.links is None:
+        scores: Located = fed.clients.run(logits_of, prepared.devices, h, weights, target)
+    else:
+        ends = fed.exchange(h, prepared.links.scored[target], name="lumos/scored_embeddings", grad=False)
+        scores = fed.clients.run(pair_scores, prepared.devices, h, ends, target)
+    return scores
+
+
+def account(fed: Federation, state: State, config: LumosConfig) -> Located:
+    """What every device can say of itself."""
+    prepared, values = state.prepared, state.values
+    table: Located = fed.clients.run(own_figures, prepared.devices, values["trees"], values["sent"], config)
+    return table
+
+
+def own_figures(
+    devices: Devices, trees: dict[str, Tensor], sent: dict[str, Tensor], config: LumosConfig
+) -> dict[str, Tensor]:
+    """neighbours; kept: those in its tree; receivers: those that keep it; feature_bits that it sent, each
+    once; epsilon against the receiver that learns most, epsilon_colluding against all together; comparisons
+    whose outcomes it learned; embeddings: leaves' embeddings that it sends and gets in an epoch, with those
+    that the unsupervised loss asks for (a round of communication each: methods.md 1.4, 14)."""
+    cohort, kept = devices.cohort, devices.forest.workload
+    receivers = torch.bincount(devices.receivers, minlength=len(kept))
+    moved = kept + receivers
+    if cohort.links is not None:
+        moved = moved + kept * (1 + config.negatives)
+    return {
+        "neighbours": torch.bincount(cohort.cut_row, minlength=len(kept)),
+        "kept": kept,
+        "receivers": receivers,
+        "feature_bits": sent["coordinates"],
+        "epsilon": sent["epsilon"],
+        "epsilon_colluding": sent["colluding"],
+        "comparisons": trees["outcomes"],
+        "embeddings": moved,
+    }
+
+
+def without_gradient(h: Tensor) -> Tensor:
+    return h.detach()
+
+
+_LINKS = "Only to predict links"
+
+#: For the report: every transfer, and what its receiver can read.
+MESSAGES = {
+    **balancing.MESSAGES,
+    "lumos/bins": "Once, from a device to each neighbour that keeps it: into how many bins its features are "
+    "dealt, and the number of the one that this neighbour gets. Without pad_bins the first is how many "
+    "neighbours keep the device, and with those that the receiver knows of, a bound on its degree.",
+    "lumos/feature_bits": "Once, from a device to each neighbour that keeps it: the noised bits of one bin "
+    "of its features. What the neighbour can tell from them alone has the bound epsilon; with "
+    "accounting=per_receiver all these neighbours together can tell so much each, with coalition no more "
+    "than epsilon in all.",
+    "lumos/training_count": "With aggregation=clear, once: whether a device's vertex is trained on, a number "
+    "of each device, which the server reads.",
+    "model": "The shared weights, from the server to every device, in every round and evaluation.",
+    "model/grad": "With aggregation=clear: each device's gradient of the weights, in every round. The server "
+    "reads it, and it depends on the device's own features and label, without noise.",
+    **messages(
+        "lumos/gradient",
+        "With aggregation=secure or simulated, in every round",
+        "a device's gradient of the weights, and whether its vertex is trained on",
+    ),
+    "lumos/leaf_embeddings": "In every round and evaluation, from a device to each neighbour that it keeps: "
+    "the embedding of the leaf that stands for this neighbour. It is made from the sender's own features, "
+    "without noise, with weights that both know; the neighbour reads it, and no epsilon covers it.",
+    "lumos/leaf_embeddings/grad": "In every round, back to the device that sent a leaf's embedding: how the "
+    "receiver's loss changes with it. The device reads it; it depends on the label of the vertex (to predict "
+    "links: on its neighbours), and no epsilon covers it.",
+    "lumos/scored_pairs": f"{_LINKS}, once, for evaluation: from a device that scores a pair of vertices to "
+    "the other one: that it will ask. The other learns who asks, and not whether they are neighbours.",
+    "lumos/scored_embeddings": f"{_LINKS}, in every evaluation: the vertex's embedding, to each device that "
+    "scores a pair with it, which reads it. It is made from features without noise.",
+    "lumos/kept_embeddings": f"{_LINKS}, in every round: the vertex's embedding, to each device that keeps "
+    "it. It is made from its own features and from what those that keep it sent, without noise; the receiver "
+    "reads it.",
+    "lumos/kept_embeddings/grad": f"{_LINKS}, in every round: the gradients of kept_embeddings, back to the "
+    "vertex. It reads them, and they are multiples of the receiver's embedding.",
+    "lumos/negative_ids": f"{_LINKS}, in every round: from a device to each vertex that it has drawn from "
+    "all that are no neighbours: that it asks. The other learns that the two are no neighbours.",
+    "lumos/negative_embeddings": f"{_LINKS}, in every round: the embedding of a vertex that was drawn, to "
+    "the device that drew it, which reads it. It is made from features without noise.",
+    "lumos/negative_embeddings/grad": f"{_LINKS}, in every round: the gradients of negative_embeddings, back "
+    "to the vertex. It reads them, and they are multiples of the receiver's embedding.",
+}
+
+#: To whom a device sends, as a column of its account.
+RECIPIENTS = {
+    **dict.fromkeys(balancing.BETWEEN_NEIGHBOURS, "neighbours"),
+    "lumos/bins": "receivers",
+    "lumos/feature_bits": "receivers",
+    "lumos/leaf_embeddings": "kept",
+    "lumos/leaf_embeddings/grad": "receivers",
+    "lumos/kept_embeddings": "receivers",
+    "lumos/kept_embeddings/grad": "kept",
+}
+
+METHOD = Method(
+    name="lumos",
+    summary="one device for each vertex; noised features, balanced trees, embeddings between neighbours",
+    paper="Pan, Zhu, Chu: Lumos: heterogeneity-aware federated graph learning over decentralized devices. "
+    "ICDE 2023, arXiv:2303.00492",
+    crosses="noised features once; embeddings of leaves and gradients every round",
+    protection="features by local differential privacy, degrees by comparisons; embeddings in clear",
+    config=LumosConfig,
+    setup=setup,
+    round=round,
+    memory=memory,
+    predict=predict,
+    tasks=(CLASSIFICATION, LINK_PREDICTION),
+    messages=MESSAGES,
+    recipients=RECIPIENTS,
+    disjoint=True,
+    one_vertex=True,
+    empty_clients=False,
+    restore=restore,
+    account=account,
+    check=check_graph,
+    facts="balance",
+    partition="ego",
+    model=("weights",),
+    needs=("features within feature_low .. feature_high", "edges without weights"),
+    defaults={"features": "raw"},
+    paper_settings={
+        "rounds": 300,
+        "optimizer": "adam",
+        "lr": 0.01,
+        "weight_decay": 0.0,
+        "dropout": 0.01,
+        "local_steps": 1,
+        "heads": 4,
+        "eval_every": 5,
+    },
+)

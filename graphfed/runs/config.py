@@ -1,0 +1,582 @@
+"""What a run is asked to do: options (which method, which data, dealt how) and settings (`--set key=value`).
+
+Everything that can be refused without loading data is refused here. Three kinds of settings share a mapping:
+
+    lr, rounds, mu, ...      of the method: its config dataclass has the names, types and ranges
+    partition.beta, ...      of the partition; also partition_seed and split_seed (default: the seed)
+    data.num_nodes, ...      of a generated data set
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from graphfed.data.datasets import DATASETS, search_folders
+from graphfed.data.partitions.partition import PARTITIONS, Partition
+from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.methods.base import PRESETS, CommonConfig, ForecastConfig, Method, TrainingConfig
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
+from graphfed.plain_yaml import read_yaml
+from graphfed.runs.settings import (
+    OPTION_WORDS,
+    SYNONYMS,
+    explain,
+    home_of,
+    settings_of,
+    unknown_setting,
+)
+from graphfed.tasks.run_config import Placement, RunConfig, Runtime
+from graphfed.tasks.source import DataSource, data_source, default_data, described
+
+__all__ = [
+    "DEFAULT_CLIENTS",
+    "EVERY",
+    "OPTIONS",
+    "checked_device",
+    "checked_threads",
+    "checked_training",
+    "data_setting_names",
+    "make_config",
+    "parse_settings",
+    "partition_file",
+    "read_config",
+    "setting_names",
+]
+
+
+DEFAULT_CLIENTS = 10
+#: Seconds between two checkpoints.
+EVERY = 30.0
+#: Every process loads torch, about 200 MB.
+MAX_PROCESSES = 64
+#: More than any machine has cores; torch takes far larger numbers and then fails inside.
+MAX_THREADS = 1024
+#: Of counts: what 32 bits hold. Of widths: far more than trains, and little enough to fail in plain words.
+MAX_COUNT = 2**31 - 1
+MAX_WIDTH = 2**16
+MAX_SEED = 2**63 - 1
+
+#: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
+OPTIONS = (
+    "method", "task", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "sites",
+    "placement", "device", "threads", "data_dir", "out", "checkpoint_every", "set",
+)  # fmt: skip
+_SEEDS = ("partition_seed", "split_seed")
+#: The setting that names a method's set of defaults.
+PRESET = "preset"
+#: Settings that are options of their own, so that a run has one place to say them.
+_OPTION_SETTINGS = ("seed",)
+_WHOLE_OPTIONS = ("clients", "rounds", "seed", "sites", "threads")
+#: Checked where they are used; every option of no such kind is text.
+_OTHER_OPTIONS = ("checkpoint_every", "set")
+
+
+def make_config(
+    method: str | None,
+    *,
+    task: str | None = None,
+    data: Any = None,
+    clients: int | None = None,
+    partition: str | Path | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    split: str = "default",
+    runtime: str = "local",
+    sites: int | None = None,
+    placement: str = "stacked",
+    device: str = "cpu",
+    threads: int | None = None,
+    data_dir: str | Path | None = None,
+    checkpoint_every: float = EVERY,
+    settings: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Check every choice and fill in the defaults.
+
+    task: default the method's first.
+    data: what `data_source` takes, or gave; default "digits", of forecasting "roads".
+    clients: default 10, or as many as the partition fixes.
+    partition: a name, or the file of a saved one; default the sites of the data where it has them, else the
+    method's.
+    rounds: default the method's.
+    threads: default one for a small graph, every core for a large one; with separate processes those of each
+    process, default one.
+    checkpoint_every: seconds.
+
+    Raises InputError with the key, the bad value and what was expected; nothing was loaded or written."""
+    if method is None:
+        raise InputError(
+            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+        )
+    chosen = get_method(_text("method", method))
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
+    settings = dict(settings or {})
+    seed = _integer("seed", seed, 0, MAX_SEED)
+    asked = _task(task, chosen)
+    known = data_source(default_data(asked) if data is None else data)
+    graph = known.value
+    _check_kind(known, chosen, asked)
+    dealt = _dealing(default_partition(chosen, known) if partition is None else partition, clients)
+    _check_dealing(dealt, known)
+    folder = _folder("data_dir", data_dir)
+    if folder is not None:
+        search_folders(folder)  # refuses a folder that is not there
+    data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
+    made = "" if dealt.file else dealt.name
+    if asked == LINK_PREDICTION and not made:
+        raise InputError(
+            f"the partition in {dealt.file} deals all edges, those of validation and test too; name a "
+            "partition to deal the training edges with, as 'label_dirichlet'"
+        )
+    training, rest = _training(chosen, asked, settings, rounds, seed, _other_names(made, data_defaults))
+    if dealt.file is not None and "partition_seed" in rest:
+        raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
+    held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
+    kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
+    if asked == LINK_PREDICTION and kind == "nvflare":
+        raise InputError(
+            f"runtime 'nvflare' cannot do task {asked!r}; use runtime 'local' or 'processes', or "
+            "leave the task out"
+        )
+    return RunConfig(
+        method=chosen,
+        task=asked,
+        training=training,
+        data=graph,
+        data_source=known,
+        data_options=_prefixed("data.", rest, data_defaults),
+        data_dir=folder,
+        clients=held,
+        partition=dealt.name,
+        partition_options=_prefixed("partition.", rest, PARTITIONS[made].options) if made else dealt.options,
+        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED)
+        if made
+        else dealt.seed,
+        partition_file=dealt.file,
+        split=_text("split", split),
+        split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
+        seed=seed,
+        runtime=kind,
+        sites=_processes(kind, sites, 1 if chosen.pooled else held, device),
+        placement=_one_of("placement", placement, get_args(Placement)),
+        device=checked_device(device),
+        threads=None if threads is None else checked_threads(threads),
+        checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
+    )
+
+
+def default_partition(method: Method, source: DataSource) -> str:
+    """How a data set is dealt where nobody says: by the sites that it names, or as the method has it."""
+    return "column" if source.default_partition == "column" else method.partition
+
+
+def checked_training(
+    method: str | None, settings: Mapping[str, Any], rounds: int | None, seed: int
+) -> tuple[Method, CommonConfig, int]:
+    """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
+    `make_config`."""
+    if method is None:
+        raise InputError(
+            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+        )
+    chosen = get_method(_text("method", method))
+    seed = _integer("seed", seed, 0, MAX_SEED)
+    training, rest = _training(chosen, CLASSIFICATION, dict(settings), rounds, seed, ["split_seed"])
+    return chosen, training, _integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
+
+
+def data_setting_names(data: Any, partition: str | Path) -> list[str]:
+    """Every key of `--set` that is about the data (of a name: its options), its split or its partition (a
+    name or a file)."""
+    options = DATASETS[data].options if isinstance(data, str) else {}
+    return _other_names("" if partition_file(partition) else str(partition), options)
+
+
+def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
+    """Every key that `--set` takes for a method (on a data set, with a partition)."""
+    options = DATASETS[data].options if data in DATASETS else {}
+    return [*_training_names(get_method(method)), *_other_names(partition or "", options)]
+
+
+def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
+    """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
+
+    `data` may be a description of one's own files (see `graphfed.data.user_files.graph_description`); their
+    paths, and that of a partition's file, start from the folder of the config. A config is a plain file (see
+    `read_yaml`). Raises InputError for a file that cannot be read, that is no such mapping, or has a key that
+    is no option or a value that is not of its kind."""
+    path, known = Path(path), [*OPTIONS, *extra]
+    content = read_yaml(path, "the config file")
+    if not isinstance(content, dict):
+        raise InputError(
+            f"the config file {path} must be a mapping, as in 'method: fedavg' (found {shown(content)})"
+        )
+    for key in content:
+        if key not in known:
+            raise InputError(
+                f"the config file {path} has an unknown key {shown(key)}; {_unknown_key(key, known)}"
+            )
+    options = {key: value for key, value in content.items() if value is not None}
+    for key, value in options.items():
+        if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
+        if key == "data" and isinstance(value, dict):
+            options[key] = described(value, path.parent, f"the config file {path}, data")
+            continue
+        if key == "partition" and partition_file(value) is not None:
+            options[key] = str(path.parent / value)
+        if key in OPTIONS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
+            raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
+    settings = options.get("set", {})
+    single = (str, int, float, type(None))
+    if not isinstance(settings, dict) or not all(
+        isinstance(key, str) and isinstance(value, single) for key, value in settings.items()
+    ):
+        raise InputError(
+            f"the config file {path}: 'set' must map names to single values, as in 'partition.beta: 1.0'"
+        )
+    options["set"] = settings
+    return options
+
+
+def _unknown_key(key: Any, known: list[str]) -> str:
+    """What to say of a key of a config file that is no option."""
+    name = key if isinstance(key, str) else ""
+    meant = SYNONYMS.get(name, name)
+    shared = {f.name for config in (TrainingConfig, ForecastConfig) for f in dataclasses.fields(config)}
+    if meant in shared - set(known) or home_of(meant):
+        return f"{meant} is a setting: write it under 'set:'"
+    option = OPTION_WORDS.get(name, meant)
+    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["lr=0.1", "patience=none"]`` -> ``{"lr": 0.1, "patience": None}``.
+
+    Raises InputError for anything without a name or '='."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise InputError(f"--set {shown(pair)} cannot be read; write key=value, as in --set lr=0.1")
+        if key in settings:
+            raise InputError(f"--set {key} is given twice; give it once")
+        settings[key] = _parse(text.strip())
+    return settings
+
+
+def _parse(text: str) -> Any:
+    """Text as a number, None or, failing these, text. Booleans are left to the setting's own type."""
+    if text.lower() in ("none", "null"):
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# ---- settings ----------------------------------------------------------------------------------------------
+
+
+def _training_names(method: Method) -> list[str]:
+    fields = [f.name for f in dataclasses.fields(method.config) if f.name not in _OPTION_SETTINGS]
+    return [*fields, PRESET]
+
+
+def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
+    spec = PARTITIONS.get(partition) or PARTITIONS.get(partition.lower())
+    options = {} if spec is None else spec.options
+    return [*_SEEDS, *(f"partition.{key}" for key in options), *(f"data.{key}" for key in data_options)]
+
+
+def _training(
+    method: Method, task: str, settings: dict[str, Any], rounds: int | None, seed: int, others: list[str]
+) -> tuple[CommonConfig, dict[str, Any]]:
+    """The method's config, and the settings that are not its own."""
+    from pydantic import ValidationError
+
+    names = _training_names(method)
+    mine: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in _OPTION_SETTINGS:
+            raise InputError(
+                f"{key} is an option of its own, not a setting; give --{key} (in Python: {key}=...)"
+            )
+        if key not in names and key not in others:
+            hint = unknown_setting(key, [*names, *others])
+            raise InputError(f"{method.name} has no setting {shown(key)}; {hint}")
+        (mine if key in names else rest)[key] = value
+    if rounds is not None:
+        if mine.get("rounds", rounds) != rounds:
+            raise InputError(
+                f"rounds is given twice: {rounds} as an option and {mine['rounds']} as a setting; give one"
+            )
+        mine["rounds"] = rounds
+    preset = _one_of(PRESET, mine.pop(PRESET, PRESETS[0]), PRESETS)
+    mine = _with_none_named(method, task, mine)
+    for key, value in mine.items():
+        # pydantic would take True for 1 and lets infinity pass; neither is what anyone means.
+        if isinstance(value, bool) and not isinstance(_default(method, key), bool):
+            raise InputError(
+                f"{key}={value} cannot be used: a number or a name was expected, not a truth value"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+        limit = MAX_WIDTH if key in ("hidden", "layers", "heads") else MAX_COUNT
+        if isinstance(value, int) and abs(value) > limit:
+            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
+    if task == LINK_PREDICTION:
+        _check_no_classes(mine)
+    if not method.dropouts and mine.get("fraction", 1) != 1:
+        raise InputError(
+            f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
+            "leave it out"
+        )
+    try:
+        return method.config(**{**method.settings(task, preset), **mine, "seed": seed}), rest
+    except ValidationError as error:
+        raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
+
+
+def _check_no_classes(settings: Mapping[str, Any]) -> None:
+    """InputError for a setting of node classification in link prediction."""
+    for key in ("select", "class_weights"):
+        if settings.get(key) not in ("auto", "none", None):
+            raise InputError(
+                f"{key}={shown(settings[key])} cannot be used: expected none, since link prediction has no "
+                "classes and selects rounds by the AUC; leave it out"
+            )
+
+
+def _with_none_named(method: Method, task: str, given: dict[str, Any]) -> dict[str, Any]:
+    """On the command line `none` is no value; of a setting that has it among its choices it is that one."""
+    named = {setting.name for setting in settings_of(method, task) if "none" in setting.choices}
+    return {key: "none" if value is None and key in named else value for key, value in given.items()}
+
+
+def _default(method: Method, key: str) -> Any:
+    """What the method uses when a setting is not given."""
+    return getattr(method.config(**method.defaults), key)
+
+
+def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one prefix, without it, each of its default's type."""
+    chosen = {}
+    for key, value in settings.items():
+        if not key.startswith(prefix):
+            continue
+        default = defaults[key.removeprefix(prefix)]
+        kind = type(default)
+        limit = MAX_SEED if key.endswith("seed") else MAX_COUNT
+        if isinstance(value, int) and abs(value) > limit:
+            raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)  # noqa: PLW2901
+        if kind is bool:
+            value = _truth(key, value)  # noqa: PLW2901
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InputError(
+                f"{key}={shown(value)} cannot be used: expected a value like the default, {default!r}"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+        chosen[key.removeprefix(prefix)] = value
+    return chosen
+
+
+# ---- options -----------------------------------------------------------------------------------------------
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{key}={shown(value)} cannot be used: a name was expected")
+    return value
+
+
+def _truth(key: str, value: Any) -> bool:
+    """Yes or no in the words that settings of methods take: true, yes, on, 1 and their opposites."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected yes or no") from None
+
+
+def _folder(key: str, value: Any) -> Path | None:
+    if value is not None and not isinstance(value, str | os.PathLike):
+        raise InputError(f"{key}={shown(value)} cannot be used: the path of a folder was expected")
+    return None if value is None else Path(value)
+
+
+def _integer(key: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected a whole number of at least {least}")
+    if value.__index__() > most:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected at most {most}")
+    return int(value.__index__())
+
+
+def _seconds(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InputError(f"{key}={shown(value)} cannot be used: expected a number of seconds, at least 0")
+    return float(value)
+
+
+def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if value not in choices:
+        near = did_you_mean(value.lower()[:60] if isinstance(value, str) else "", choices)
+        raise InputError(f"unknown {key} {shown(value)}; {near}")
+    return value
+
+
+def _name_in(key: str, what: str, value: Any, table: Mapping[str, Any]) -> str:
+    """The name in `table` that is meant, in whatever case it is written."""
+    name = _text(key, value)
+    name = name if name in table else name.lower()
+    if name not in table:
+        raise InputError(f"unknown {what} {shown(value)}; {did_you_mean(name[:60], table)}")
+    return name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dealing:
+    """A partition by name, to be made, or by file: then with what it was made."""
+
+    name: str
+    clients: int | None
+    file: Path | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+
+
+def _dealing(partition: Any, clients: Any) -> _Dealing:
+    sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
+    if isinstance(partition, Partition):
+        raise InputError(
+            "a partition in Python cannot be given, as nobody could find it again; save it, as in "
+            "partition.save('sites.safetensors'), and give the path"
+        )
+    file = partition_file(partition)
+    if file is None:
+        name = _name_in("partition", "partition", partition, PARTITIONS)
+        if sites is None and PARTITIONS[name].clients_of is None:
+            sites = DEFAULT_CLIENTS
+        return _Dealing(name, sites)
+    recipe = Partition.recipe(file)
+    if sites not in (None, recipe["num_sites"]):
+        raise InputError(
+            f"the partition in {file} has {recipe['num_sites']} clients, not {sites}; leave the number of "
+            "clients out"
+        )
+    return _Dealing(recipe["name"], recipe["num_sites"], file, recipe["options"], recipe["seed"])
+
+
+def partition_file(partition: Any) -> Path | None:
+    """The file that is meant, None where it is a name: a path has an ending, or a folder (./sites)."""
+    if isinstance(partition, os.PathLike):
+        return Path(partition)
+    if not isinstance(partition, str):
+        return None
+    path = Path(partition)
+    return path if path.suffix or os.sep in partition else None
+
+
+def _task(task: Any, method: Method) -> str:
+    """The task that is meant; InputError where there is none of that name, or the method cannot do it."""
+    if task is None:
+        return method.tasks[0]
+    name = _name_in("task", "task", task, TASKS)
+    if name not in method.tasks:
+        able = [other for other in METHODS if name in get_method(other).tasks]
+        raise InputError(
+            f"{method.name} cannot do task {name!r}; choose {' or '.join(able) or 'another task'}, or leave "
+            f"the task out, which is {method.tasks[0]!r} then"
+        )
+    return name
+
+
+def _check_kind(source: DataSource, method: Method, task: str) -> None:
+    """InputError where the data is no such thing as the task is done on."""
+    if source.kind == TASKS[task].data:
+        return
+    able = [name for name in METHODS if TASKS[get_method(name).tasks[0]].data == source.kind]
+    if source.kind == "sensors":
+        raise InputError(f"{source.name!r} is for forecasting; {', '.join(able)} can use it")
+    known = [name for name in DATASETS if data_source(name).kind == TASKS[task].data]
+    raise InputError(
+        f"{method.name} forecasts readings of sensors, and {source.name!r} is a graph; choose one of: "
+        f"{', '.join(known)}, or another method: {', '.join(able)}"
+    )
+
+
+def _check_dealing(dealt: _Dealing, source: DataSource) -> None:
+    """InputError where a graph's partition deals sensors, or the sensors' one a graph."""
+    kind = "graph" if dealt.file else PARTITIONS[dealt.name].data
+    if kind == source.kind:
+        return
+    what = f"the partition in {dealt.file}" if dealt.file else f"partition {dealt.name!r}"
+    if kind == "sensors":
+        fault = f"deals readings, a sensor to each client, and {source.name!r} is a graph"
+    else:
+        fault = f"deals graphs, and {source.name!r} is readings of sensors, which have a client each"
+    raise InputError(f"{what} {fault}; leave it out")
+
+
+def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:
+    """How many processes hold the clients, None in the runtime "local"; InputError where separate processes
+    cannot hold them."""
+    if runtime == "local":
+        if sites is not None:
+            raise InputError(f"sites={shown(sites)} has no use with runtime {runtime!r}; leave it out")
+        return None
+    if device != "cpu":
+        raise InputError(
+            f"runtime {runtime!r} computes on the CPU here, not on {shown(device)}; use runtime 'local'"
+        )
+    count = clients if sites is None else _integer("sites", sites, 1, MAX_PROCESSES)
+    if count is not None and clients is not None and count > clients:
+        raise InputError(f"{count} sites cannot hold {clients} clients; use at most as many sites as clients")
+    if count is None or not 1 <= count <= MAX_PROCESSES:
+        raise InputError(
+            f"runtime {runtime!r} starts one process per client, at most {MAX_PROCESSES}; give the number of "
+            "sites (--sites), or use runtime 'local'"
+        )
+    return count
+
+
+def checked_threads(threads: Any) -> int:
+    """A number of threads. InputError for anything else."""
+    return _integer("threads", threads, 1, MAX_THREADS)
+
+
+def checked_device(device: Any) -> str:
+    """The name of a device that is here. InputError for anything else."""
+    import torch
+
+    try:
+        found = torch.device(_text("device", device))
+    except (RuntimeError, ValueError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise InputError(f"unknown device {shown(device)}; use 'cpu', 'cuda' or 'cuda:0'")
+    if found.type == "cpu" and found.index is not None:
+        raise InputError(
+            f"device {shown(device)} cannot be used: there is one 'cpu'; say how much of it with threads"
+        )
+    if found.type == "cuda":
+        index = found.index or 0
+        if index >= torch.cuda.device_count():
+            raise InputError(
+                f"device {device!r} is not here: torch sees {torch.cuda.device_count()} CUDA devices; "
+                "use 'cpu'"
+            )
+    return str(device)

@@ -1,0 +1,521 @@
+"""The folder of a run.
+
+    manifest.json        what was asked: config, command, versions, hashes, threads, device, start time
+    overview.json        the graph, its sites and a drawing of both (`graphfed.data.graphs.overview`)
+    partition.safetensors  where --partition named a file: a copy of it, which the run can go on with
+    checkpoint/          what the run needs to go on where it stopped (`graphfed resume`)
+    metrics.jsonl        one line a round
+    ledger.json          every named transfer: bytes, messages, protection
+    model.safetensors    the best weights (layout: `weight_arrays`); no tensor of a method that has none
+    predictions.parquet  one row for each vertex a site owns; of link prediction, for each scored pair; of
+                         forecasting, for each sensor and window
+    result.json          the result
+    report.html          all of it for people, and model_card.md (`graphfed.report`)
+
+The manifest is written before training, the result last of all: a folder with a result is complete, one
+without can be resumed. Every file is whole or absent. While a program writes into a folder it holds the lock
+file in it, so that no other does.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.files import check_regular, parse_json, read_regular, write_bytes, write_json, write_tensors
+from graphfed.runtime.interrupts import Interrupted
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+
+__all__ = [
+    "CHECKPOINTS",
+    "PARTITION",
+    "cannot_be_written",
+    "check_free",
+    "check_new_file",
+    "check_space",
+    "check_there",
+    "chosen_folder",
+    "default_folder",
+    "open_folder",
+    "plain",
+    "read_json",
+    "read_lines",
+    "read_predictions",
+    "read_table",
+    "weight_arrays",
+    "write_run",
+]
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: plain numbers, texts, lists, dictionaries; NaN and infinity are None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if hasattr(value, "tolist"):  # a torch tensor
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def chosen_folder(out: Any, label: str) -> Path | None:
+    """The folder that `out` means: a path itself, None a new one (`default_folder`), False none at all.
+
+    Raises InputError for anything else."""
+    if out is False:
+        return None
+    if out is None:
+        return default_folder(label)
+    if not isinstance(out, str | os.PathLike):
+        raise InputError(f"out of type {type(out).__name__} cannot be used; give the path of a folder")
+    return Path(out)
+
+
+def default_folder(label: str) -> Path:
+    """Make ``runs/<label>-<time>``; a number is added where several runs start in one second.
+
+    Making the folder is what chooses the name: of two processes that try the same one, one succeeds. Where
+    the run fails before anything is worth keeping, `open_folder` removes it again.
+
+    Args:
+        label: any text (a graph's own name is in it): what is no letter, digit, dot, dash or underscore
+            becomes a dash.
+
+    Raises:
+        InputError: if no folder can be made there.
+    """
+    safe = re.sub(r"[^\w.-]+", "-", label)[:MAX_LABEL].strip(".-") or "run"
+    base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    above: list[Path] = []
+    try:
+        _make_folders(_target(base.parent), above)
+        for number in itertools.count(1):
+            folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                _CLAIMED[_target(folder)] = above
+                return folder
+    except OSError as error:
+        _remove_empty(above)
+        raise _cannot_be_made(base, error) from None
+    raise AssertionError("unreachable")
+
+
+#: Folders that `default_folder` has made and nobody has opened, with those that it made above them.
+_CLAIMED: dict[Path, list[Path]] = {}
+
+
+#: Characters of a label in a folder's name: with four bytes each they fit, time and number included.
+MAX_LABEL = 50
+
+
+def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
+    """InputError unless a new file can be written to `path`: its ending fits, its folder is there and can be
+    written into, it is not there."""
+    if path.suffix not in endings:
+        raise InputError(f"{path} must end in {' or '.join(endings)}")
+    try:
+        path.lstat()  # a link to nowhere is there, too
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "the name cannot be used"
+        raise InputError(f"{shown(str(path))} cannot be written ({reason}); name another file") from None
+    else:
+        raise InputError(f"{path} is there already; remove it, or name another file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{path} cannot be written: {path.parent} is not a folder you may write to")
+
+
+def check_free(folder: Path) -> None:
+    """InputError unless `folder` can be written into: absent or empty, and in or below a folder that can be
+    written."""
+    target = _target(folder)
+    try:
+        fault = ""
+        if os.path.lexists(target) and not target.is_dir():
+            fault = "is not a folder"
+        elif (target / "manifest.json").exists() and not any((target / name).exists() for name in _LAST):
+            fault = f"holds a run that has not ended: go on with it (graphfed resume {folder})"
+        elif _occupied(target):
+            fault = "is not empty"
+        if fault:
+            raise InputError(f"the output folder {folder} {fault}; name a new one with --out")
+        above = target
+        while not above.exists():
+            above = above.parent
+    except OSError as error:
+        raise _cannot_be_made(folder, error) from None
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(
+            f"the output folder {folder} cannot be made: {above} is not a folder you may write to"
+        )
+
+
+@contextlib.contextmanager
+def open_folder(
+    folder: Path, *, resume: bool = False, keep: Callable[[Path], bool] = lambda _: True
+) -> Iterator[Path]:
+    """The folder `folder`, made where it is missing and locked: until the block ends nobody else can open it.
+
+    resume: it is there and is written into again; else it must be free (see `check_free`). When the block
+    fails, what is in a new folder stays only where `keep` finds it worth keeping.
+
+    Everything that can be known beforehand is tried before the block starts, because what the block works out
+    may take hours: InputError when `folder` is not free, cannot be written, or is another program's. When the
+    block is interrupted and something is kept, Interrupted says how to go on."""
+    from filelock import FileLock, Timeout
+
+    if not resume:
+        check_free(folder)
+    target = _target(folder)
+    made: list[Path] = []
+    if target in _CLAIMED:
+        made += [*_CLAIMED.pop(target), target]
+    lock = FileLock(target / LOCK, timeout=0)
+    finished = False
+    try:
+        try:
+            _make_folders(target, made)
+            lock.acquire()
+            write_bytes(target / TRIAL, b"can be written\n")
+            (target / TRIAL).unlink()
+        except Timeout:
+            raise InputError(
+                f"{folder} is being written by another graphfed; wait for it, or stop it"
+            ) from None
+        except (OSError, NotImplementedError) as error:
+            raise _cannot_be_made(folder, error) from None
+        if not resume and _occupied(target):
+            raise InputError(f"the output folder {folder} is not empty; name a new one with --out")
+        yield target
+        finished = True
+    except KeyboardInterrupt as stopped:
+        if resume or keep(target):
+            raise Interrupted(f"interrupted; go on with: graphfed resume {folder}") from stopped
+        raise
+    finally:
+        if lock.is_locked:
+            if not (finished or resume or keep(target)):
+                for name in _OURS:
+                    with contextlib.suppress(OSError):
+                        (target / name).unlink(missing_ok=True)
+                shutil.rmtree(target / CHECKPOINTS, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                (target / LOCK).unlink(missing_ok=True)
+            lock.release()
+        _remove_empty(made)
+
+
+#: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
+#: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
+PARTITION = "partition.safetensors"
+#: What the clients say of themselves (`Method.account`), in the folder of a run.
+ACCOUNTS = "clients.parquet"
+#: The files of a run and of a comparison.
+_OURS = (
+    "manifest.json", "overview.json", PARTITION, "metrics.jsonl", "ledger.json", "model.safetensors",
+    "predictions.parquet", ACCOUNTS, "result.json", "report.html", "model_card.md",
+)  # fmt: skip
+#: The file that is written last: by a run, a comparison, a sweep, a reproduction.
+_LAST = ("result.json", "comparison.json", "sweep.json", "reproduce.json")
+#: The folder of a run's checkpoints, in the run's folder.
+CHECKPOINTS = "checkpoint"
+#: The file that is locked while a program writes into a folder, and the first that it tries to write.
+LOCK, TRIAL = ".lock", ".trial"
+
+
+def _occupied(target: Path) -> bool:
+    """Whether something is in a folder, beside what a program leaves that is killed before its first file."""
+    ours = (LOCK, TRIAL, f".{TRIAL}.", ".manifest.json.")
+    return target.is_dir() and not all(path.name.startswith(ours) for path in target.iterdir())
+
+
+def _target(folder: Path) -> Path:
+    """`folder` from the root."""
+    try:
+        # What stdout and JSON cannot say must not name results.
+        str(folder).encode()
+        return folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _cannot_be_made(folder, error) from None
+
+
+def _cannot_be_made(folder: Path, error: Exception) -> InputError:
+    reason = getattr(error, "strerror", None) or "the name cannot be used"
+    name = ascii(str(folder))[1:-1] if isinstance(error, ValueError) else str(folder)
+    return InputError(
+        f"the output folder {name[:300]} cannot be made ({reason}); name another one with --out"
+    )
+
+
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    """Make `folder` and what is missing above it; those made here are added to `made`, the highest first."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            made.append(path)
+
+
+def check_space(folder: Path, need: int) -> None:
+    """InputError when the disk of `folder` has fewer than `need` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise InputError(
+            f"the disk of {folder} has {free / 1e6:.0f} MB free, and the files of this run need about "
+            f"{need / 1e6:.0f} MB; free some, or name another folder with --out"
+        )
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove those of `folders` that are empty, the last first."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def write_run(
+    folder: Path,
+    *,
+    history: Sequence[Mapping[str, Any]],
+    ledger: Mapping[str, Any],
+    result: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    predictions: Iterable[Any],
+    accounts: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Write what a run found, the result last; GraphfedError when the disk refuses. predictions: see
+    `write_predictions`; accounts: a column each, a row for every client."""
+    try:
+        lines = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in history)
+        write_bytes(folder / "metrics.jsonl", lines.encode())
+        write_json(folder / "ledger.json", plain(ledger))
+        write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
+        write_predictions(folder / "predictions.parquet", predictions)
+        if accounts is not None:
+            write_accounts(folder / ACCOUNTS, accounts)
+        write_json(folder / "result.json", plain(result))
+    except OSError as error:
+        raise cannot_be_written(folder, error) from error
+
+
+def write_accounts(path: Path, accounts: Mapping[str, np.ndarray]) -> None:
+    """What the clients say of themselves, a row each in the order of their ids; OSError when the disk
+    refuses."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    count = len(next(iter(accounts.values())))
+    pq.write_table(pa.table({"client": np.arange(count), **accounts}), sink)
+    write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
+    """What to say when the disk refuses a file of a run."""
+    reason = error.strerror or error
+    return GraphfedError(
+        f"the folder {folder} could not be written ({reason}); when that is repaired, go on with: "
+        f"graphfed resume {folder}"
+    )
+
+
+def write_predictions(path: Path, tables: Iterable[Any]) -> None:
+    """Write pyarrow tables of the same columns, at least one, as one parquet file; each is made, written and
+    forgotten before the next."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    tables = iter(tables)
+    first = next(tables)
+    with pq.ParquetWriter(sink, first.schema) as writer:
+        writer.write_table(first)
+        for table in tables:
+            writer.write_table(table)
+    write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> Any:
+    """The table that `write_predictions` wrote into a run's folder, as `read_table` gives it."""
+    return read_table(folder / "predictions.parquet", columns)
+
+
+def read_table(
+    path: Path, columns: Mapping[str, str] | None = None, optional: Mapping[str, str] | None = None
+) -> Any:
+    """Read a Parquet file in a run's folder.
+
+    Args:
+        path: the file.
+        columns: the columns that it must have, with their kinds: "integer", "number" or "text"; only they are
+            read. None for all columns, of whatever kind.
+        optional: columns that it may have, with their kinds; they are read where they are there.
+
+    Returns:
+        A pyarrow table.
+
+    Raises:
+        InputError: if the file cannot be read, or a column is missing or of another kind.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        check_regular(path)
+        schema = pq.read_schema(path)
+        here = {name: kind for name, kind in (optional or {}).items() if name in schema.names}
+        wanted = {**(columns or {}), **here}
+        for name, kind in wanted.items():
+            if name not in schema.names:
+                raise ValueError(f"it has no column {name!r}")
+            found = schema.field(name).type
+            if not _is_of_kind(found, kind):
+                raise ValueError(f"column {name!r} must be of kind {kind}; it is {found}")
+        return pq.read_table(path, columns=None if columns is None else list(wanted))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+
+
+def _is_of_kind(found: Any, kind: str) -> bool:
+    """Whether a pyarrow type is one of a kind of `read_table`."""
+    from pyarrow import types
+
+    if types.is_dictionary(found):
+        found = found.value_type
+    if kind == "text":
+        return bool(types.is_string(found) or types.is_large_string(found))
+    whole = bool(types.is_integer(found))
+    return whole or (kind == "number" and bool(types.is_floating(found)))
+
+
+def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The weights that the hosts of one place hold, as flat named arrays: nested names are joined by dots.
+
+    A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
+    First-layer weights stored only where clients can differ (`SparseWeights`) are four arrays: values,
+    pair_client, pair_feature and num_clients after the name; with clients one at a time [K, F, H]."""
+    from graphfed.federation import payload as pay
+    from graphfed.nn.sparse import SparseWeights
+
+    flat = [_flatten(part) for part in parts]
+    arrays: dict[str, np.ndarray] = {}
+    for name, leaf in flat[0].items() if flat else ():
+        if len(flat) > 1:
+            each = [f[name] for f in flat]
+            full = [
+                pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x
+                for x in each
+            ]
+            arrays[name] = np.concatenate([_array(x) for x in full])
+        elif isinstance(leaf, SparseWeights):
+            arrays[f"{name}.values"] = _array(leaf.values)
+            arrays[f"{name}.pair_client"] = _array(leaf.pair_client)
+            arrays[f"{name}.pair_feature"] = _array(leaf.pair_feature)
+            arrays[f"{name}.num_clients"] = np.array(leaf.num_clients)
+        else:
+            arrays[name] = _array(leaf)
+    return arrays
+
+
+def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict | tuple):
+        return {prefix or "weights": tree}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    flat: dict[str, Any] = {}
+    for key, value in items:
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _array(tensor: Any) -> np.ndarray:
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
+
+
+def check_there(folder: Path) -> None:
+    """InputError where there is no such folder, or it is a file, or holds runs but is none: what else is said
+    of it would mislead."""
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+        runs = [] if (folder / "manifest.json").exists() else sorted(folder.glob("*/manifest.json"))
+    except FileNotFoundError:
+        raise InputError(f"there is no folder {folder}; name the folder of a run, as in runs/...") from None
+    except (OSError, ValueError):
+        return  # said by what reads from it
+    if not is_folder:
+        raise InputError(f"{folder} is not a folder; name the folder of a run")
+    if runs and not any((folder / name).exists() for name in _LAST):
+        raise InputError(f"{folder} holds runs and is none; name one of them, as in {runs[-1].parent}")
+
+
+def read_json(path: Path, model: "type[BaseModel]") -> Any:
+    """Read a JSON file in a run's folder.
+
+    Args:
+        path: the file.
+        model: the schema of this kind of file, from `folder_schema`.
+
+    Returns:
+        The file's content, which has the form that `model` describes.
+
+    Raises:
+        InputError: if the file is missing, cannot be read, is not JSON, or has another form.
+    """
+    from graphfed.runs.folder_schema import check_content
+
+    return check_content(_parsed(path, _text_of(path)), model, str(path))
+
+
+def read_lines(path: Path, model: "type[BaseModel]") -> list[Any]:
+    """Read a file with one JSON object in each line, every one of the form that `model` describes.
+
+    Raises InputError, which names the line, as `read_json`."""
+    from graphfed.runs.folder_schema import check_content
+
+    lines = enumerate(_text_of(path).splitlines(), 1)
+    named = [(f"{path}, line {number}", line) for number, line in lines]
+    return [check_content(_parsed(name, line), model, name) for name, line in named]
+
+
+def _text_of(path: Path) -> bytes:
+    check_there(path.parent)
+    try:
+        return read_regular(path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror or error}; is this the folder of a run?"
+        ) from None
+
+
+def _parsed(name: object, text: bytes) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise InputError(f"{name} is not JSON: {error}") from None

@@ -1,0 +1,238 @@
+"""What data are like before training: their numbers, their sites, and which methods can use them."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.datasets import DATASETS, load
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import Partition
+from graphfed.data.sensors.overview import sensor_overview
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import make_time_split
+from graphfed.data.user_files.sensor_description import SensorDescription
+from graphfed.errors import InputError, shown
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
+from graphfed.runs.config import data_setting_names, make_config, setting_names
+from graphfed.runs.settings import unknown_setting
+from graphfed.tasks.graph_inputs import (
+    GraphInputs,
+    check_graph,
+    check_split,
+    deal,
+    load_graph,
+    pooled_partition,
+)
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.source import DataSource, data_source, sensors_of
+
+__all__ = ["Inspection", "SensorInspection", "inspect"]
+
+#: Steps of a window where nobody says: an hour to read, and an hour to forecast, at steps of 5 minutes.
+LAGS, HORIZON = 12, 12
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A graph, looked at.
+
+    overview: what `graphfed.data.graphs.overview.overview` tells; partition: None where the data names no
+    sites and none were asked for; split_problem: why there is no usable split, None where there is; methods:
+    every method that classifies, with the reason why a run of it would be refused on this, None where it
+    would not; parts: the split itself, without vertices where it cannot be used."""
+
+    graph: Graph
+    partition: Partition | None
+    parts: Split
+    overview: dict[str, Any]
+    split: str
+    split_problem: str | None
+    methods: dict[str, str | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": self.graph.hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            "partition": None
+            if self.partition is None
+            else {
+                "name": self.partition.name,
+                "options": self.partition.options,
+                "seed": self.partition.seed,
+                "hash": self.partition.hash,
+            },
+            "methods": self.methods,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class SensorInspection:
+    """Readings of sensors, looked at. overview: what `sensor_overview` tells; split: its name; split_problem
+    and methods: as of `Inspection`, of the methods that forecast."""
+
+    sensors: Sensors
+    overview: dict[str, Any]
+    split: str
+    split_problem: str | None
+    methods: dict[str, str | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": self.sensors.hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            "methods": self.methods,
+        }
+
+
+def inspect(
+    data: Any = "digits",
+    *,
+    clients: int | None = None,
+    partition: str | Path | None = None,
+    split: str = "default",
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Inspection | SensorInspection:
+    """Load a graph or sensors and look at it; nothing is trained or written.
+
+    The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
+    clients, partition and settings of one the sites are those that the data names, or there are none. Of
+    sensors, each of which is a site, the settings lags and horizon say how long a window is.
+
+    Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
+    the graph is part of what is told."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
+    source = data_source(data)
+    if source.kind == "sensors":
+        return _inspect_sensors(source, clients, partition, split, data_dir, settings)
+    assert not isinstance(source.value, Sensors | SensorDescription)
+    options: dict[str, Any] = {
+        "data": source, "clients": clients, "partition": partition, "split": split, "seed": seed,
+        "data_dir": data_dir, "settings": settings,
+    }  # fmt: skip
+    # Any method would do: what is asked of it are the data's own choices.
+    make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
+    known = data_setting_names(source.value, partition or source.default_partition)
+    _check_settings(settings or {}, known)
+    config = make_config("isolated", **options)
+    graph, graph_problem = _graph(source, config)
+    chosen, split_problem = _split(graph, config.split, config.split_seed)
+    asked = clients is not None or partition is not None or source.default_partition == "column"
+    asked = asked or any(str(key).startswith("partition") for key in settings or {})
+    dealt = deal(config, graph) if asked else None
+    inputs = GraphInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
+    return Inspection(
+        graph=graph,
+        partition=dealt,
+        parts=chosen,
+        overview=inputs.overview(),
+        split=chosen.name,
+        split_problem=split_problem,
+        methods={
+            name: _problem(name, inputs, graph_problem, split_problem, options)
+            for name in METHODS
+            if CLASSIFICATION in get_method(name).tasks
+        },
+    )
+
+
+def _check_settings(settings: Mapping[str, Any], known: list[str]) -> None:
+    """InputError for a setting that says nothing about the data: it would change nothing here."""
+    for key in settings:
+        if key in known:
+            continue
+        if any(key in setting_names(method) for method in METHODS):
+            raise InputError(f"{key} is a setting of training, and nothing is trained here; leave it out")
+        raise InputError(f"there is no setting {shown(key)} of the data; {unknown_setting(key, known)}")
+
+
+def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
+    """The graph, and what nothing can be trained without: then the structure alone."""
+    try:
+        return load_graph(config), None
+    except InputError as error:
+        if not isinstance(source.value, str) or DATASETS[source.value].built_in:
+            raise
+        with contextlib.suppress(InputError):
+            graph = load(source.value, config.data_dir, structure_only=True)
+            assert isinstance(graph, Graph)
+            return graph, str(error)
+        raise
+
+
+def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
+    """The split, and why it cannot be used: then one without vertices."""
+    try:
+        split = make_split(graph, name, seed)
+        check_split(graph, split)
+    except InputError as error:
+        none = np.zeros(graph.num_nodes, dtype=bool)
+        return Split("none", none, none, none), str(error)
+    return split, None
+
+
+def _problem(
+    name: str,
+    inputs: GraphInputs,
+    graph_problem: str | None,
+    split_problem: str | None,
+    options: Mapping[str, Any],
+) -> str | None:
+    """Why a run of a method would be refused: found by what refuses it, in the same order."""
+    try:
+        config = make_config(name, **options)
+        if graph_problem is not None:
+            return graph_problem
+        check_graph(config, inputs.graph)
+        if split_problem is not None:
+            return split_problem
+        inputs.check(config)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _inspect_sensors(
+    source: DataSource,
+    clients: int | None,
+    partition: str | Path | None,
+    split: str,
+    data_dir: str | Path | None,
+    settings: Mapping[str, Any] | None,
+) -> SensorInspection:
+    if clients is not None or partition is not None:
+        raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
+    asked = dict(settings or {})
+    lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
+    known = DATASETS[source.value].options if isinstance(source.value, str) else {}
+    _check_settings(asked, [f"data.{key}" for key in known])
+    options = {str(key).removeprefix("data."): value for key, value in asked.items()}
+    sensors = sensors_of(source, data_dir, **options)
+    try:
+        cut, problem = make_time_split(sensors, split, lags, horizon), None
+    except InputError as error:
+        cut, problem = None, str(error)
+    return SensorInspection(
+        sensors=sensors,
+        overview=sensor_overview(sensors, cut),
+        split=split if cut is None else cut.name,
+        split_problem=problem,
+        methods={
+            name: problem if FORECASTING in get_method(name).tasks else f"{name} is for graphs"
+            for name in METHODS
+        },
+    )

@@ -1,0 +1,387 @@
+"""Use a finished run's model: predictions for its own graph, or for another one with the same features.
+
+Every method predicts as in training: with only what its protocol lets it see at prediction time. Another
+graph is one site's, which only a model that all clients share can serve."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.files import check_regular, read_tensors, write_bytes
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
+from graphfed.runs.folder import check_new_file, read_predictions
+from graphfed.runs.reopen import config_from_json, read_manifest, reopen
+from graphfed.tasks.graph_inputs import GraphInputs, load_graph, pooled_partition
+from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.sensor_inputs import SensorInputs
+from graphfed.tasks.source import data_source
+
+if TYPE_CHECKING:
+    from graphfed.federation import Federation
+    from graphfed.methods.base import Method, State
+
+__all__ = ["TABLES", "predict", "read_nodes", "with_weights", "write_table"]
+
+#: Endings of files that predictions can be written to.
+TABLES = (".csv", ".parquet")
+
+
+def predict(
+    folder: str | Path,
+    *,
+    data: Any = None,
+    nodes: Any = None,
+    absent: Sequence[Any] = (),
+    data_dir: str | Path | None = None,
+) -> Any:
+    """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
+    predictions.parquet (`predictions_table`).
+
+    data: another graph (all that `run` takes), with the features the model was trained on, in the same order,
+    or other sensors, split as the run's were; None: the run's own. nodes: ids of the vertices or sensors to
+    predict (numbers where the graph has no ids), in the order they are wanted; None: all. absent: ids of
+    sensors that send nothing; the others forecast without them. data_dir: where data files are now.
+
+    A method whose set-up releases noised values must not release them twice (`Method.restore`): of its runs
+    the predictions are those that the run wrote, of its own graph.
+
+    Raises InputError for a run that has not ended, a graph that does not fit the model, an id that is not in
+    the graph, absent vertices, absent sensors that leave none, and another graph where every client has a
+    model of its own or noised values were released."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if manifest.get("config", {}).get("task") == LINK_PREDICTION and not (data is None and nodes is None):
+        raise InputError(
+            f"the run in {folder} predicts links: it scores the pairs of its own split, and no other graph's "
+            "nor chosen vertices'; leave data and nodes out"
+        )
+    if not (folder / "result.json").exists():
+        raise InputError(
+            f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
+            f"{folder}"
+        )
+    if len(absent) and manifest.get("config", {}).get("task") != FORECASTING:
+        raise InputError(
+            f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
+        )
+    name = str(manifest.get("config", {}).get("method", ""))
+    if name in METHODS and get_method(name).restore is not None and "deployment" not in manifest:
+        return _written(folder, manifest, name, data, nodes)
+    if data is None:
+        config, inputs = reopen(folder, data_dir=data_dir)
+    else:
+        config, inputs = _other(folder, manifest, data, data_dir)
+    weights, known = _weights_in(folder), manifest["data"]
+    table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
+    if data is not None and isinstance(inputs, GraphInputs):
+        # Another graph is one site's, has no split, and numbers its classes in its own way.
+        table = table.drop_columns(["split", "site", "label"])
+    return table if nodes is None else _chosen(table, inputs.name, nodes)
+
+
+def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, nodes: Any) -> Any:
+    """The rows of predictions.parquet: nothing is set up, and so nothing is released."""
+    if data is not None:
+        raise InputError(
+            f"{method} would release noised values of another graph's clients, and its model is of use with "
+            "theirs only; leave data out (the run's own predictions), or train on that graph"
+        )
+    table = read_predictions(folder)
+    return table if nodes is None else _chosen(table, str(manifest["data"]["name"]), nodes)
+
+
+def _other(
+    folder: Path, manifest: Mapping[str, Any], data: Any, data_dir: str | Path | None
+) -> tuple[RunConfig, Inputs]:
+    """The run's config on other data, checked against what the model was trained on."""
+    asked = manifest["config"]
+    if asked.get("task") != FORECASTING:
+        config = config_from_json(asked, folder, data=data, data_dir=data_dir)
+        return config, _other_graph(config, load_graph(config), manifest["data"])
+    method, name = get_method(str(asked.get("method"))), data_source(data).name
+    _check_shared(method, name)
+    if not method.model:
+        raise InputError(
+            f"{method.name} learns nothing, so that its run says nothing of {name!r}; run it on that data"
+        )
+    # Options of the run's own data, and how many sensors it had, say nothing of this one.
+    config = config_from_json(
+        {**asked, "clients": None, "data_options": {}}, folder, data=data, data_dir=data_dir
+    )
+    return config, load_inputs(config)
+
+
+def _check_shared(method: "Method", name: str) -> None:
+    """InputError where a model that was trained on one data set can say nothing of another one's clients."""
+    if method.personal:
+        raise InputError(
+            f"{method.name} has a model for every client, and {name!r} is of none of them; use a run of a "
+            "method whose model is shared"
+        )
+
+
+def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
+    """`_check_shared`, where settings decide whether clients have weights of their own."""
+    from graphfed.federation import CLIENTS
+
+    if any(fresh.values[key].place == CLIENTS and key not in method.replicated for key in method.model):
+        raise InputError(
+            f"with these settings {method.name} has a model for every client, and {name!r} is of none of "
+            "them; use a run whose model is shared"
+        )
+
+
+def _other_graph(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> GraphInputs:
+    """Another graph as one client's."""
+    if graph.x is None or graph.num_features != known["features"]:
+        raise InputError(
+            f"the model takes {known['features']} features, and {graph.name!r} has {graph.num_features}; "
+            "give a graph with the features it was trained on, in the same order"
+        )
+    trained = list(known.get("feature_names") or ())
+    for there, here in zip(trained, graph.feature_names, strict=False):
+        if there != here:
+            raise InputError(
+                f"the model was trained on feature {there!r} where {graph.name!r} has {here!r}; name the "
+                f"features in the same order: [{', '.join(trained)[:300]}]"
+            )
+    trained_with, has = bool(known.get("edge_weights")), graph.edge_weight is not None
+    if trained_with != has:
+        raise InputError(
+            f"the model was trained {'with' if trained_with else 'without'} edge weights, and {graph.name!r} "
+            f"has {'them' if has else 'none, or all are 1'}; "
+            + ("leave them out (in a description: 'weight:' with nothing after it)" if has else "add them")
+        )
+    _check_shared(config.method, graph.name)
+    everything = np.ones(graph.num_nodes, dtype=bool)
+    # Set-up counts training vertices; nothing is trained here.
+    return GraphInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
+
+
+def _weights_in(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors import SafetensorError
+
+    path = folder / "model.safetensors"
+    try:
+        # The reader below calls every file that it may not open a missing one.
+        check_regular(path)
+        path.open("rb").close()
+    except PermissionError:
+        raise InputError(f"{path} may not be read by you; change its permissions") from None
+    except OSError:
+        pass  # told below
+    try:
+        return read_tensors(path)[0]
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
+
+
+def _predict(
+    config: RunConfig,
+    inputs: Inputs,
+    arrays: Mapping[str, np.ndarray],
+    known: Mapping[str, Any],
+    absent: Sequence[Any],
+    *,
+    elsewhere: bool,
+) -> Any:
+    """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
+    the model was trained on; absent: sensors that take no part in predicting; elsewhere: whether this is
+    other data."""
+    import pyarrow as pa
+
+    from graphfed.federation import CLIENTS
+    from graphfed.methods.common.feature_scaling import apply_scaling, scale_features, scaling_from
+    from graphfed.runs.train import EVALUATIONS, taking_part
+    from graphfed.runtime.local import stacked
+    from graphfed.tasks.worker_data import host_data
+
+    method, evaluation = config.method, EVALUATIONS[config.task]
+    fed = stacked(inputs.clients_of(method), config.device)
+    parts = inputs.parts(config, fed.hosts)
+    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    task = inputs.task(config.task)
+    if "classes" in known:  # another graph may lack some
+        task = replace(task, num_classes=known["classes"])
+    enrolled = evaluation.enrolled(fed, data)
+    scaling = scaling_from(arrays, fed.device) if elsewhere else None
+    with fed.phase("setup", round=0), taking_part(fed, enrolled):
+        if scaling is None:
+            data, _ = scale_features(fed, data, method, config.training, task)
+        else:  # of the data that the model was trained on
+            data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
+        fresh = method.setup(fed, data, task, config.training)
+    if elsewhere and config.task == FORECASTING:
+        _check_not_own(method, fresh, inputs.name)
+    present = inputs.all_but(absent) if isinstance(inputs, SensorInputs) else None
+    with fed.phase("predict"), taking_part(fed, present):
+        outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
+        kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
+        if present is not None:
+            parts = [part.of(mine) for part, mine in zip(parts, fed.present().parts, strict=True)]
+    names = tuple(known.get("class_names") or ())
+    return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
+
+
+def with_weights(
+    fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
+) -> "State":
+    """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
+    have no client dimension, of several values the names begin with the value's) in the place of its own."""
+    values = dict(fresh.values)
+    for name in method.model:
+        prefix = f"{name}." if len(method.model) > 1 else ""
+        mine = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+        if not values[name].parts:
+            continue  # of another place
+        (own,) = fed.local_parts(values[name])
+        loaded = _loaded(own, mine, prefix, fed.device, method.pooled)
+        values[name] = replace(values[name], parts=(loaded,))
+    return replace(fresh, values=values)
+
+
+def _loaded(
+    own: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str, device: Any, pooled: bool
+) -> dict[str, Any]:
+    """The weights in `arrays` in the form of `own`; prefix: of their names in the file."""
+    import torch
+
+    from graphfed.nn.sparse import SparseWeights
+
+    loaded: dict[str, Any] = {}
+    for name, weight in own.items():
+        stored_apart = isinstance(weight, SparseWeights) and name not in arrays
+        try:
+            if stored_apart:
+                stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
+                loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
+            else:
+                full = torch.from_numpy(arrays[name]).to(device)
+                if pooled:
+                    full = full[None]  # the only client's
+                # In full, [K, F, H]: from clients one at a time.
+                loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
+        except KeyError as error:
+            raise InputError(
+                f"model.safetensors lacks {prefix}{error.args[0]}; the run must be made again"
+            ) from None
+        given = loaded[name].values if isinstance(weight, SparseWeights) else loaded[name]
+        like = weight.values if isinstance(weight, SparseWeights) else weight
+        if given.shape != like.shape:
+            raise InputError(
+                f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
+                f"{tuple(like.shape)}; the run must be made again"
+            )
+    return loaded
+
+
+#: The arrays of first-layer weights that are stored by pair.
+_SPARSE = ("values", "pair_client", "pair_feature")
+
+
+def _stored_rows(like: Any, full: Any) -> Any:
+    """Weights [K, F, H] as they are stored in `like`. A feature that occurs nowhere at a client needs no row
+    of its own to predict."""
+    import torch
+
+    rows = full[like.pair_client, like.pair_feature]
+    return like.with_values(torch.cat([rows, full[0]]))
+
+
+def _chosen(table: Any, graph: str, nodes: Any) -> Any:
+    """The rows of some vertices of the graph of that name, or of some sensors, in the order they are asked
+    for."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    forecast = "sensor" in table.column_names
+    names = table["sensor" if forecast else "id" if "id" in table.column_names else "vertex"].cast(
+        pa.string()
+    )
+    here = set(names.to_pylist())
+    texts = [str(node) for node in nodes]
+    if not here.issuperset(texts):
+        # They may be from a CSV file that graphfed wrote, with apostrophes before some.
+        texts = [unguarded(text) for text in texts]
+    wanted = pa.array(texts, pa.string())
+    known = pc.index_in(wanted, value_set=names.combine_chunks())
+    missing = np.flatnonzero(pc.is_null(known).to_numpy(zero_copy_only=False))
+    if missing.size:
+        raise InputError(
+            f"{'sensor' if forecast else 'vertex'} {shown(wanted[int(missing[0])].as_py())} is not in "
+            f"{graph!r} ({missing.size} of {len(wanted)} are not); give ids of its "
+            f"{'sensors' if forecast else 'vertices'}"
+        )
+    if forecast:  # each has a row for every window
+        return pa.concat_tables(table.filter(pc.equal(names, name)) for name in wanted)
+    return table.take(known)
+
+
+def read_nodes(path: Path) -> list[str]:
+    """The ids in the first column of a CSV or Parquet file; InputError when it cannot be read."""
+    from graphfed.data.user_files.table_files import TableFile
+
+    file = TableFile(path)
+    column = file.columns[0]
+    return [value for _, batch in file.batches([column]) for value in file.text(batch, column).to_pylist()]
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a table as CSV or Parquet, by the ending, atomically.
+
+    A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
+    apostrophe before it (`guarded`); Parquet has every text as it is.
+
+    InputError for another ending and a file that is there; GraphfedError when the disk refuses."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    check_new_file(path, TABLES)
+    sink = pa.BufferOutputStream()
+    if path.suffix == ".csv":
+        csv.write_csv(pa.table({name: _plain(table[name]) for name in table.column_names}), sink)
+    else:
+        pq.write_table(table, sink)
+    try:
+        write_bytes(path, sink.getvalue().to_pybytes())
+    except OSError as error:
+        raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def _plain(column: Any) -> Any:
+    """A column that CSV can hold, and that a spreadsheet takes for text."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    return pa.array([None if text is None else guarded(text) for text in column.to_pylist()], column.type)
+
+
+#: Texts that a spreadsheet takes for a formula (OWASP, "CSV Injection": = + - @, tab, line ends, and the wide
+#: forms of the signs), and those that `guarded` has made of one.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def guarded(text: str) -> str:
+    """Put an apostrophe before a text that a spreadsheet would take for a formula.
+
+    A number such as -5 stays: a spreadsheet reads that number. A text that already begins with apostrophes
+    and such a sign gets one more, so that `unguarded` gives every text back."""
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def unguarded(text: str) -> str:
+    """The text that `guarded` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

@@ -1,0 +1,238 @@
+"""A run in separate processes: every site's process reads its own data file and nothing else; the server's
+reads none, or in forecasting the network of the sensors.
+
+`train_in_processes` hands out the files, runs the training program of `train` in each process and puts
+together what they report, as the caller of a local run gets it."""
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
+from graphfed.federation.payload import part_of, stack
+from graphfed.federation.tape import SERVER_END
+from graphfed.methods.base import CommonConfig, Method, State, Task
+from graphfed.methods.registry import METHODS, get_method, register
+from graphfed.runs.checkpoint import Checkpoints
+from graphfed.runs.train import Event, train
+from graphfed.runtime.interrupts import Interrupted, Wish, listening
+from graphfed.runtime.processes import Sites
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.worker_data import host_data
+
+__all__ = ["part_of_run", "put_together", "run_site", "train_in_processes", "train_run"]
+
+PROGRAM = "graphfed.runs.processes:run_site"
+
+
+def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+    """One process's part of a run: plain arguments in, and out what the caller of a trial asks for.
+
+    Every site hands its predictions (rows [n], logits [n, C]) and its own weights to the caller. That is the
+    experimenter's view of a trial run on one machine, where the caller dealt out the data in the first place;
+    it is beside the transfers and not on the ledger. A deployment has no such view: there predictions and
+    personal weights stay at their site.
+
+    The data file is removed once it is read, so that raw data does not stay in the temporary folder when the
+    caller is killed. InputError when the file or the method's settings cannot be used."""
+    torch.set_default_dtype(getattr(torch, arguments["dtype"]))
+    kind = host_data(arguments["task"]["name"])
+    load = kind.load if fed.here else kind.load_server
+    mine = [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
+    register(arguments["method"], arguments["module"])
+    method = get_method(arguments["method"])
+    config = method.config(**arguments["config"])
+    data = kind.located(fed, *((mine, []) if fed.here else ([], mine)))
+
+    def on_event(event: Event) -> None:
+        tell(dataclasses.asdict(event))
+
+    here = bool(fed.server_ends)
+    try:
+        # The caller passes the wish to stop on to the server's process, and to nobody else's.
+        with listening() if here else contextlib.nullcontext(Wish()) as wish:
+            checkpoints = None
+            if arguments["checkpoints"] is not None:
+                folder, every, start = arguments["checkpoints"]
+                checkpoints = Checkpoints(Path(folder), every=every, start=start, wish=wish)
+            outcome = train(
+                fed,
+                method,
+                data,
+                Task(**arguments["task"]),
+                config,
+                on_event=on_event if here else None,
+                checkpoints=checkpoints,
+            )
+    except Interrupted as stopped:
+        return {"interrupted": str(stopped)}
+    return part_of_run(fed, method, outcome)
+
+
+def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, Any]:
+    """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
+    of the model, its predictions (rows [n], logits [n, C]), its accounts and its ledger."""
+    model = {name: outcome.state.values[name] for name in method.model}
+    # As text: lists stay lists, and the ledger arrives as it was written.
+    plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
+    return {
+        "outcome": plain if fed.server_ends else None,
+        "model": {
+            name: _whole(value, fed, name in method.replicated)
+            for name, value in model.items()
+            if value.parts
+        },
+        "predictions": fed.local_parts(outcome.predictions)[0] if fed.here else None,
+        "accounts": None
+        if outcome.accounts is None or not fed.here
+        else fed.local_parts(outcome.accounts)[0],
+        "ledger": json.dumps(fed.ledger.to_json()),
+    }
+
+
+_PLAIN = ("best_round", "rounds_run", "val", "test", "test_confusion", "seconds", "history", "details")
+
+
+def _read_once(path: Path, load: Callable[[Path], Any]) -> Any:
+    """A process's own data from its file, which is removed even when it cannot be read."""
+    try:
+        return load(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _whole(value: Located, fed: Federation, replicated: bool) -> Any:
+    """This process's part of a model's value, as plain tensors: a host's clients' own ones in full, [K_h,
+    ...]."""
+    (weights,) = fed.local_parts(value)
+    if value.place == SERVER or replicated:
+        return weights
+    return stack([part_of(weights, i) for i in range(len(fed.hosts[fed.here[0]]))])
+
+
+def train_run(
+    config: RunConfig,
+    inputs: Inputs,
+    parts: Sequence[Any],
+    folder: Path | None,
+    *,
+    start: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> tuple[Outcome, Ledger]:
+    """Train a run with one process for each host: what `runs.run` calls for runtime=processes.
+
+    Args:
+        config: The run.
+        inputs: Its data.
+        parts: What each host has of its own.
+        folder: For checkpoints; None where none are kept.
+        start: The round after which to go on; None: the beginning.
+        on_event: Called with every event of the training.
+
+    Returns:
+        The outcome and the ledger of all places.
+    """
+    return train_in_processes(
+        config.method,
+        METHODS[config.method.name],
+        parts,
+        inputs.task(config.task),
+        config.training,
+        of_server=inputs.part_of_server(config),
+        on_event=on_event,
+        threads=config.site_threads,
+        checkpoints=None if folder is None else (folder, config.checkpoint_every, start),
+    )
+
+
+def train_in_processes(
+    method: Method,
+    module: str,
+    parts: Sequence[Any],
+    task: Task,
+    config: CommonConfig,
+    *,
+    of_server: Any = None,
+    on_event: Callable[[Event], None] | None = None,
+    sites: Sites | None = None,
+    threads: int = 1,
+    checkpoints: tuple[Path, float, int | None] | None = None,
+) -> tuple[Outcome, Ledger]:
+    """Train with one process for each host and one for the server: what `train` gives, and the ledger of all
+    places. parts: what each host has of its own (a `Cohort`, a `Series`), of_server: what the server has.
+
+    `module` is where the method is registered from. `sites`: processes that already run (with these hosts);
+    without it they are started for this run, with `threads` threads each, and stopped after it.
+    `checkpoints`: folder, seconds between them and the round after which to go on (None: the beginning), as
+    in `Checkpoints`.
+
+    The raw data is in a private temporary folder from the moment every process is started until each site has
+    read its own file. Raises what `Sites` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
+    while they trained, after every process has saved."""
+    kind, hosts = host_data(task.name), [list(part.clients) for part in parts]
+    common = {
+        "method": method.name,
+        "module": module,
+        "config": dataclasses.asdict(config),
+        "task": dataclasses.asdict(task),
+        "checkpoints": None if checkpoints is None else [str(checkpoints[0].resolve()), *checkpoints[1:]],
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+    }
+
+    def forward(event: dict[str, Any]) -> None:
+        if on_event is not None:
+            on_event(Event(**event))
+
+    with contextlib.ExitStack() as stack:
+        if sites is None:
+            sites = stack.enter_context(Sites(hosts, threads=threads))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-"))
+        arguments: dict[int, Any] = {SERVER_END: {**common, "data": None}}
+        if kind.save_server is not None:
+            path = Path(folder) / "server.safetensors"
+            kind.save_server(of_server, path)
+            arguments[SERVER_END] = {**common, "data": str(path)}
+        for h, part in enumerate(parts):
+            path = Path(folder) / f"site{h}.safetensors"
+            kind.save(part, path)
+            arguments[h] = {**common, "data": str(path)}
+        saves = checkpoints is not None
+        with listening(sites.interrupt) if saves else contextlib.nullcontext():
+            results = sites.run(PROGRAM, arguments, on_event=forward)
+    for result in results.values():
+        if "interrupted" in result:
+            raise Interrupted(result["interrupted"])
+    return put_together(method, results)
+
+
+def put_together(method: Method, parts: Mapping[int, dict[str, Any]]) -> tuple[Outcome, Ledger]:
+    """What `train` gives, and the ledger of all places, from every process's `part_of_run`, by end."""
+    at_server = parts[SERVER_END]
+    clients = [parts[h] for h in sorted(parts) if h != SERVER_END]
+    values = {
+        name: Located(SERVER, name, (at_server["model"][name],))
+        if name in at_server["model"]
+        else Located(CLIENTS, name, tuple(r["model"][name] for r in clients))
+        for name in method.model
+    }
+    outcome = Outcome(
+        **json.loads(at_server["outcome"]),
+        state=State(values),
+        predictions=Located(CLIENTS, "predictions", tuple(r["predictions"] for r in clients)),
+        accounts=None
+        if method.account is None
+        else Located(CLIENTS, "accounts", tuple(r["accounts"] for r in clients)),
+    )
+    # The server sees everything but what clients send each other; that is in the clients' own ledgers.
+    ledger = Ledger.from_json(json.loads(at_server["ledger"]))
+    for r in clients:
+        ledger.add_peers(Ledger.from_json(json.loads(r["ledger"])))
+    return outcome, ledger

@@ -1,0 +1,245 @@
+"""What a person sees while a run works, on stderr: a bar on a terminal, else a line now and then."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from graphfed.data.dropped import in_one_line
+from graphfed.terminal import printable, say
+
+if TYPE_CHECKING:
+    from graphfed.runs.train import Event
+
+__all__ = [
+    "Expected",
+    "human_bytes",
+    "human_seconds",
+    "show_dropped",
+    "show_news",
+    "show_progress",
+    "stages_of",
+]
+
+#: Without a terminal: at most one line in so many seconds, and always the last round.
+LINE_EVERY = 5.0
+#: Without a terminal: what a run is doing is said where it has taken so many seconds without a line.
+SILENCE = 2.0
+
+OnEvent = Callable[["Event"], None]
+
+
+def human_bytes(count: float) -> str:
+    """``1536000`` -> ``'1.5 MB'`` (powers of 1000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """``75`` -> ``'1:15'``; below ten seconds ``'4.2 s'``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def stages_of(on_event: OnEvent | None) -> Callable[[str], None]:
+    """Return a function that reports, under a run's events, what begins before training.
+
+    Args:
+        on_event: What shows the run's events; None where nobody watches.
+
+    Returns:
+        A function of a text, as in "loading cora".
+    """
+
+    def begin(stage: str) -> None:
+        from graphfed.runs.train import Event
+
+        if on_event is not None:
+            on_event(Event("stage", 0, 0, None, 0, 0.0, stage))
+
+    return begin
+
+
+def _validation(event: "Event") -> str:
+    """The first validation metric, as text."""
+    if not event.val:
+        return ""
+    name, value = next(iter(event.val.items()))
+    return f"val {name} {value:.4g}"
+
+
+@contextmanager
+def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None) -> Iterator[OnEvent | None]:
+    """Show a run's events under `label` on `stream` (default: stderr); yields None when not `enabled`."""
+    stream = sys.stderr if stream is None else stream
+    if not enabled or stream is None:
+        yield None
+    elif stream.isatty():
+        with _bar(label, stream) as on_event:
+            yield on_event
+    else:
+        lines = _Lines(label, stream)
+        try:
+            yield lines
+        finally:
+            lines.stop_waiting()
+
+
+def show_news(text: str, enabled: bool = True) -> None:
+    """A line on stderr; a bar that is shown there moves on below it."""
+    if enabled:
+        say(text)
+
+
+def show_dropped(name: str, dropped: Sequence[str], enabled: bool = True) -> None:
+    """A line on stderr for what the reader of the data left out, none where it left out nothing. name: of the
+    data; dropped: as of `graphfed.data.graphs.graph.Graph`."""
+    show_news(f"{name}: {in_one_line(dropped)}", enabled and bool(dropped))
+
+
+class Expected:
+    """What a run will take in all, from what set-up and the rounds so far have taken."""
+
+    def __init__(self) -> None:
+        self._ready: Event | None = None
+
+    def see(self, event: "Event") -> None:
+        """Keep the event that ends set-up, or in a run that goes on from a checkpoint begins training."""
+        if event.phase == "setup":
+            self._ready = event
+
+    def _in_all(self, event: "Event", before: float, now: float) -> float:
+        """`before` training and `now`, extrapolated to the last round."""
+        first = 0 if self._ready is None else self._ready.round
+        return before + (now - before) * (event.rounds - first) / max(1, event.round - first)
+
+    def seconds(self, event: "Event") -> float:
+        """Seconds of the whole run."""
+        return self._in_all(event, self._ready.seconds if self._ready else 0.0, event.seconds)
+
+    def bytes(self, event: "Event") -> float:
+        """Bytes of set-up and training of the whole run."""
+        return self._in_all(event, self._ready.bytes if self._ready else 0, event.bytes)
+
+    def text(self, event: "Event") -> str:
+        """``about 40 s, 120 MB sent, 1.3 GB of memory in all``; "at most" where the run may stop early."""
+        sent = self.bytes(event)
+        parts = [f"about {human_seconds(self.seconds(event))}", f"{human_bytes(sent)} sent"]
+        parts += [f"{human_bytes(event.memory)} of memory"] if event.memory else []
+        return f"{', '.join(parts)} in all{' at most' if event.may_stop else ''}"
+
+
+class _Lines:
+    """A line now and then: the first one as soon as a round has shown what the run will take."""
+
+    def __init__(self, label: str, stream: TextIO) -> None:
+        self._label, self._stream = label, stream
+        self._shown_at = time.monotonic()
+        self._last_round = 0
+        self._expected = Expected()
+        self._foretold = False
+        # What is worked on now, and the timer that shows it when it fires.
+        self._stage, self._patience = "", SILENCE
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, event: "Event") -> None:
+        self._expected.see(event)
+        if event.phase == "stage":
+            self._begin(event.note)
+            return
+        self.stop_waiting()
+        if event.note:
+            self._print(event.note)
+        else:
+            self._show_round(event)
+
+    def stop_waiting(self) -> None:
+        """Show nothing of the stages before: they are over."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._patience = None, SILENCE
+
+    def _begin(self, stage: str) -> None:
+        """Show a stage, or the one that follows it, unless another event comes soon."""
+        with self._lock:
+            self._stage = stage
+            if self._timer is None:
+                self._timer = threading.Timer(self._patience, self._show_stage)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _show_stage(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._print(self._stage)
+                self._timer, self._patience = None, LINE_EVERY
+
+    def _print(self, text: str) -> None:
+        print(printable(f"{self._label}: {text}"), file=self._stream, flush=True)
+
+    def _show_round(self, event: "Event") -> None:
+        finished = event.phase == "done" or event.round == event.rounds
+        began = event.phase == "train" and not finished
+        now = time.monotonic()
+        long = began and not self._foretold and self._expected.seconds(event) > LINE_EVERY
+        due = now - self._shown_at >= LINE_EVERY or long
+        if (finished and event.round == self._last_round) or (not finished and not due):
+            return
+        self._shown_at, self._last_round = now, event.round
+        told = [f"round {event.round}/{event.rounds}", _validation(event), human_bytes(event.bytes)]
+        if began:
+            told.append(f"{human_seconds(self._expected.seconds(event) - event.seconds)} left")
+            if not self._foretold:
+                told.append(self._expected.text(event))
+                self._foretold = True
+        self._print(", ".join(part for part in told if part))
+
+
+@contextmanager
+def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(file=stream), refresh_per_second=5) as progress:
+        task = progress.add_task(printable(label), total=None, told="setting up")
+
+        # A round can lack validation (eval_every): the last value stays on screen.
+        validation = ""
+        expected, foretold = Expected(), False
+
+        def on_event(event: "Event") -> None:
+            nonlocal validation, foretold
+            expected.see(event)
+            if event.phase == "stage":
+                progress.update(task, told=event.note)
+                return
+            if event.note:
+                progress.console.print(printable(event.note), markup=False, highlight=False)
+                return
+            if event.phase == "train" and not foretold and expected.seconds(event) > LINE_EVERY:
+                progress.console.print(expected.text(event), markup=False, highlight=False)
+                foretold = True
+            validation = _validation(event) or validation
+            told = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
+            total = event.round if event.phase == "done" else event.rounds
+            progress.update(task, completed=event.round, total=total, told=told)
+
+        yield on_event

@@ -1,0 +1,179 @@
+"""A run's folder -> what it was asked and what it trained on, so that it can go on, be used or be audited."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from graphfed.errors import InputError
+from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.runs import folder as files
+from graphfed.runs.config import make_config
+from graphfed.runs.folder_schema import (
+    AnyManifest,
+    ComparisonManifest,
+    DeployedManifest,
+    OtherManifest,
+    RunManifest,
+    SweepManifest,
+    check_content,
+)
+from graphfed.runs.run import Result, finish, now, write_manifest
+from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.terminal import say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphfed.runs.train import Event
+
+__all__ = ["check_hashes", "config_from_json", "go_on", "read_manifest", "reopen"]
+
+#: What `RunConfig.to_json` holds beside the settings.
+_OPTIONS = (
+    "method", "clients", "partition", "seed", "split", "runtime", "sites", "placement", "device",
+    "threads", "checkpoint_every",
+)  # fmt: skip
+
+#: The schema of a manifest, by a key that only manifests of its kind have. A run's has none of these.
+MANIFESTS: dict[str, type[BaseModel]] = {
+    "rows": ComparisonManifest,
+    "sweep": SweepManifest,
+    "reproduce": OtherManifest,
+    "policy": OtherManifest,
+    "deployment": DeployedManifest,
+}
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy; InputError when
+    there is none, or it is damaged."""
+    path = Path(folder) / "manifest.json"
+    manifest: dict[str, Any] = files.read_json(path, AnyManifest)
+    kind = next((model for key, model in MANIFESTS.items() if key in manifest), RunManifest)
+    return check_content(manifest, kind, str(path))  # type: ignore[no-any-return]
+
+
+def reopen(
+    folder: str | Path,
+    *,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    on_stage: Callable[[str], None] = no_stages,
+) -> tuple[RunConfig, Inputs]:
+    """The config of the run in `folder`, checked again, and its graph, split and partition, made again.
+
+    data: needed where the run's data was an object in Python, which no file names. data_dir: where the data
+    files are now (default: where they were).
+
+    on_stage(text) is called with what begins.
+
+    A partition that was read from a file is read from it again, or, once the file is gone, from the copy in
+    the folder.
+
+    Raises InputError for a folder without a usable manifest, and when graph, split or partition are not those
+    of the run (their hashes differ)."""
+    manifest = read_manifest(folder)
+    if "deployment" in manifest:
+        raise InputError(
+            f"the run in {folder} was deployed, and its data is at the sites: each has its predictions, and "
+            f"what it sent, in runs/{manifest['deployment'].get('run')} of its kit"
+        )
+    if "policy" in manifest:
+        raise InputError(
+            f"{folder} has a sampling policy, and is no run; use it in one: policy_file="
+            f"{Path(folder) / 'policy.safetensors'}"
+        )
+    if "config" not in manifest:
+        raise InputError(f"{folder} is a folder of several runs; name one of those in it")
+    config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)
+    inputs = load_inputs(config, on_stage=on_stage)
+    check_hashes(Path(folder), inputs, manifest["hashes"])
+    return config, inputs
+
+
+def check_hashes(folder: Path, inputs: Inputs, hashes: "Mapping[str, Any]") -> None:
+    """InputError unless graph, split and partition are those the run in `folder` had."""
+    for what, here in inputs.hashes.items():
+        there = hashes.get(what)
+        if here != there:
+            raise InputError(
+                f"the {what} is not the one the run in {folder} had (hash {here[:12]} instead of "
+                f"{str(there)[:12]}); give the same data again, or start a new run"
+            )
+
+
+def config_from_json(
+    asked: "Mapping[str, Any]",
+    folder: Path,
+    *,
+    data: Any = None,
+    data_dir: str | Path | None = None,
+    origin: str | None = None,
+) -> RunConfig:
+    """The inverse of `RunConfig.to_json`, every value checked again. `folder` is where it was written, for
+    messages and for what was kept beside it. origin: what a refusal of a value begins with (default: the
+    folder's manifest.json)."""
+    try:
+        source = asked["data_source"] if data is None else data
+        if source is None:
+            raise InputError(
+                f"the run in {folder} had data {asked['data']!r} from an object in Python; "
+                "pass it again, as in graphfed.resume(folder, data=graph)"
+            )
+        settings = {key: value for key, value in asked["training"].items() if key != "seed"}
+        settings |= {"split_seed": asked["split_seed"]}
+        # What a saved partition was made with is in its file.
+        saved = _saved_partition(asked.get("partition_file"), folder)
+        if saved is None:
+            settings |= {"partition_seed": asked["partition_seed"]}
+        for prefix in ("data",) if saved is not None else ("partition", "data"):
+            settings |= {f"{prefix}.{key}": value for key, value in asked[f"{prefix}_options"].items()}
+        task = asked.get("task", CLASSIFICATION)  # runs of earlier versions do not say so
+        options = {key: asked[key] for key in _OPTIONS} | ({} if saved is None else {"partition": saved})
+        known = asked["data_dir"] if data_dir is None else data_dir
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{folder / 'manifest.json'} is damaged, or of another version of graphfed: "
+            f"its config lacks {error}"
+        ) from None
+    try:
+        return make_config(task=task, data=source, data_dir=known, settings=settings, **options)
+    except InputError as error:
+        before = f"{folder / 'manifest.json'}: " if origin is None else origin
+        raise InputError(f"{before}{error}") from None
+
+
+def _saved_partition(named: str | None, folder: Path) -> str | None:
+    """The file of the partition: the one the run named while it is there, else the copy in the run's folder,
+    or in that of the comparison or sweep which the run is part of."""
+    if named is None or os.path.exists(named):  # a Path's `exists` raises where a folder may not be read
+        return named
+    for above in (folder, folder.parent):
+        if (above / "manifest.json").is_file() and (above / files.PARTITION).is_file():
+            return str(above / files.PARTITION)
+    return named
+
+
+def go_on(
+    config: RunConfig, inputs: Inputs, folder: Path, on_event: "Callable[[Event], None] | None"
+) -> Result:
+    """Go on with the run in `folder`, which has begun and not ended, from its newest whole checkpoint."""
+    from graphfed.runs.checkpoint import newest_round, process_names
+
+    with files.open_folder(folder, resume=True):
+        manifest = read_manifest(folder)
+        start, faults = newest_round(folder, process_names(config.sites or 1, config.runtime == "processes"))
+        back = "the beginning" if start is None else f"round {start}"
+        for fault in faults:
+            say(f"warning: {fault}; going back to {back}")
+        again = [*manifest.get("resumed", []), {"at": now(), "round": start}]
+        write_manifest(folder, {**manifest, "resumed": again})
+        if config.runtime == "local":
+            # The bits depend on the number of threads, and the default on the machine.
+            config = dataclasses.replace(config, threads=manifest.get("threads"))
+        return finish(config, inputs, folder=folder, start=start, on_event=on_event)

@@ -1,0 +1,310 @@
+"""Settings in words: what each one takes, and what to say about a name or a value that cannot be used.
+
+The words come from the config dataclass of the method, so that help, tables and refusals never differ:
+`settings_of` describes every setting, `explain` turns pydantic's first complaint into one line, and
+`unknown_setting` says where a name belongs that the method does not have.
+"""
+
+import contextlib
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from graphfed.data.datasets import DATASETS
+from graphfed.data.partitions.partition import PARTITIONS
+from graphfed.errors import did_you_mean, shown
+from graphfed.methods.base import Method
+from graphfed.methods.registry import METHODS, get_method
+
+__all__ = [
+    "OPTION_WORDS",
+    "SYNONYMS",
+    "Setting",
+    "explain",
+    "explain_in",
+    "has_value",
+    "home_of",
+    "settings_in",
+    "settings_of",
+    "told",
+    "unknown_setting",
+    "unusable_value",
+]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a method.
+
+    kind: "whole number", "number", "yes or no", "text" or "choice"; choices: of a choice.
+    expected: what a value must be, in words, as in "a number more than 0 and at most 1".
+    default: what the method uses when it is not given. own: whether only this method (and its kin) has it."""
+
+    name: str
+    kind: str
+    expected: str
+    choices: tuple[Any, ...]
+    default: Any
+    description: str
+    own: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def settings_of(method: Method, task: str | None = None) -> list[Setting]:
+    """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
+    defaults to tell (None: the method's first)."""
+    shared = {field.name for field in dataclasses.fields(method.shared_config)}
+    found = settings_in(method.config, **method.settings(task))
+    return [
+        dataclasses.replace(setting, own=setting.name not in shared)
+        for setting in found
+        if setting.name != "seed"
+    ]
+
+
+def settings_in(config: Any, **chosen: Any) -> list[Setting]:
+    """Every setting of a config's class (a dataclass of pydantic), with the defaults where `chosen` has
+    others."""
+    default = config(**chosen)
+    fields: Mapping[str, Any] = config.__pydantic_fields__
+    return [_setting(name, field, getattr(default, name), True) for name, field in fields.items()]
+
+
+def _setting(name: str, field: Any, default: Any, own: bool) -> Setting:
+    kind, choices, optional = _kind(field.annotation)
+    if choices:
+        expected = f"one of {', '.join(str(choice) for choice in choices)}"
+    else:
+        article = "" if kind in ("yes or no", "text") else "a "
+        expected = " and ".join(part for part in (f"{article}{kind}", *_ranges(field.metadata)) if part)
+        # "a number and at least 0" reads "a number of at least 0".
+        expected = expected.replace(" and ", " ", 1).replace("number at", "number of at")
+    if optional:
+        expected += ", or none"
+    return Setting(name, kind, expected, choices, default, field.description or "", own)
+
+
+_KINDS = {int: "whole number", float: "number", bool: "yes or no", str: "text"}
+
+
+def _kind(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
+    """Kind, choices and whether none is a value, of a field's annotation."""
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        inner = [part for part in get_args(annotation) if part is not type(None)]
+        kind, choices, _ = _kind(inner[0])
+        return kind, choices, len(inner) < len(get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return "choice", get_args(annotation), False
+    return _KINDS.get(annotation, "value"), (), False
+
+
+#: pydantic's constraints in words.
+_CONSTRAINTS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+def _ranges(metadata: Iterable[Any]) -> list[str]:
+    found = {key: getattr(part, key) for part in metadata for key in _CONSTRAINTS if hasattr(part, key)}
+    return [f"{words} {found[key]:g}" for key, words in _CONSTRAINTS.items() if found.get(key) is not None]
+
+
+# ---- values ------------------------------------------------------------------------------------------------
+
+#: What pydantic calls the ways in which a value misses its kind or its range: each is answered with what was
+#: expected. A complaint of any other type is the method's own, and has its own words.
+MISSED = {
+    "greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number",
+    "int_type", "int_parsing", "int_parsing_size", "int_from_float", "float_type", "float_parsing",
+    "bool_type", "bool_parsing", "string_type", "literal_error", "none_required",
+}  # fmt: skip
+
+
+def explain(complaint: Mapping[str, Any], method: Method, task: str | None = None) -> str:
+    """A complaint of pydantic (`ValidationError.errors()`) as one line: key, value, expectation, default."""
+    return explain_in(complaint, settings_of(method, task), method.name, _methods_with)
+
+
+def explain_in(
+    complaint: Mapping[str, Any],
+    settings: Iterable[Setting],
+    owner: str,
+    able_with: Callable[[str, str], list[str]] = lambda key, value: [],
+) -> str:
+    """`explain` for any settings; owner: whose they are, able_with(key, value): other owners whose setting
+    can be that."""
+    key = str(complaint["loc"][0]) if complaint["loc"] else ""
+    value = complaint["input"]
+    setting = next((s for s in settings if s.name == key), None)
+    if setting is None or complaint["type"] not in MISSED:
+        reason = complaint["msg"][:1].lower() + complaint["msg"][1:]
+        return f"{key or owner}={shown(value)} cannot be used: {reason}"
+    names = [choice for choice in setting.choices if isinstance(choice, str)]
+    if names and isinstance(value, str):
+        hint = did_you_mean(value.lower()[:60], names)
+        able = able_with(key, value)
+        if able:
+            hint = f"{owner} has no step for it ({', '.join(able)} have); {hint}"
+    else:
+        hint = f"expected {setting.expected}"
+    return f"{key}={shown(value)} cannot be used: {hint} (default {told(setting.default)})"
+
+
+def _methods_with(key: str, value: str) -> list[str]:
+    """The methods whose setting `key` can be `value`."""
+    methods = [get_method(name) for name in METHODS]
+    return [m.name for m in methods for s in settings_of(m) if s.name == key and value in s.choices]
+
+
+def _readings(text: str) -> Iterator[Any]:
+    """Yield what a value that was typed may stand for; the type of its setting decides."""
+    yield from (text, text.lower())
+    if text.lower() in ("none", "null"):
+        yield None
+    with contextlib.suppress(ValueError):
+        yield int(text)
+
+
+def has_value(config: Any, key: str, text: str) -> bool:
+    """Return whether a setting has the value that `text` means.
+
+    Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
+
+    Args:
+        config: A method's settings.
+        key: The name of a setting; one that the method lacks has no value.
+        text: The value, as it is typed on the command line.
+    """
+    from pydantic import ValidationError
+
+    if key not in {field.name for field in dataclasses.fields(config)}:
+        return False
+    for value in _readings(text):
+        # A value that the setting cannot have, or not beside the others, is not the one that it has.
+        with contextlib.suppress(ValidationError):
+            if getattr(dataclasses.replace(config, **{key: value}), key) == getattr(config, key):
+                return True
+    return False
+
+
+def unusable_value(method: Method, key: str, text: str) -> str:
+    """Return why a method's setting can never have the value that `text` means; empty where it can.
+
+    Args:
+        method: A method that has the setting.
+        key: The setting's name.
+        text: The value, as it is typed on the command line.
+    """
+    from pydantic import ValidationError
+
+    complaint = ""
+    for value in _readings(text):
+        try:
+            method.config(**{**method.defaults, key: value})
+        except ValidationError as error:
+            missed = [e for e in error.errors(include_url=False) if e["loc"][:1] == (key,)]
+            if not missed or any(e["type"] not in MISSED for e in missed):
+                return ""  # its kind and range are right; beside other settings it may be possible
+            complaint = complaint or explain(missed[0], method)
+        else:
+            return ""
+    return complaint
+
+
+def told(value: Any) -> str:
+    """A default as it is written on the command line."""
+    return "none" if value is None else str(value)
+
+
+# ---- names -------------------------------------------------------------------------------------------------
+
+#: What other programs call a setting of ours. They are not taken, only answered: one name for one thing.
+SYNONYMS: dict[str, str] = {
+    other: name
+    for name, others in {
+        "lr": "learning_rate learningrate lr_client client_lr eta step_size",
+        "weight_decay": "wd l2 decay weightdecay l2_regularization",
+        "hidden": "hidden_dim hidden_channels hidden_size hidden_units num_hidden n_hidden width dim",
+        "layers": "num_layers n_layers depth num_gnn_layers",
+        "dropout": "dropout_rate dropout_p drop p_dropout",
+        "backbone": "model arch architecture gnn conv",
+        "heads": "num_heads n_heads attention_heads",
+        "local_steps": "local_iterations num_local_epochs local_epoch inner_steps",
+        "fraction": "client_fraction participation sample_fraction participation_rate frac",
+        "optimizer": "optim opt optimiser",
+        "patience": "early_stopping early_stop",
+        "eval_every": "eval_interval eval_freq validate_every",
+        "rounds": "n_rounds num_rounds epochs num_epochs n_epochs iterations communication_rounds max_rounds",
+        "mu": "prox_mu proximal_mu mu_prox",
+        "server_lr": "server_learning_rate lr_server global_lr",
+        "hops": "num_hops n_hops hop",
+        "unsent_value": "feature_mean neutral_value",
+        "lags": "history input_len input_length seq_len window_size num_lags",
+        "horizon": "pred_len output_len output_length prediction_length forecast_horizon steps_ahead",
+        "partition.beta": "beta dirichlet_beta dirichlet concentration iid_beta dirichlet_alpha",
+        "partition.alpha": "alpha skew",
+        "partition.overlap": "overlap",
+        "split_seed": "data_seed",
+    }.items()
+    for other in others.split()
+}
+#: What other programs call one of our options (or what is an option and no setting).
+OPTION_WORDS: dict[str, str] = {
+    other: name
+    for name, others in {
+        "clients": "clients num_clients n_clients n_trainers num_trainers sites num_sites k",
+        "task": "task task_name task_type problem",
+        "seed": "seed random_seed random_state manual_seed",
+        "data": "data dataset data_name",
+        "partition": "partition partitioner split_type distribution",
+        "split": "split train_ratio",
+        "device": "device gpu use_gpu cuda",
+        "threads": "threads num_threads n_jobs num_workers workers",
+        "runtime": "runtime backend",
+        "placement": "placement",
+        "out": "out output output_dir save_dir log_dir",
+        "data_dir": "data_dir root data_root data_path",
+        "checkpoint_every": "checkpoint_every save_every checkpoint_interval",
+    }.items()
+    for other in others.split()
+}
+_BATCHES = ("batch", "batch_size", "batchsize", "bs", "mini_batch", "minibatch", "local_batch_size")
+
+
+def home_of(key: str) -> str:
+    """Where a setting belongs that is known somewhere, in words; empty where it is known nowhere."""
+    methods = [
+        name for name in METHODS if any(s.own and s.name == key for s in settings_of(get_method(name)))
+    ]
+    partitions = [
+        name for name, spec in PARTITIONS.items() if key in (f"partition.{o}" for o in spec.options)
+    ]
+    data = [name for name, spec in DATASETS.items() if key in (f"data.{o}" for o in spec.options)]
+    for what, names in (("", methods), ("the partition ", partitions), ("the data set ", data)):
+        if names:
+            return f"it is a setting of {what}{' and '.join(names)}"
+    return ""
+
+
+def unknown_setting(key: Any, known: Iterable[str]) -> str:
+    """What to say after "... has no setting KEY": the name meant, where it belongs, or the nearest name."""
+    known = list(known)
+    name = str(key)[:200]
+    plain = name.lower().replace("-", "_")
+    if plain != name and plain in known:
+        return f"did you mean {plain!r}?"
+    if plain in _BATCHES and "batch" not in known:
+        return "there are no batches: every local step uses a client's whole graph (see local_steps)"
+    meant = "batch" if plain in _BATCHES else SYNONYMS.get(plain)
+    if meant in known:
+        return f"did you mean {meant!r}?"
+    if plain in OPTION_WORDS:
+        option = OPTION_WORDS[plain]
+        return f"it is an option of its own: --{option.replace('_', '-')} (in Python: {option}=...)"
+    for candidate in (plain, meant):
+        if candidate and (home := home_of(candidate)):
+            return home if candidate == plain else f"{candidate!r} is meant? {home}"
+    return did_you_mean(plain, known)

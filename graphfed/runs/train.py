@@ -1,0 +1,428 @@
+"""One run of any method and task: the part that is the same for all of them.
+
+It is a program over places too, so it runs wherever a method runs: every round starts with one control
+broadcast, what metrics are made of crosses as named transfers, the best round is chosen on the validation
+part alone, and the test part is scored once, at the end. What is scored and how is the task's
+(`EVALUATIONS`). `Outcome` is what this process may know: at a site its own predictions, at the server the
+metrics, in the local runtime both."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graphfed.errors import GraphfedError, InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.state import roster_code, roster_of
+from graphfed.memory import peak_memory
+from graphfed.methods.base import CommonConfig, Method, State, Task, clients_in_round
+from graphfed.methods.common import feature_scaling
+from graphfed.methods.common.local_training import (
+    choose_clients,
+)
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
+from graphfed.random import fold, permutation
+from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
+from graphfed.runtime.interrupts import Interrupted
+from graphfed.tasks import class_weights
+from graphfed.tasks.evaluation import SECURE_MESSAGES, Evaluation, Scored
+from graphfed.tasks.forecast_scores import FORECASTS
+from graphfed.tasks.link_scores import LINKS
+from graphfed.tasks.node_scores import (
+    VERTICES,
+)
+from graphfed.tasks.outcome import Metrics, Outcome
+
+__all__ = [
+    "CONTROL",
+    "EVALUATIONS",
+    "MESSAGES",
+    "Event",
+    "agree_before_setup",
+    "restored",
+    "taking_part",
+    "train",
+]
+
+#: By task.
+EVALUATIONS: dict[str, Evaluation] = {
+    CLASSIFICATION: VERTICES,
+    LINK_PREDICTION: LINKS,
+    FORECASTING: FORECASTS,
+}
+
+#: What opens every round, in words (see `Method.messages`).
+CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
+#: All transfers that runs have beside the method's own.
+MESSAGES = {
+    **CONTROL,
+    **{name: words for known in EVALUATIONS.values() for name, words in known.messages.items()},
+    **SECURE_MESSAGES,
+    **feature_scaling.MESSAGES,
+    **class_weights.MESSAGES,
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: sent after setup, after every round and at the end. bytes: set-up and training so far; note:
+    in phase "note", something that a person should know, and in phase "stage" what begins now, which matters
+    where it takes long; memory: the most bytes that this process has had, where all places are in it;
+    may_stop: whether the run may end before the last round."""
+
+    phase: str
+    round: int
+    rounds: int
+    val: Metrics | None
+    bytes: int
+    seconds: float
+    note: str = ""
+    memory: int = 0
+    may_stop: bool = False
+
+
+# ---- functions run at the server ---------------------------------------------------------------------------
+
+
+def judge(progress: Progress, scored: Scored, number: int, task: str, metric: str) -> Progress:
+    """Compare a round's validation metric with the best one; of equal rounds the earliest stays."""
+    value = scored.metrics[metric]
+    if scored.lost:
+        first = progress.diverged or number
+        return replace(progress, stale=progress.stale + 1, latest_is_best=False, diverged=first)
+    # With nothing to validate on (nan) every round is as good as the last one.
+    if progress.best is None or TASKS[task].better(value, progress.best) or math.isnan(value):
+        return Progress(number, value, 0, True, progress.diverged)
+    return replace(progress, stale=progress.stale + 1, latest_is_best=False)
+
+
+def plan(
+    progress: Progress,
+    number: int,
+    num_clients: int,
+    config: CommonConfig,
+    personal: bool,
+    due: dict[str, int],
+    enrolled: str | None,
+) -> dict[str, Any]:
+    """The control values that open round `number`: keep the last evaluated state, save, stop, and who takes
+    part (`roster_code`; None: everyone who is enrolled). `due`: see `Checkpoints.due`; enrolled: of a roster,
+    those who may be in it (None: everyone).
+
+    A shared model that has diverged will not come back, so the run stops; other clients' own models go on."""
+    out_of_patience = config.patience is not None and progress.stale >= config.patience
+    lost = progress.diverged > 0 and not personal
+    roster = None
+    if config.fraction < 1:
+        able = np.arange(num_clients)
+        if enrolled is not None:
+            able = roster_of(enrolled, num_clients).nonzero()[0]
+        size = clients_in_round(config.fraction, len(able))
+        present = np.zeros(num_clients, dtype=bool)
+        present[able[permutation(fold(config.seed, "roster", number), len(able))[:size].numpy()]] = True
+        roster = roster_code(present)
+    return {
+        "keep": progress.latest_is_best,
+        "stop": out_of_patience or lost or number > config.rounds,
+        "roster": roster,
+        "best_round": progress.best_round,
+        "diverged": progress.diverged,
+        **due,
+    }
+
+
+def metrics_here(scored: Located) -> Metrics | None:
+    """The metrics where the server is in this process; None in a number's place where there was nothing to
+    score, or no finite number."""
+    if not scored.parts:
+        return None
+    return {k: v if math.isfinite(v) else None for k, v in scored.parts[0].metrics.items()}
+
+
+# ---- the run -----------------------------------------------------------------------------------------------
+
+
+def agree_before_setup(
+    fed: Federation, data: Any, method: Method, task: Task, config: CommonConfig
+) -> tuple[Any, Located | None]:
+    """Agree on what every method's clients need alike: the scale of features, the weights of classes.
+
+    Returns:
+        The clients' data with both, and the `Scaling` that they share (see `scale_features`)."""
+    data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
+    return class_weights.agree_class_weights(fed, data, task, config), scaling
+
+
+@dataclass
+class _Watch:
+    """Reports a run's progress to `on_event`, with the seconds since `began`."""
+
+    fed: Federation
+    config: CommonConfig
+    on_event: Callable[[Event], None] | None
+    began: float
+
+    def report(self, phase: str, number: int, val: Metrics | None, note: str = "") -> None:
+        if self.on_event is None:
+            return
+        seconds, fed = time.perf_counter() - self.began, self.fed
+        memory = peak_memory() if fed.link is None else 0
+        sent, may_stop = fed.ledger.counted_bytes, self.config.patience is not None
+        self.on_event(Event(phase, number, self.config.rounds, val, sent, seconds, note, memory, may_stop))
+
+
+def train(
+    fed: Federation,
+    method: Method,
+    data: Any,
+    task: Task,
+    config: CommonConfig,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Outcome:
+    """Train `method` on `data` (a `Cohort` at each host of clients; in forecasting `SensorData`), select on
+    validation, score the test part once. `checkpoints`: where to save between rounds and what to go on from.
+
+    InputError when `fraction` < 1 and the method needs every client; GraphfedError when no round's
+    predictions were finite; Interrupted when somebody asked to stop, after saving."""
+    if config.fraction < 1 and not method.dropouts:
+        raise InputError(
+            f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
+        )
+    evaluation = EVALUATIONS[task.name]
+    watch = _Watch(fed, config, on_event, time.perf_counter())
+    fed.on_news = partial(watch.report, "note", 0, None)
+    fed.on_stage = partial(watch.report, "stage", 0, None)
+    fed.begin(f"setting up {method.name}")
+    with fed.phase("eval"):
+        prepared = evaluation.prepare(fed, data, task, config)
+    enrolled = evaluation.enrolled(fed, data)
+    data, scaling = agree_before_setup(fed, data, method, task, config)
+    with taking_part(fed, enrolled):
+        if checkpoints is None or checkpoints.start is None:
+            with fed.phase("setup", round=0):
+                state = method.setup(fed, data, task, config)
+            run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
+            ready = time.perf_counter()
+        else:
+            run = checkpoints.load(fed, lambda values: restored(fed, method, data, task, config, values))
+            # As if training had begun so long ago.
+            watch.began = time.perf_counter() - run.seconds
+            ready = watch.began + run.setup_seconds
+
+        with nullcontext() if checkpoints is None else checkpoints.listen():
+            # Told once signals are heard: who stops a run that says it has begun finds it saved.
+            watch.report("setup", run.number - 1, None)
+            while True:
+                due = NOTHING_DUE if checkpoints is None else checkpoints.due()
+                run, decision = _open_round(fed, method, config, run, due, enrolled)
+                if checkpoints is not None and (decision["save"] or decision["stop"]):
+                    spent = time.perf_counter() - watch.began
+                    checkpoints.save(fed, replace(run, setup_seconds=ready - watch.began, seconds=spent))
+                if decision["interrupt"]:
+                    raise Interrupted(f"stopped before round {run.number}")
+                if decision["stop"]:
+                    break
+                number = run.number
+                run, val = _round(fed, method, data, task, config, run, evaluation, prepared)
+                run.history.append(_line(fed, method, run.state, number, val, time.perf_counter() - ready))
+                watch.report("train", number, val)
+    trained = time.perf_counter()
+    if decision["diverged"] and not decision["best_round"]:
+        raise GraphfedError(
+            f"{method.name} diverged in round {decision['diverged']}: its predictions are no longer finite; "
+            f"use a smaller learning rate (lr is {config.lr:g}){_seen_before(fed)}"
+        )
+
+    fed.begin("predicting and scoring with the best round")
+    predictions, final = _score_once(fed, method, data, run.best, config, evaluation, prepared, enrolled)
+    done = time.perf_counter()
+    rounds_run = len(run.history)
+    watch.report("done", rounds_run, metrics_here(final["val"]))
+    told = _told(fed, method, run.best, final)
+    if decision["diverged"]:
+        told["diverged_in_round"] = decision["diverged"]
+    return Outcome(
+        best_round=None if method.personal else decision["best_round"],
+        rounds_run=rounds_run,
+        val=metrics_here(final["val"]),
+        test=metrics_here(final["test"]),
+        test_confusion=told.pop("test_confusion", None),
+        seconds={
+            "setup": ready - watch.began,
+            "train": trained - ready,
+            "total": done - watch.began,
+            "per_round": (trained - ready) / rounds_run,
+        },
+        history=run.history,
+        state=run.best,
+        predictions=predictions,
+        details=told,
+        accounts=None if method.account is None else method.account(fed, run.best, config),
+        scaling=None if scaling is None else next(iter(scaling.parts), None),
+    )
+
+
+def _seen_before(fed: Federation) -> str:
+    """What the checks of received numbers found worth a word before training diverged, for a message."""
+    notes = list(fed.received.notes.values())
+    return f", or look here first: {'; '.join(notes[-3:])}" if notes else ""
+
+
+def _told(fed: Federation, method: Method, best: State, final: Mapping[str, Located]) -> dict[str, Any]:
+    """What a result says beyond metrics, where the server is in this process. scored: how many nodes or pairs
+    of each part, where they are counted."""
+    told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
+    counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
+    if any(counts.values()):
+        told["scored"] = counts
+    return {**told, **_facts(fed, method, best)}
+
+
+def _line(
+    fed: Federation, method: Method, state: State, number: int, val: Metrics | None, seconds: float
+) -> dict[str, Any]:
+    """A round, as metrics.jsonl has it."""
+    line = {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
+    facts = _facts(fed, method, state)
+    return {**line, "facts": facts} if facts else line
+
+
+def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
+    """What the method says of itself (`Method.facts`), where the server is in this process."""
+    if not method.facts:
+        return {}
+    parts = fed.local_parts(state.values[method.facts])
+    return {k: t.item() for part in parts for k, t in part.items()}
+
+
+def restored(
+    fed: Federation,
+    method: Method,
+    data: Any,
+    task: Task,
+    config: CommonConfig,
+    values: Mapping[str, Located],
+) -> State:
+    """The state with these values, and what set-up prepares: by the method's `restore`, or by its set-up.
+
+    InputError where the values are another method's."""
+    with fed.phase("setup", round=0):
+        if method.restore is not None:
+            return method.restore(fed, data, task, config, values)
+        fresh = method.setup(fed, data, task, config)
+    if set(fresh.values) != set(values):
+        odd = sorted(set(fresh.values) ^ set(values))[0]
+        raise InputError(
+            f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
+        )
+    return State(values, fresh.prepared)
+
+
+def _open_round(
+    fed: Federation,
+    method: Method,
+    config: CommonConfig,
+    run: Snapshot,
+    due: dict[str, int],
+    enrolled: np.ndarray | None,
+) -> tuple[Snapshot, dict[str, Any]]:
+    """Send the control values that open the next round; where they say so the last evaluated state is the
+    best."""
+    decision = run.decision
+    if decision is None:
+        able = None if enrolled is None else roster_code(enrolled)
+        decision = fed.control(
+            plan, run.progress, run.number, fed.num_clients, config, method.personal, due, able
+        )
+    else:  # saved: sent before the run was interrupted
+        decision = {**decision, **NOTHING_DUE}
+    best = run.evaluated if decision["keep"] and not method.personal else run.best
+    return replace(run, decision=decision, best=best), decision
+
+
+def _round(
+    fed: Federation,
+    method: Method,
+    data: Any,
+    task: Task,
+    config: CommonConfig,
+    run: Snapshot,
+    evaluation: Evaluation,
+    prepared: Any,
+) -> tuple[Snapshot, Metrics | None]:
+    """The round that was opened, and its validation metrics where it is evaluated."""
+    assert run.decision is not None
+    number = run.number
+    roster = run.decision["roster"]
+    present = None if roster is None else roster_of(roster, fed.num_clients)
+    if not run.history:
+        fed.begin(f"training: round {number} of {config.rounds}")
+    with taking_part(fed, present), fed.phase("train", round=number):
+        state = method.round(fed, run.state, config, number)
+    # What only the next round needs is of the newest round in every state, so that nothing is held twice.
+    newest = {name: state.values[name] for name in method.scratch if name in state.values}
+    best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
+    run = replace(run, number=number + 1, decision=None, state=state, best=best)
+    if number % config.eval_every != 0 and number != config.rounds:
+        return run, None
+    with fed.phase("eval"):
+        outputs = method.predict(fed, state, config, "val")
+        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared, config)
+    progress = fed.server.run(
+        judge, run.progress, scored, number, task.name, evaluation.decides(config, prepared)
+    )
+    run = replace(run, evaluated=state, progress=progress)
+    if method.personal:
+        assert evaluation.better_clients is not None, (
+            "a personal method has no task in which no client selects"
+        )
+        better, best_scores = fed.clients.run(evaluation.better_clients, scores, run.best_scores, outputs=2)
+        chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
+        best = State({**state.values, "weights": chosen}, state.prepared)
+        run = replace(run, best=best, best_scores=best_scores)
+    return run, metrics_here(scored)
+
+
+def _score_once(
+    fed: Federation,
+    method: Method,
+    data: Any,
+    best: State,
+    config: CommonConfig,
+    evaluation: Evaluation,
+    prepared: Any,
+    enrolled: np.ndarray | None,
+) -> tuple[Located, dict[str, Located]]:
+    """Predict everything with the chosen state, and score the validation and the test part from that."""
+    with fed.phase("predict"):
+        outputs = method.predict(fed, best, config, "all")
+        predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
+    final = {}
+    with fed.phase("eval"):
+        for target in ("val", "test"):
+            outputs = fed.clients.run(evaluation.of_target, evaluation.at_clients(data), predictions, target)
+            # The validation metrics are of those that were selected on.
+            with taking_part(fed, enrolled if target == "val" else None):
+                _, final[target] = evaluation.score(
+                    fed, data, outputs, target, f"final_{target}", prepared, config
+                )
+    return predictions, final
+
+
+@contextmanager
+def taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
+    """Only the clients `present` [K] bool take part in this block; None: those who do already."""
+    before = fed.roster
+    if present is not None:
+        fed.set_roster(present)
+    try:
+        yield
+    finally:
+        fed.set_roster(before)

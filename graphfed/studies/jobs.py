@@ -1,0 +1,202 @@
+"""Runs and other work, known beforehand: one after the other, or several at a time, each in a process of its
+own.
+
+The processes get plain values and load their data themselves. They are deaf to Ctrl-C, which reaches every
+process of a terminal: the caller hears it and closes a pipe, and so it does when it dies. Where the pipe
+closes, a process stops what it runs, which is saved as by SIGTERM, and ends."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from graphfed.errors import INTERRUPTED, GraphfedError, InputError, shown
+from graphfed.runs.progress import human_seconds, show_progress, stages_of
+from graphfed.runs.reopen import config_from_json
+from graphfed.runtime.interrupts import heard_since, stopping
+from graphfed.studies.plan import InputCache, run_or_read
+from graphfed.tasks.run_config import RunConfig
+from graphfed.terminal import say
+
+__all__ = ["Job", "Run", "check_jobs", "run_all"]
+
+#: Every process loads torch, about 200 MB.
+MAX_JOBS = 256
+
+
+class Job(Protocol):
+    """Something to do, whose results are files. name: for people; seconds: what it is expected to take, for
+    the time left."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def seconds(self) -> float: ...
+
+    def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
+        """Do it in this process, its progress shown under `label`."""
+
+    def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """A function of a module, and arguments, by which another process does it."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run to do."""
+
+    name: str
+    config: RunConfig
+    folder: Path
+    seconds: float
+
+    def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
+        """In this process."""
+        with show_progress(label, progress) as on_event:
+            inputs = cache.get(self.config, stages_of(on_event))
+            run_or_read(self.config, inputs, self.folder, command, on_event)
+
+    def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """For a process of its own."""
+        return _run, (self.config.to_json(), str(self.folder), command)
+
+
+def check_jobs(jobs: Any) -> int:
+    """How many runs at a time; InputError for what is no such number."""
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
+        raise InputError(f"jobs={shown(jobs)} cannot be used; give a whole number from 1 to {MAX_JOBS}")
+    return jobs
+
+
+def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
+    """Do all, `jobs` at a time. One that fails ends the others, which are saved.
+
+    Raises what `run` raises, and GraphfedError where a process was killed."""
+    at_once = min(jobs, len(runs))
+    if at_once > 1:
+        _run_in_processes(runs, at_once, command, _Ended(runs).tell if progress else None)
+        return
+    for number, run in enumerate(runs, 1):
+        run.do(f"[{number}/{len(runs)}] {run.name}", cache, command, progress)
+
+
+class _Ended:
+    """Tells of every run that has ended, in one line on stderr, and of the time that the others will take."""
+
+    def __init__(self, runs: Sequence[Job]) -> None:
+        self._total, self._expected = len(runs), sum(run.seconds for run in runs)
+        self._number, self._done, self._before = 0, 0.0, 0.0
+        self._began = time.monotonic()
+
+    def tell(self, run: Job) -> None:
+        self._number += 1
+        self._done += run.seconds
+        spent = time.monotonic() - self._began
+        if self._number == 1:
+            self._before = max(0.0, spent - run.seconds)
+        left = ""
+        if self._number < self._total:
+            # Not before the first run had begun: processes take seconds to start.
+            trained = spent - self._before
+            left = f", {human_seconds(trained * (self._expected - self._done) / self._done)} left"
+        told = f"[{self._number}/{self._total}] {run.name}: {human_seconds(spent)} in all{left}"
+        say(told)
+
+
+def _run_in_processes(
+    runs: Sequence[Job], jobs: int, command: str, on_end: Callable[[Job], None] | None
+) -> None:
+    context = get_context("spawn")
+    hears, stop = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
+    try:
+        with _deaf():  # what a process is deaf to when it starts, on submit, it stays deaf to
+            sent = [(run, *run.sent(command)) for run in runs]
+            started = {pool.submit(_do, work, *arguments): run for run, work, arguments in sent}
+            # The pool notices the death of those processes that it had when it last heard of work.
+            pool.submit(int)
+        for future in as_completed(started):
+            future.result()
+            if on_end is not None:
+                on_end(started[future])
+    except BrokenProcessPool as error:
+        raise GraphfedError(
+            f"one of {jobs} processes ended before its run did: too little memory? What has ended is "
+            "kept; give the same command again, with fewer --jobs (a Python script must call this below "
+            "if __name__ == '__main__')"
+        ) from error
+    except BaseException:
+        stop.close()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+        stop.close()
+        hears.close()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Hold Ctrl-C back in this block, and from the processes that are started in it for good. One that comes
+    meanwhile is heard when the block ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    ignored = handler in (signal.SIG_IGN, None)
+    # Started first: it would let SIGINT through again.
+    resource_tracker.ensure_running()
+    # The mask is for the new processes, which inherit it; other threads of this one still take the signal.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if not ignored:
+        signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if not ignored:
+            signal.signal(signal.SIGINT, handler)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
+
+
+# ---- in a process of its own -------------------------------------------------------------------------------
+
+_cache = InputCache()
+
+
+def _begin(hears: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_caller, args=(hears,), daemon=True).start()
+
+
+def _end_with_caller(hears: Connection) -> None:
+    hears.poll(None)  # nothing is ever sent: it returns when the other end closes
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
+    path = Path(folder)
+    config = config_from_json(asked, path)
+    run_or_read(config, _cache.get(config), path, command, None)
+
+
+def _do(work: Callable[..., None], *arguments: Any) -> None:
+    began = time.monotonic()
+    try:
+        with stopping():
+            work(*arguments)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)  # whoever only returns is given the next run
+    if heard_since(began):  # the run had ended already: nobody asks again
+        os._exit(INTERRUPTED)

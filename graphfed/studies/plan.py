@@ -1,0 +1,227 @@
+"""What comparisons, sweeps and reproductions share: runs planned before the first one starts, inputs loaded
+once, runs that go on where they stopped, and statistics over seeds."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphfed.errors import InputError, shown
+from graphfed.methods.base import WINDOW_SETTINGS, ForecastConfig
+from graphfed.runs import folder as files
+from graphfed.runs.reopen import go_on
+from graphfed.runs.run import Result, check_memory, execute, has_checkpoint
+from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.run_config import RunConfig, no_stages
+
+__all__ = [
+    "InputCache",
+    "Row",
+    "chosen_seeds",
+    "has_runs",
+    "load_rows",
+    "parse_seeds",
+    "require_equal_hashes",
+    "run_name",
+    "run_or_read",
+    "settings_text",
+    "spread",
+    "statistic",
+    "statistics",
+]
+
+
+#: Seeds in one range: more than anybody waits for.
+MAX_RANGE = 10_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table to be: its name and a checked config for each seed."""
+
+    label: str
+    configs: dict[int, RunConfig]
+
+
+def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds as a tuple; InputError for anything else, none, or one that is there twice."""
+    try:
+        chosen: tuple[int, ...] | None = tuple(seeds)
+        len(set(seeds))
+    except TypeError:
+        chosen = None
+    if chosen is None or isinstance(seeds, str | bytes | Mapping):
+        raise InputError(
+            f"seeds={shown(seeds)} cannot be used; give a list of whole numbers, as in [0, 1, 2]"
+        )
+    if not chosen:
+        raise InputError("no seed was given; give at least one, as in --seeds 0,1,2")
+    if len(set(chosen)) < len(chosen):
+        raise InputError(
+            f"seeds {', '.join(shown(s) for s in chosen)}: a seed is there twice; give each once"
+        )
+    return chosen
+
+
+def parse_seeds(seeds: Any) -> tuple[int, ...]:
+    """``"0,1,2"``, ``"0-39"``, a number or a list of these -> seeds.
+
+    Raises InputError for anything that is no whole number and no range of them."""
+    parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
+    try:
+        return tuple(seed for part in parts for seed in _seed_range(str(part)))
+    except ValueError:
+        raise InputError(
+            f"seeds {shown(seeds)} cannot be read; write whole numbers with commas, as in 0,1,2, or a range, "
+            f"as in 0-9 (at most {MAX_RANGE})"
+        ) from None
+
+
+def _seed_range(text: str) -> Iterable[int]:
+    """``"0-2"`` -> 0, 1, 2; ``"7"`` -> 7. ValueError for anything else."""
+    ends = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", text)
+    if ends is None:
+        return (int(text),)
+    first, last = int(ends[1]), int(ends[2])
+    if not first <= last < first + MAX_RANGE:
+        raise ValueError
+    return range(first, last + 1)
+
+
+def run_name(label: str, seed: int) -> str:
+    """The name of a run's folder."""
+    return f"{label}-seed{seed}"
+
+
+def has_runs(folder: Path) -> bool:
+    """Whether a run has ended in a folder of runs, or got as far as a checkpoint."""
+    return any(folder.glob("*/result.json")) or any(has_checkpoint(path) for path in folder.iterdir())
+
+
+def run_or_read(
+    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: Any
+) -> Result:
+    """One run in `folder` (None: nothing is written): read where it has ended, else gone on with. A saved
+    partition is kept by the folder above."""
+    if folder is None:
+        return execute(config, inputs, folder=None, command=command, on_event=on_event)
+    if (folder / "result.json").exists():
+        return Result.read(folder)
+    if (folder / "manifest.json").exists():
+        return go_on(config, inputs, folder, on_event)
+    with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
+
+
+class InputCache:
+    """Inputs of runs that follow each other: every data set is loaded once, and the last `keep` inputs stay
+    (None: all), so that runs on the same data, split and partition share them."""
+
+    def __init__(self, keep: int | None = 16) -> None:
+        self._loaded: dict[Any, Any] = {}
+        self._made: dict[Any, Inputs] = {}  # the one used last is the last
+        self._keep = keep
+
+    def get(self, config: RunConfig, on_stage: Callable[[str], None] = no_stages) -> Inputs:
+        """The inputs of a run; raises what `load_inputs` raises."""
+        key = _input_key(config)
+        inputs = self._made.pop(key, None) or load_inputs(config, self._loaded, on_stage)
+        self._made[key] = inputs
+        if self._keep is not None and len(self._made) > self._keep:
+            del self._made[next(iter(self._made))]
+        inputs.check(config)
+        return inputs
+
+
+def load_rows(
+    rows: Sequence[Row], on_stage: Callable[[str], None] = no_stages
+) -> dict[tuple[str, int], Inputs]:
+    """The inputs of every run, loaded once each; on_stage(text) is called with what begins."""
+    cache = InputCache(keep=None)
+    loaded = {
+        (row.label, seed): cache.get(config, on_stage) for row in rows for seed, config in row.configs.items()
+    }
+    for row in rows:
+        for seed, config in row.configs.items():
+            check_memory(config, loaded[row.label, seed])
+    return loaded
+
+
+def _input_key(config: RunConfig) -> tuple[Any, ...]:
+    """What decides a run's inputs."""
+    return (
+        config.task,
+        config.data,
+        tuple(config.data_options.items()),
+        config.data_dir,
+        config.clients,
+        config.partition,
+        tuple(config.partition_options.items()),
+        config.partition_seed,
+        config.partition_file,
+        config.split,
+        config.split_seed,
+        *_windows(config),
+    )
+
+
+def _windows(config: RunConfig) -> tuple[Any, ...]:
+    """Of forecasting: the settings that decide the windows."""
+    training = config.training
+    if not isinstance(training, ForecastConfig):
+        return ()
+    return tuple(getattr(training, name) for name in WINDOW_SETTINGS)
+
+
+def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
+    """InputError unless all rows have the same hashes for each seed; table: label -> seed -> {what: hash}."""
+    first = next(iter(table))
+    for label, row in table.items():
+        for seed, hashes in row.items():
+            for what, here in hashes.items():
+                there = table[first][seed][what]
+                if here != there:
+                    raise InputError(
+                        f"{first} and {label} cannot share a table: with seed {seed} their {what} hashes "
+                        f"differ ({there[:12]} and {here[:12]}); run both with the same data, split and "
+                        "partition options"
+                    )
+
+
+# ---- statistics over seeds ---------------------------------------------------------------------------------
+
+
+def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
+    """Over seeds, for each metric of the first one."""
+    return {name: statistic([m.get(name) for m in metrics]) for name in metrics[0]}
+
+
+def statistic(values: Sequence[float | None]) -> dict[str, Any]:
+    """mean and sample standard deviation (ddof 1; None for one value); both None where a value is missing."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return {"mean": None, "std": None, "values": list(values)}
+    std = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return {"mean": float(np.mean(known)), "std": std, "values": known}
+
+
+def spread(told: Mapping[str, Any] | None, *, error: bool = False) -> str:
+    """A `statistic` as ``81.2 ± 0.4``, of a share in percent; of an error, in its own unit, to four digits of
+    the mean: ``4.517 ± 0.032``."""
+    if not told or told["mean"] is None:
+        return "-"
+    scale, decimals = 100, 1
+    if error:
+        mean = abs(told["mean"])
+        scale, decimals = 1, max(0, 3 - math.floor(math.log10(mean))) if mean else 0
+    text = f"{scale * told['mean']:.{decimals}f}"
+    return text if told.get("std") is None else f"{text} ± {scale * told['std']:.{decimals}f}"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """``lr=0.1, hidden=16``."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items())

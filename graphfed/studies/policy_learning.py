@@ -1,0 +1,559 @@
+"""Learn FedGraph's sampling policy on data at hand, and write it into a file that runs use (`policy_file`).
+
+    manifest.json        what was asked, the reward, seeds, versions, hashes; whether the policy has seen the
+                         test part
+    partition.safetensors  where --partition named a file: a copy of it
+    episodes.jsonl       one line an episode: return, accuracy, modelled and wall seconds, how much was
+                         sampled
+    checkpoint/          what learning needs to go on (`policy_ddpg.Checkpoint`); none of a bandit's, which
+                         follows from the returns
+    policy.safetensors   the policy (`sampling_policies.write_policy`)
+    returns.svg          the return of every episode, drawn
+    result.json          what came out, and an episode without noise; written last
+
+All clients are in this process: a policy is learned where the data is at hand, as on a copy that a party may
+use for it, and then used by a federation. What is learned needs the extra `rl`."""
+
+import dataclasses
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.drawing import SERIES, new_panels, svg_file
+from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
+from graphfed.files import write_bytes, write_json
+from graphfed.methods.base import TrainingConfig
+from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, write_policy
+from graphfed.runs import folder as files
+from graphfed.runs.config import make_config
+from graphfed.runs.folder_schema import PolicyResult
+from graphfed.runs.progress import OnEvent, show_progress, stages_of
+from graphfed.runs.reopen import check_hashes, config_from_json, read_manifest
+from graphfed.runs.run import (
+    computing_with,
+    execute,
+    keep_partition,
+    now,
+    peak_rss_mb,
+    versions,
+    write_manifest,
+)
+from graphfed.runtime.interrupts import listening
+from graphfed.studies.policy_settings import (
+    KINDS,
+    WINDOW,
+    BanditConfig,
+    LearningConfig,
+    RewardConfig,
+    take_settings,
+)
+from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphfed.studies.policy_environment import PreparedFederation
+    from graphfed.studies.policy_episodes import Learning
+
+__all__ = ["POLICY", "LearnedPolicy", "learn_policy", "learned_in", "resume_policy"]
+
+#: The file of the policy, in the folder of what learned it.
+POLICY = "policy.safetensors"
+#: Episodes of DDPG, as in the paper.
+EPISODES = 300
+#: What is said of a reward with on=test.
+SAW_TEST = "the reward is on the test part: what the policy reaches there is no test of it"
+#: Settings of a run that learning has no use for.
+_UNUSED = ("patience", "eval_every", "fraction")
+
+
+@dataclass(frozen=True)
+class LearnedPolicy:
+    """What learning gave, under the names of result.json.
+
+    reward: target, omega, alpha, beta, on, clock, and where target and alpha are from. episodes: the lines of
+    episodes.jsonl. final: of the episode without noise, with the seed's own weights: as a line, and its
+    `rounds`. details: of a bandit the arms. folder: where the files are."""
+
+    kind: str
+    dataset: str
+    clients: int
+    partition: str
+    seed: int
+    rounds: int
+    reward: dict[str, Any]
+    policy_saw_test: bool
+    episodes: tuple[dict[str, Any], ...]
+    final: dict[str, Any]
+    details: dict[str, Any]
+    seconds: dict[str, float]
+    peak_rss_mb: float
+    hashes: dict[str, str]
+    versions: dict[str, str]
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        """The policy's."""
+        return self.folder / POLICY
+
+    def summary(self) -> str:
+        """What came out, for a screen."""
+        part = "test" if self.policy_saw_test else "validation"
+        final, accuracy = self.final, self.final["accuracy"]
+        lines = [
+            f"policy {self.kind} on {self.dataset}: {self.clients} clients, {self.partition}, seed "
+            f"{self.seed}; {len(self.episodes)} episodes of {self.rounds} rounds"
+        ]
+        if self.kind == "bandit":
+            best = self.details["best"]
+            lines.append(f"best: {best['share']:g} of the training vertices, chance {best['chance']:g}")
+        else:
+            size = max(1, min(WINDOW, len(self.episodes) // 2))
+            ends = (self.episodes[:size], self.episodes[-size:])
+            first, last = (np.mean([line["return"] for line in end]) for end in ends)
+            lines.append(f"return: {first:.2f} in the first {size} episodes, {last:.2f} in the last {size}")
+            lines.append(f"kept: the actor after episode {self.details['kept_episode']}")
+        lines.append(
+            f"without noise: return {final['return']:.2f}; {part} accuracy {accuracy['best']:.4g}, in the "
+            f"last round {accuracy['final']:.4g}; {final['modelled_seconds']:.3g} modelled seconds"
+        )
+        if self.policy_saw_test:
+            lines.append(SAW_TEST)
+        use = shlex.join(["--set", f"policy={self.kind}", "--set", f"policy_file={self.file}"])
+        return "\n".join([*lines, f"use it in runs of fedgraph as here: {use}", f"files: {self.folder}"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The object in result.json; of the episodes their number and their returns."""
+        content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "folder"}
+        content |= {"episodes": len(self.episodes), "returns": [line["return"] for line in self.episodes]}
+        plain: dict[str, Any] = files.plain(content)
+        return plain
+
+
+def learn_policy(
+    kind: str,
+    *,
+    data: Any = None,
+    clients: int | None = None,
+    partition: str | Path | None = None,
+    split: str = "default",
+    episodes: int | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    threads: int | None = None,
+    data_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    command: str = "graphfed.studies.policy_learning.learn_policy",
+) -> LearnedPolicy:
+    """Learn a sampling policy of FedGraph: kind "ddpg", or "bandit", the best constant one.
+
+    episodes: of DDPG default 300, the first at random; of the bandit as many as its search takes, and with
+    fewer it ends earlier. rounds: of an episode, default 300. settings: those of fedgraph, of data and
+    partition, and of learning: ``{"reward.target": 0.8, "ddpg.lr": 1e-3}`` (`policy_settings`). data,
+    clients, partition, split, seed, device, threads, data_dir: as `run` takes them.
+    out: the folder; None for ``runs/policy-<kind>-<data>-<time>``. Where it holds this very question,
+    learning goes on where it stopped.
+
+    Raises InputError, with nothing written, for a value that cannot be used, a folder of something else, too
+    little memory and a missing extra; GraphfedError where training or learning diverges; Interrupted, after
+    saving, when SIGINT or SIGTERM came once an episode had ended."""
+    _require_extra()
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of policy {shown(kind)}; {did_you_mean(str(kind)[:60], KINDS)}")
+    reward, learning, rest = take_settings(kind, settings or {})
+    for key in ("policy", "policy_file", *_UNUSED):
+        if key in rest:
+            raise InputError(f"{key} has no use where a policy is learned; leave it out")
+    # The file is not there yet: it is what comes out.
+    rest |= {"policy": kind, "policy_file": POLICY}
+    config = make_config(
+        "fedgraph",
+        data=data,
+        clients=clients,
+        partition=partition,
+        rounds=rounds,
+        seed=seed,
+        split=split,
+        device=device,
+        threads=threads,
+        data_dir=data_dir,
+        settings=rest,
+    )
+    question = _Question(kind, config, reward, learning, _episodes(kind, episodes, learning, config))
+    folder = files.chosen_folder(out, f"policy-{kind}-{config.data_name}")
+    assert folder is not None
+    there = (folder / "manifest.json").exists()
+    if there:
+        manifest = read_manifest(folder)
+        if not _same(manifest.get("policy"), question.to_json()):
+            raise InputError(
+                f"the output folder {folder} holds something else; name a new one with --out, or ask the same"
+            )
+        return _resume(question, folder, manifest, progress)
+    with (
+        files.open_folder(folder, keep=_has_episodes),
+        show_progress(question.label, progress) as on_event,
+    ):
+        inputs = load_inputs(config, on_stage=stages_of(on_event))
+        return _learn(question, inputs, folder, command, None, on_event)
+
+
+def resume_policy(
+    folder: Path, manifest: Mapping[str, Any], *, data: Any, data_dir: str | Path | None, progress: bool
+) -> LearnedPolicy:
+    """Go on with what `learn_policy` began in `folder`. Raises what `resume` raises."""
+    _require_extra()
+    try:
+        asked = manifest["policy"]
+        config = config_from_json(asked["config"], folder, data=data, data_dir=data_dir)
+        reward = RewardConfig(**asked["reward"])
+        learning = KINDS[asked["kind"]](**asked["learning"])
+        question = _Question(asked["kind"], config, reward, learning, asked["episodes"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
+    return _resume(question, folder, manifest, progress)
+
+
+def _resume(
+    question: "_Question", folder: Path, manifest: Mapping[str, Any], progress: bool
+) -> LearnedPolicy:
+    if (folder / "result.json").exists():
+        return learned_in(folder)
+    with files.open_folder(folder, resume=True), show_progress(question.label, progress) as on_event:
+        inputs = load_inputs(question.config, on_stage=stages_of(on_event))
+        check_hashes(folder, inputs, manifest["hashes"])
+        write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), now()]})
+        return _learn(question, inputs, folder, manifest["command"], manifest, on_event)
+
+
+def learned_in(folder: Path) -> LearnedPolicy:
+    """What was learned in `folder`, from its files; InputError when they are damaged."""
+    from graphfed.studies.policy_episodes import lines_in
+
+    content, lines = files.read_json(folder / "result.json", PolicyResult), lines_in(folder)
+    names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
+    return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
+
+
+# ---- what is asked -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Question:
+    kind: str
+    config: RunConfig
+    reward: RewardConfig
+    learning: LearningConfig
+    episodes: int
+
+    @property
+    def label(self) -> str:
+        return f"policy {self.kind} on {self.config.data_name}"
+
+    @property
+    def rounds(self) -> int:
+        return self.config.training.rounds
+
+    def to_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = files.plain(
+            {
+                "kind": self.kind,
+                "episodes": self.episodes,
+                "reward": dataclasses.asdict(self.reward),
+                "learning": dataclasses.asdict(self.learning),
+                "config": self.config.to_json(),
+            }
+        )
+        return content
+
+
+def _require_extra() -> None:
+    try:
+        import gymnasium  # noqa: F401
+        import stable_baselines3  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "learning a policy needs the packages gymnasium and stable-baselines3, which are not installed; "
+            "install them: pip install 'graphfed[rl]'"
+        ) from None
+
+
+def _episodes(kind: str, asked: Any, learning: LearningConfig, config: RunConfig) -> int:
+    """How many episodes there will be; InputError for a number that cannot be used."""
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise InputError(f"episodes={shown(asked)} cannot be used: expected a whole number of at least 1")
+    if config.training.rounds < 2:
+        raise InputError(
+            f"rounds={config.training.rounds} cannot be used: expected at least 2, or there is nothing to "
+            "decide by"
+        )
+    if kind == "ddpg":
+        episodes = EPISODES if asked is None else asked
+        if episodes < 2:
+            raise InputError(
+                f"episodes={episodes} cannot be used with ddpg: expected at least 2; in the first one "
+                "nothing is learned yet"
+            )
+        return int(episodes)
+    from graphfed.studies.policy_bandit import arms_of, episodes_of
+
+    assert isinstance(learning, BanditConfig)
+    arms = len(arms_of(learning))
+    if asked is not None and asked < arms:
+        raise InputError(
+            f"episodes={asked} cannot be used: expected at least {arms}, one for every arm; or give fewer "
+            "bandit.shares or bandit.chances"
+        )
+    return min(episodes_of(arms), asked or episodes_of(arms))
+
+
+#: What may differ where learning goes on: where files are and how fast they are read.
+_ASIDE = ("data_dir", "threads", "checkpoint_every", "partition_file")
+
+
+def _same(there: Any, asked: Mapping[str, Any]) -> bool:
+    if not isinstance(there, dict) or not isinstance(there.get("config"), dict):
+        return False
+    configs = [{k: v for k, v in each["config"].items() if k not in _ASIDE} for each in (there, asked)]
+    return configs[0] == configs[1] and all(
+        there.get(key) == value for key, value in asked.items() if key != "config"
+    )
+
+
+def _has_episodes(folder: Path) -> bool:
+    return (folder / "episodes.jsonl").exists()
+
+
+# ---- learning ----------------------------------------------------------------------------------------------
+
+
+def _learn(
+    question: _Question,
+    inputs: Inputs,
+    folder: Path,
+    command: str,
+    manifest: Mapping[str, Any] | None,
+    on_event: OnEvent | None,
+) -> LearnedPolicy:
+    """Learn from the beginning, or go on (manifest: of what was begun), and write what comes out."""
+    from graphfed.studies import policy_bandit, policy_ddpg
+    from graphfed.studies.policy_environment import Reward, prepare_federation
+    from graphfed.studies.policy_episodes import Learning
+
+    config, began = question.config, time.perf_counter()
+    threads = inputs.threads() if config.threads is None else config.threads
+    with computing_with(threads if manifest is None else manifest["threads"]):
+        federation = prepare_federation(config, inputs)
+        if manifest is None:
+            reward = _reward(question, inputs, federation, on_event)
+            manifest = _manifest(question, inputs, command, reward, threads)
+            new = manifest
+        else:
+            reward, new = manifest["reward"], None
+        work = Learning(
+            federation=federation,
+            reward=Reward(**{f.name: reward[f.name] for f in dataclasses.fields(Reward)}),
+            settings=question.learning,
+            seed=config.seed,
+            rounds=question.rounds,
+            episodes=question.episodes,
+            device=config.device,
+            folder=folder,
+            on_event=on_event,
+        )
+        if question.kind == "ddpg":
+            policy_ddpg.check_fits(work)
+            files.check_space(folder, policy_ddpg.bytes_of_files(work))
+        if new is not None:
+            write_manifest(folder, new)
+            keep_partition(folder, config, inputs)
+        try:
+            with listening() as work.wish:
+                policy, details = (policy_ddpg if question.kind == "ddpg" else policy_bandit).learn(work)
+                final = _final(work, policy)
+            learned = LearnedPolicy(
+                kind=question.kind,
+                dataset=inputs.name,
+                clients=inputs.num_clients,
+                partition=config.partition,
+                seed=config.seed,
+                rounds=question.rounds,
+                reward=dict(reward),
+                policy_saw_test=question.reward.on == "test",
+                episodes=tuple(work.lines),
+                final=final,
+                details=details,
+                seconds={"total": time.perf_counter() - began, **_spent(work.lines)},
+                peak_rss_mb=peak_rss_mb(),
+                hashes=inputs.hashes,
+                versions=_versions(),
+                folder=folder,
+            )
+            write_policy(folder / POLICY, policy, _told(question, learned, federation))
+            write_bytes(
+                folder / "returns.svg", draw_returns(question.label, work.lines, details.get("kept_episode"))
+            )
+            write_json(folder / "result.json", learned.to_json())
+        except OSError as error:
+            raise files.cannot_be_written(folder, error) from error
+    return learned
+
+
+def _manifest(
+    question: _Question, inputs: Inputs, command: str, reward: Mapping[str, Any], threads: int
+) -> dict[str, Any]:
+    config = question.config
+    return {
+        "command": command,
+        "started": now(),
+        "policy": question.to_json(),
+        "reward": reward,
+        "policy_saw_test": question.reward.on == "test",
+        "seeds": {"run": config.seed, "partition": config.partition_seed, "split": config.split_seed},
+        **inputs.described(config),
+        "hashes": inputs.hashes,
+        "versions": _versions(),
+        "device": config.device,
+        "threads": threads,
+    }
+
+
+def _versions() -> dict[str, str]:
+    import gymnasium
+    import stable_baselines3
+
+    learning = {"gymnasium": gymnasium.__version__, "stable_baselines3": stable_baselines3.__version__}
+    return {**versions(), **learning}
+
+
+def _reward(
+    question: _Question,
+    inputs: Inputs,
+    federation: "PreparedFederation",
+    on_event: OnEvent | None,
+) -> dict[str, Any]:
+    """The settings of the reward with their defaults found, and where target and alpha are from."""
+    from graphfed.runs.train import Event
+    from graphfed.studies.policy_environment import seconds_of_full_round
+
+    def say(text: str) -> None:
+        if on_event is not None:
+            on_event(Event("note", 0, 0, None, 0, 0.0, text))
+
+    asked = question.reward
+    content = dataclasses.asdict(asked) | {"target_from": "given", "alpha_from": "given"}
+    if asked.target is None:
+        part = "validation" if asked.on == "val" else "test"
+        content["target"] = _target(question, inputs)
+        content["target_from"] = f"the {part} accuracy of central, with these settings and as many steps"
+        say(f"target {content['target']:.4f}: {content['target_from']}")
+    if asked.alpha is None:
+        seconds = seconds_of_full_round(federation, asked.clock)
+        content["alpha"] = 1 / seconds
+        content["alpha_from"] = f"1 over the {asked.clock} seconds of a round with full batches"
+        say(f"alpha {content['alpha']:.4g}: {content['alpha_from']}, {seconds:.4g} s")
+    if asked.on == "test":
+        say(SAW_TEST)
+    return content
+
+
+def _target(question: _Question, inputs: Inputs) -> float:
+    """What central training reaches on the part that the reward is of, at the round that is best on the
+    validation part."""
+    asked = question.config.to_json()
+    shared = {f.name for f in dataclasses.fields(TrainingConfig)} - {"aggregation", "seed", *_UNUSED}
+    training = {key: value for key, value in asked["training"].items() if key in shared}
+    central = {**asked, "method": "central", "training": training}
+    config = config_from_json(central, Path(), data=question.config.data_source)
+    result = execute(config, inputs, folder=None, command="", own_partition=False)
+    accuracy = (result.val if question.reward.on == "val" else result.test)["accuracy"]
+    if not accuracy:
+        raise GraphfedError("central classifies nothing right, so there is no target; give reward.target")
+    return accuracy
+
+
+def _final(work: "Learning", policy: "dict[str, Tensor]") -> dict[str, Any]:
+    """An episode without noise, of the seed itself: what a run with this policy and seed does. As a line of
+    episodes.jsonl, and its rounds."""
+    from graphfed.studies.policy_episodes import run_episode
+
+    clients = work.federation.fed.num_clients
+    environment = work.environment({name: t for name, t in policy.items() if name.startswith("pca.")})
+    here = {name: tensor.to(work.federation.fed.device) for name, tensor in policy.items()}
+
+    def choose(_: Any) -> Any:
+        seen = environment.sight if work.federation.config.policy == "ddpg" else work.federation.counts
+        return act(here, seen, clients).cpu().numpy()
+
+    episode = run_episode(environment, 0, choose, after_round=work.hear)
+    told = episode.to_json(work.settings.gamma, work.federation.counts)
+    rounds = {
+        "accuracy": episode.accuracies,
+        "modelled_seconds": episode.modelled,
+        "reward": episode.rewards,
+    }
+    return {**told, "rounds": rounds}
+
+
+def _told(question: _Question, learned: LearnedPolicy, federation: "PreparedFederation") -> PolicyFile:
+    """What the policy's file says of it."""
+    return PolicyFile(
+        kind=learned.kind,
+        clients=learned.clients,
+        layers=question.config.training.layers,
+        weights=federation.clients.size,
+        learned={
+            "saw_test": learned.policy_saw_test,
+            "data": learned.dataset,
+            "partition": learned.partition,
+            "split": question.config.split,
+            "seed": learned.seed,
+            "rounds": learned.rounds,
+            "episodes": len(learned.episodes),
+            "reward": learned.reward,
+            "hashes": learned.hashes,
+        },
+    )
+
+
+def _spent(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The seconds of all episodes by what they went into."""
+    return {key: sum(line["spent"][key] for line in lines) for key in ("rounds", "evaluation", "learning")}
+
+
+# ---- the drawing -------------------------------------------------------------------------------------------
+
+
+def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int | None) -> bytes:
+    """The return of every episode, and its mean over the last ten, as SVG; kept: the episode after which the
+    actor is the policy, None for a bandit's."""
+
+    def draw() -> Any:
+        returns = np.array([line["return"] for line in lines])
+        numbers = np.arange(1, len(returns) + 1)
+        sums = np.concatenate([[0.0], returns.cumsum()])
+        since = np.maximum(numbers - WINDOW, 0)
+        figure, axes = new_panels(1, 1, 5.0, 3.0)
+        (axis,) = axes[0]
+        axis.plot(numbers, returns, "o", markersize=3, color=SERIES[5], label="an episode")
+        means = (sums[numbers] - sums[since]) / (numbers - since)
+        axis.plot(numbers, means, color=SERIES[0], label=f"mean of the last {WINDOW}")
+        if kept is not None:
+            axis.axvline(kept, color="0.3", linestyle=":", label="the actor is kept")
+        axis.set_xlabel("episode")
+        axis.set_ylabel("discounted return")
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False, fontsize="small")
+        return figure
+
+    return svg_file(f"{title}: return of each episode", draw)

@@ -1,0 +1,89 @@
+"""Class weights of the training loss, agreed on once for every method of node classification.
+
+With class_weights=balanced a training node of class c counts n / (C n_c) times in the loss: n_c of the n
+training nodes of all clients are of class c, and C is the number of classes that occur among them. So every
+class weighs the same in the whole loss, and the weights of all training nodes still sum to n. The counts are
+summed over the clients as the run's other sums are, the server computes the weights, and every client gets
+the same ones, on its `Cohort`, where methods read them (`Cohort.loss_weights`)."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.methods.base import CommonConfig, Task, TrainingConfig
+from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.tasks.evaluation import is_hidden
+from graphfed.tasks.node_scores import (
+    SCORE_UNITS,
+    add_clients,
+    count_classes,
+    in_vertices,
+    no_counts,
+    summed_counts,
+)
+
+__all__ = ["MESSAGES", "agree_class_weights", "balanced_weights"]
+
+_WHEN = "With class_weights=balanced"
+MESSAGES = {
+    "class_counts": f"{_WHEN} and aggregation=clear, once: how many of a site's training vertices are of "
+    "each class. The server reads each site's counts.",
+    **messages(
+        "class_counts",
+        f"{_WHEN} and aggregation=secure or simulated, once",
+        "how many of a site's training vertices are of each class",
+    ),
+    "class_weights": f"{_WHEN}, once, from the server: the weight of each class in the training loss, which "
+    "follows from the class counts of all sites together.",
+}
+
+
+def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonConfig) -> Any:
+    """Put the class weights that `config` asks for on every client's cohort.
+
+    Args:
+        fed: the federation.
+        data: the clients' cohorts; of other tasks than node classification returned as they are.
+        task: the task.
+        config: the run's settings; without class_weights=balanced the cohorts are returned as they are.
+
+    Returns:
+        The cohorts, with `class_weights` [C].
+    """
+    balanced = isinstance(config, TrainingConfig) and config.class_weights == "balanced"
+    if task.name != CLASSIFICATION or not balanced:
+        return data
+    aggregation: str = config.aggregation
+    with fed.phase("eval"):  # as what else is agreed on: no part of what training costs
+        counts = fed.clients.run(count_classes, data, "train")
+        if is_hidden(aggregation):
+            parts = fed.clients.run(in_vertices, counts)
+            like = fed.server.run(no_counts, task.num_classes)
+            simulated = aggregation == "simulated"
+            total = secure_sum(fed, parts, None, like, name="class_counts", simulated=simulated)
+            counts = fed.server.run(summed_counts, total)
+        else:
+            counts = fed.sum(fed.clients.run(add_clients, counts), name="class_counts", grad=False)
+        weights = fed.server.run(balanced_weights, counts)
+        weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False)
+        result: Located = fed.clients.run(with_class_weights, data, weights)
+    return result
+
+
+def balanced_weights(counts: Tensor) -> Tensor:
+    """n / (C n_c) of every class [C], in torch's default dtype; 1 for a class without training nodes. counts
+    [C] int64, in SCORE_UNITS."""
+    nodes = counts.double() / SCORE_UNITS
+    occurs = counts > 0
+    weights = nodes.sum() / (occurs.sum() * nodes)
+    return weights.where(occurs, 1.0).to(torch.get_default_dtype())
+
+
+def with_class_weights(cohort: Cohort, weights: Tensor) -> Cohort:
+    """The cohort with class weights [C]."""
+    return replace(cohort, class_weights=weights)

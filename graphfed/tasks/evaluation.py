@@ -1,0 +1,87 @@
+"""What differs between tasks when a run is evaluated; `experiment.train` is the same for all of them.
+
+Scores cross as the method's sums do. With aggregation=clear the server reads each client's: where a client
+has one vertex, or one pair, its label. With aggregation=secure it learns the sum over all clients."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.methods.base import Task
+
+__all__ = ["SECURE_MESSAGES", "Evaluation", "Scored", "is_hidden", "sum_hidden"]
+
+#: The transfers of every evaluation with aggregation=secure or simulated, in words.
+SECURE_MESSAGES = messages(
+    "scores",
+    "With aggregation=secure or simulated, in every evaluation",
+    "what a site's predictions are worth, as counts, and once, before training, how many of its validation "
+    "vertices are of each class",
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the server makes of the clients' scores. metrics: by name, nan where there was nothing to score;
+    lost: whether a prediction was not finite; told: what a report shows of the test; count: how many
+    nodes or pairs were scored (0: not counted)."""
+
+    metrics: dict[str, float]
+    lost: bool
+    told: dict[str, Any] = field(default_factory=dict)
+    count: float = 0
+
+
+def same(data: Any) -> Any:
+    """Of tasks in which clients have all there is."""
+    return data
+
+
+def everyone(fed: Federation, data: Any) -> None:
+    """Of tasks in which every client trains."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of a task.
+
+    decides(config, prepared) -> the validation metric that decides.
+    messages: the transfers with aggregation=clear, in words (see `Method.messages`).
+    prepare(fed, data, task, config) -> what every scoring needs, made once.
+    score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
+    clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers
+    in clear, before their own.
+    at_clients(data) -> of what a run is given, what the clients have: the cohort of the functions below.
+    keep(cohort, outputs) -> at the clients, the outputs for "all" with what they are of: the predictions.
+    of_target(cohort, kept, target) -> the outputs of a target out of those.
+    better_clients(scores, best) -> which clients beat their own best score, and what it is; None where
+    clients cannot select by themselves.
+    enrolled(fed, data) -> the clients that take part in training and validation, [K] bool, alike at every
+    place; None: all of them."""
+
+    decides: Callable[[Any, Any], str]
+    messages: Mapping[str, str]
+    prepare: Callable[[Federation, Any, Task, Any], Any]
+    score: Callable[[Federation, Any, Located, str, str, Any, Any], tuple[Located | None, Located]]
+    keep: Callable[..., Any]
+    of_target: Callable[..., Any]
+    better_clients: Callable[..., Any] | None = None
+    at_clients: Callable[[Any], Located] = same
+    enrolled: Callable[[Federation, Any], np.ndarray | None] = everyone
+
+
+def is_hidden(aggregation: str) -> bool:
+    """Whether sums are to hide the parts, in earnest or simulated. (`additive` of split learning shares
+    gradients among holders, who may be two; scores cross in clear there.)"""
+    return aggregation in ("secure", "simulated")
+
+
+def sum_hidden(fed: Federation, parts: Located, like: Located, aggregation: str) -> Located:
+    """The sum over all clients of the tensors [K, ...] in a dictionary, at the server: [...] float64, whole
+    numbers exactly. like: of the form of one client's part, at the server."""
+    total: Located = secure_sum(fed, parts, None, like, name="scores", simulated=aggregation == "simulated")
+    return total

@@ -1,0 +1,69 @@
+"""What a run of node classification predicts: a class for every owned node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphfed.data.graphs.graph import Graph, Split
+
+__all__ = ["Predictions", "predictions_table"]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a method predicts for n owned vertices: vertex [n] and site [n] int64, logits [n, C]. site_names:
+    what the data calls the sites, () where they are not the data's."""
+
+    vertex: np.ndarray
+    site: np.ndarray
+    logits: np.ndarray
+    site_names: tuple[str, ...] = ()
+
+
+def predictions_table(
+    predictions: Predictions, graph: "Graph", split: "Split", class_names: Sequence[str] | None = None
+) -> Any:
+    """A pyarrow table, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
+    label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
+    the graph has names of its own also id, site_name, label_name and prediction_name. class_names: those of
+    the model, where they are not the graph's."""
+    import pyarrow as pa
+
+    order = np.lexsort((predictions.site, predictions.vertex))
+    vertex = predictions.vertex[order]
+    logits = predictions.logits[order].astype(np.float64)
+    likelihood = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+    probability = likelihood / likelihood.sum(axis=1, keepdims=True)
+    part = np.select([split.train[vertex], split.val[vertex], split.test[vertex]], [0, 1, 2], 3)
+    label = graph.y[vertex]
+    columns = {
+        "vertex": pa.array(vertex),
+        "site": pa.array(predictions.site[order]),
+        "split": pa.DictionaryArray.from_arrays(part.astype(np.int8), ["train", "val", "test", "none"]),
+        "label": pa.array(label, mask=label < 0),
+        "prediction": pa.array(probability.argmax(axis=1)),
+        "probability": pa.array(probability.max(axis=1, initial=0).astype(np.float32)),
+    }
+    for c in range(probability.shape[1]):
+        columns[f"probability_{c}"] = pa.array(probability[:, c].astype(np.float32))
+    if graph.ids is not None:
+        columns["id"] = graph.ids.take(pa.array(vertex))
+    if graph.sites is not None:
+        columns["site_name"] = _named(graph.sites[vertex], graph.site_names)
+    elif predictions.site_names:  # a vertex may be at several sites, with a row for each
+        columns["site_name"] = _named(predictions.site[order], predictions.site_names)
+    if graph.class_names:
+        columns["label_name"] = _named(label, graph.class_names)
+    names = graph.class_names if class_names is None else class_names
+    if names:
+        columns["prediction_name"] = _named(probability.argmax(axis=1), names)
+    return pa.table(columns)
+
+
+def _named(index: np.ndarray, names: Sequence[str]) -> Any:
+    """Names by index, null where it is negative, stored once each."""
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32), mask=index < 0), list(names))

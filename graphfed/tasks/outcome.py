@@ -1,0 +1,38 @@
+"""What training gives, whatever the method and the task."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphfed.federation import Located
+from graphfed.methods.base import State
+from graphfed.methods.common import feature_scaling
+
+__all__ = ["Metrics", "Outcome"]
+
+
+#: By name, as accuracy, auc or rmse; None where there was nothing to score
+Metrics = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave. best_round: None where every client has its own; val, test and test_confusion [C, C +
+    1] (class, prediction, none; None where no classes are predicted) are known where the server is, None
+    elsewhere; state: of the best round; predictions: at the clients, (rows [n], logits [n, C]) of every owned
+    vertex, or (pairs [n], scores [n]) of every scored pair; accounts: at the clients, what each says of its
+    own part (`Method.account`); details: more of the test, in link prediction
+    test_roc, points [false positive rate, true positive rate]; scaling: what the features are scaled by, None
+    where they are not, or every client has a scaling of its own."""
+
+    best_round: int | None
+    rounds_run: int
+    val: Metrics | None
+    test: Metrics | None
+    test_confusion: list[list[float]] | None
+    seconds: dict[str, float]
+    history: list[dict[str, Any]]
+    state: State
+    predictions: Located
+    details: dict[str, Any] = field(default_factory=dict)
+    accounts: Located | None = None
+    scaling: feature_scaling.Scaling | None = None

@@ -1,0 +1,42 @@
+"""A shared model scored on the whole graph: another question than the test score, reported next to it."""
+
+from typing import Any
+
+from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.partitions.partition import partition
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.common import feature_scaling
+from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
+from graphfed.tasks.node_scores import (
+    add_clients,
+    choose_selection,
+    count_classes,
+    metrics_of,
+    score_clients,
+    total,
+)
+
+__all__ = ["pooled_score"]
+
+
+def pooled_score(
+    method: Method,
+    graph: Graph,
+    split: Split,
+    weights: Any,
+    config: TrainingConfig,
+    scaling: feature_scaling.Scaling | None,
+) -> dict[str, Any]:
+    """Another question than the test score: the same weights on the pooled graph, with every edge. For shared
+    models only."""
+    cohort = make_cohort(
+        graph, split, partition(graph, "random", 1, 0), [0], device=next(iter(weights.values())).device
+    )
+    cohort = as_configured(cohort, config)
+    if scaling is not None:
+        cohort = feature_scaling.apply_scaling(cohort, scaling)
+    prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
+    selection = choose_selection(add_clients(count_classes(cohort, "val")), config.select)
+    logits = predict_shared(prepared, weights, config, "test")
+    return metrics_of(total(score_clients(cohort, logits, "test", None, True)), selection.positive)

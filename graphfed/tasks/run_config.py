@@ -1,0 +1,129 @@
+"""One run as it was asked for: every choice made and checked (`runs.config` makes it)."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.user_files.graph_description import Description
+from graphfed.data.user_files.sensor_description import SensorDescription
+from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.tasks import TASKS
+from graphfed.tasks.source import DataSource
+
+__all__ = ["MANY_ENTRIES", "Placement", "RunConfig", "Runtime", "default_threads", "no_stages", "threads_for"]
+
+
+Placement = Literal["stacked", "one-at-a-time"]
+
+
+Runtime = Literal["local", "processes", "nvflare"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunConfig:
+    """One run, every choice made and checked.
+
+    clients: None only where the partition fixes it and the data must be read to know it (one per vertex).
+    partition_file: where the partition is saved, None where it is made; partition, its options and seed are
+    then those it was made with. sites: processes of clients in the runtimes "processes" and "nvflare", None
+    in "local"."""
+
+    method: Method
+    task: str
+    training: CommonConfig
+    data: str | Graph | Description | Sensors | SensorDescription
+    data_source: DataSource
+    data_options: Mapping[str, Any]
+    data_dir: Path | None
+    clients: int | None
+    partition: str
+    partition_options: Mapping[str, Any]
+    partition_seed: int
+    partition_file: Path | None
+    split: str
+    split_seed: int
+    seed: int
+    runtime: Runtime
+    sites: int | None
+    placement: Placement
+    device: str
+    threads: int | None
+    checkpoint_every: float
+
+    @property
+    def site_threads(self) -> int:
+        """Threads that each process computes with, where there are several: one, unless a number was
+        given."""
+        return 1 if self.threads is None else self.threads
+
+    @property
+    def data_name(self) -> str:
+        """The name of the data set."""
+        return self.data_source.name
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole config as plain data, for manifest.json."""
+        return {
+            "method": self.method.name,
+            "task": self.task,
+            "data": self.data_name,
+            "data_source": self.data_source.source,
+            "data_options": dict(self.data_options),
+            "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
+            "clients": self.clients,
+            "partition": self.partition,
+            "partition_options": dict(self.partition_options),
+            "partition_seed": self.partition_seed,
+            "partition_file": None if self.partition_file is None else str(self.partition_file.resolve()),
+            "split": self.split,
+            "split_seed": self.split_seed,
+            "seed": self.seed,
+            "runtime": self.runtime,
+            "sites": self.sites,
+            "placement": self.placement,
+            "device": self.device,
+            "threads": self.threads,
+            "checkpoint_every": self.checkpoint_every,
+            "training": dataclasses.asdict(self.training),
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """The settings in which this run differs from the default recipe, so that no table hides it.
+
+        The default of a shared setting is in `Method.shared_config` and the task's recipe; of a method's own
+        it is the method's."""
+        own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
+        default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
+        # How sums are protected changes no result, up to rounding.
+        default["aggregation"] = own["aggregation"]
+        chosen = dataclasses.asdict(self.training)
+        # What learns nothing is the same after any number of rounds.
+        left_out = ("seed",) if self.method.model else ("seed", "rounds")
+        return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
+
+
+#: Stored features and edge ends, or readings in windows, from which a second thread pays: below, waiting for
+#: each other costs more.
+MANY_ENTRIES = 1_000_000
+
+
+def default_threads(graph: Graph) -> int:
+    """One thread for a small graph, every core this process may use for a large one."""
+    stored = getattr(graph.x, "nnz", None)
+    entries = (stored if stored is not None else graph.num_nodes * graph.num_features) + 2 * graph.num_edges
+    return threads_for(entries)
+
+
+def threads_for(entries: int) -> int:
+    """Threads for an epoch over so many numbers."""
+    if entries < MANY_ENTRIES:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def no_stages(stage: str) -> None:
+    """Report nothing: where nobody watches."""

@@ -1,0 +1,237 @@
+"""What sites say of themselves before a deployed run, and what does not go together."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphfed.data.datasets import load
+from graphfed.data.graphs.splits import make_split
+from graphfed.data.partitions.partition import partition
+from graphfed.data.sensors.windows import TimeSplit
+from graphfed.deployment import participant
+from graphfed.deployment.graph_site import SiteData
+from graphfed.deployment.participant import _accepted, _agree, _data_digest
+from graphfed.deployment.place_data import (
+    agree_on_graphs,
+    agree_on_sensors,
+    graph_arrays,
+    network_of,
+    schema_of,
+)
+from graphfed.deployment.schema import Schema
+from graphfed.errors import InputError
+from graphfed.federation.cohort import make_cohort
+from graphfed.federation.series import Network
+from graphfed.methods.registry import METHODS
+from graphfed.nn.edges import make_edges
+from graphfed.runtime.nvflare.place import Place, this_place
+
+SITES = ("north", "south")
+SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
+
+
+def reports(**changed: Any) -> list[dict[str, Any]]:
+    """What two sites say; `changed` is what the second one says otherwise."""
+    said = {
+        "versions": participant.versions(),
+        "python": "3.11",
+        "clients": 1,
+        "declared": {"train": [5], "val": [2], "test": [3]},
+        "schema": SCHEMA.to_json(),
+        "config": "c",
+        "data": "d",
+        "clock": 0.1,
+        "rounds": [],
+    }
+    return [copy.deepcopy(said), copy.deepcopy({**said, **changed})]
+
+
+def agree(told: list[dict[str, Any]], mine: tuple[int, ...] = ()) -> dict[str, Any]:
+    return _agree(told, SITES, (1, 1), "c", mine, agree_on_graphs, None)
+
+
+def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
+    expected = {"num_features": 2, "num_classes": 2, "owners_known": False, "start": None}
+    assert agree(reports()) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"versions": {**participant.versions(), "graphfed": "9.9"}},
+            "south has graphfed 9.9 and the server",
+        ),
+        ({"versions": {**participant.versions(), "torch": "1.0"}}, "south has torch 1.0 and the server"),
+        ({"versions": {}}, "south has graphfed None and the server"),
+        ({"config": "other"}, "south reads the run's settings in another way"),
+        ({"clock": -3600.0}, "the clock of south differs by -3600 s from the server's"),
+        ({"clients": 2}, "south holds 2 clients and the project says 1"),
+        (
+            {"schema": Schema(("age",), ("no", "yes"), False, "id", "column").to_json()},
+            "site 'north' has 2 features and site 'south' has 1",
+        ),
+        (
+            {"schema": Schema(("age", "income"), ("yes", "no"), False, "id", "column").to_json()},
+            "the classes are [no, yes] at site 'north' and [yes, no] at site 'south'",
+        ),
+        ({"schema": {"feature_names": ["age"]}}, "what south says of its data must have"),
+        *[
+            ({key: value}, f"what south said when it joined cannot be used: {key!r} is missing, or not what")
+            for key, value in (
+                ("versions", ["9.9"]),
+                ("declared", {"train": [-1]}),
+                ("declared", {"train": [1, 1]}),
+                ("declared", {"train": [1e30]}),
+                ("declared", {"everything": [1]}),
+                ("schema", "none"),
+                ("config", None),
+                ("data", "d" * 2000),
+                ("clock", "late"),
+                ("rounds", [True]),
+                ("rounds", "all"),
+            )
+        ],
+    ],
+)
+def test_what_does_not_go_together_is_named(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        agree(reports(**changed))
+    assert told in str(refusal.value)
+
+
+def test_readings_that_do_not_go_together_are_named() -> None:
+    split = TimeSplit("time", 4, 3, 1, 10, 2, 4, np.ones(2, dtype=bool))
+    edges = make_edges(sp.identity(2, format="csr", dtype=np.float32))
+    network = Network(edges, 0, 5, split)
+    said = schema_of(network, 22).to_json()
+    agreed = {"owners_known": True, "readings": said}
+    for server in (network, edges):
+        assert agree_on_sensors({"north": said, "south": dict(said)}, server) == agreed
+    told = network_of(edges, agreed)
+    assert (schema_of(told, 22).to_json(), told.split.observed.all()) == (said, True)
+    for key, value in {"steps": 21, "first_minute": 5, "lags": 3, "test": 5}.items():
+        with pytest.raises(
+            InputError, match=f"{key} of the readings is {value} at south and .* at the server"
+        ):
+            agree_on_sensors({"north": said, "south": {**said, key: value}}, network)
+    with pytest.raises(InputError, match="step_minutes of the readings is 10 at north and 5 at the server"):
+        agree_on_sensors({"north": {**said, "step_minutes": 10}}, network)
+    with pytest.raises(InputError, match="start of the readings is '2024' at south and '' at north"):
+        agree_on_sensors({"north": said, "south": {**said, "start": "2024"}}, edges)
+    for wrong in ({}, {"steps": "many"}, {**said, "steps": "many"}):
+        with pytest.raises(InputError, match="what north says of its readings cannot be used"):
+            agree_on_sensors({"north": wrong}, network)
+
+
+@given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))
+def test_all_places_go_on_from_the_newest_round_that_all_have(
+    server: set[int], north: set[int], south: set[int]
+) -> None:
+    told = reports(rounds=sorted(south, reverse=True))
+    told[0]["rounds"] = sorted(north, reverse=True)
+    common = server & north & south
+    assert agree(told, tuple(server))["start"] == (max(common) if common else None)
+
+
+def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_path: Path) -> None:
+    asked = {"method": "evil", "module": "os"}
+    with pytest.raises(InputError, match=r"north does not run methods of 'os'.*--allow os"):
+        _accepted(asked, Place("north", tmp_path))
+    method, config = _accepted(asked_for("fedavg"), Place("north", tmp_path))
+    assert (method.name, config.rounds) == ("fedavg", 7)
+
+
+def asked_for(name: str, **settings: Any) -> dict[str, Any]:
+    return {"method": name, "module": METHODS[name], "config": {"rounds": 7, **settings}}
+
+
+def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
+    careful = Place("north", tmp_path, methods=("sapgnn",), forbid=("maps=identity", "vertex_ids=plain"))
+    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of sapgnn"):
+        _accepted(asked_for("fedavg"), careful)
+    with pytest.raises(InputError, match="north takes part in no run with maps=identity"):
+        _accepted(asked_for("sapgnn", maps="identity"), careful)
+    with pytest.raises(InputError, match="north takes part in no run with vertex_ids=plain"):
+        _accepted(asked_for("sapgnn", vertex_ids="plain"), careful)
+    assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
+
+
+def test_a_method_that_is_allowed_by_name_is_not_another_one_under_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator chooses the name in its message; the site compares the name of what would run."""
+    monkeypatch.setattr("graphfed.methods.registry.METHODS", dict(METHODS))
+    asked = {**asked_for("fedavg"), "method": "mine"}
+    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of mine"):
+        _accepted(asked, Place("north", tmp_path, methods=("mine",)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "setting", "forbidden"),
+    [
+        ("lr=.250", {"lr": 0.25}, True),
+        ("lr=.250", {"lr": 0.5}, False),
+        ("hidden=016", {"hidden": 16}, True),
+        ("optimizer=ADAM", {"optimizer": "adam"}, True),
+        ("patience=none", {"patience": None}, True),
+        ("patience=none", {"patience": 3}, False),
+        ("maps=none", {}, False),  # which fedavg lacks
+    ],
+)
+def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
+    rule: str, setting: dict[str, Any], forbidden: bool, tmp_path: Path
+) -> None:
+    place = Place("north", tmp_path, forbid=(rule,))
+    if not forbidden:
+        assert _accepted(asked_for("fedavg", **setting), place)[0].name == "fedavg"
+        return
+    with pytest.raises(InputError, match=f"north takes part in no run with {rule}"):
+        _accepted(asked_for("fedavg", **setting), place)
+
+
+def site_data(label: int | None = None) -> SiteData:
+    graph = load("social", None, num_nodes=40)
+    if label is not None:
+        graph.y[0] = label
+    split = make_split(graph, "random:0.5,0.25,0.25", 0)
+    return SiteData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
+
+
+def test_a_sites_digest_tells_the_same_data_from_other_data_and_nothing_to_who_lacks_its_secret(
+    tmp_path: Path,
+) -> None:
+    here, there = Place("north", tmp_path / "a"), Place("north", tmp_path / "b")
+    first = _data_digest(graph_arrays(site_data()), here)
+    assert first == _data_digest(graph_arrays(site_data()), here)
+    other = (int(site_data().cohort.y[0]) + 1) % 2
+    assert first != _data_digest(graph_arrays(site_data(other)), here)
+    assert first != _data_digest(graph_arrays(site_data()), there), (
+        "equal data at two sites is not to be seen"
+    )
+    secret = here.kit / "digest.key"
+    assert len(secret.read_bytes()) == 32
+    assert secret.stat().st_mode & 0o077 == 0
+
+
+@given(
+    st.text(min_size=1, max_size=8),
+    st.one_of(st.none(), st.just("/data/bank.yaml")),
+    st.integers(1, 64),
+    st.lists(st.sampled_from(["a", "b.c"]), max_size=2),
+)
+def test_a_process_of_a_run_knows_its_place_from_its_environment(
+    name: str, data: str | None, threads: int, allow: list[str]
+) -> None:
+    place = Place(name, Path("/kits/north"), data and Path(data), threads, "cpu", tuple(allow))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in place.to_environment().items():
+            patch.setenv(key, value)
+        read = this_place()
+    assert {**vars(read), "wish": None} == {**vars(place), "wish": None}

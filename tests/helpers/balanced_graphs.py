@@ -1,0 +1,95 @@
+"""Graphs whose clients hold a vertex each, and who keeps which edge of them, in any placement."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphfed.federation import CLIENTS, Federation, Ledger, Located
+from graphfed.federation.secure.compare import PairRows
+from graphfed.methods.lumos.balancing import balance
+from graphfed.methods.lumos.workload import BalanceConfig
+from graphfed.runtime.processes import Sites
+
+
+def pair_rows(fed: Federation, edges: np.ndarray, n: int) -> Located:
+    """The neighbours of every client, client i being vertex i."""
+    codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
+    own, other = codes // max(n, 1), codes % max(n, 1)
+    parts = []
+    for h in fed.here:
+        first, last = fed.hosts[h][0], fed.hosts[h][-1]
+        mine = (own >= first) & (own <= last)
+        parts.append(PairRows(torch.from_numpy(own[mine] - first), torch.from_numpy(other[mine])))
+    return fed.locate(CLIENTS, "pairs", parts)
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """What all hosts hold, one after the other: keeps and kept_by of (client, neighbour) sorted, [2m] bool;
+    outcomes [n]; the history of every host; counts: of rounds, comparisons made, and all of them made anew;
+    and the ledger."""
+
+    keeps: list[bool]
+    kept_by: list[bool]
+    outcomes: list[int]
+    histories: list[list[list[int]]]
+    counts: tuple[int, int, int]
+    ledger: dict[str, Any]
+
+    def cover(self, edges: np.ndarray, n: int) -> np.ndarray:
+        """By edge, as `orientation` has it, [2, m] bool."""
+        codes = np.sort(np.concatenate([edges[0] * n + edges[1], edges[1] * n + edges[0]]))
+        keeps = np.array(self.keeps, dtype=bool)
+        return np.stack([keeps[np.searchsorted(codes, a * n + b)] for a, b in (edges, edges[::-1])])
+
+    @property
+    def maxima(self) -> list[int]:
+        """The largest workload of all, at first and after every round."""
+        return np.array(self.histories)[:, :, 0].max(0).tolist()
+
+
+def run_here(edges: np.ndarray, hosts: Sequence[Sequence[int]], **settings: Any) -> Balanced:
+    fed = Federation(hosts)
+    return _joined([_run(fed, edges, settings)], fed.ledger.to_json())
+
+
+def run_apart(edges: np.ndarray, sites: Sites, **settings: Any) -> Balanced:
+    """In a process for every host."""
+    told = {"edges": edges.tolist(), "settings": settings}
+    ends = [-1, *range(len(sites.hosts))]
+    results = sites.run("balanced_graphs:program", dict.fromkeys(ends, told))
+    ledger = Ledger.from_json(json.loads(results[-1]["ledger"]))
+    for h in ends[1:]:
+        ledger.add_peers(Ledger.from_json(json.loads(results[h]["ledger"])))
+    hosts = [results[h] for h in ends[1:]]
+    hosts[0]["beside"] = results[-1]["beside"]
+    return _joined(hosts, ledger.to_json())
+
+
+def program(fed: Federation, arguments: dict[str, Any], tell: Any) -> dict[str, Any]:
+    edges = np.array(arguments["edges"], dtype=np.int64).reshape(2, -1)
+    return {**_run(fed, edges, arguments["settings"]), "ledger": json.dumps(fed.ledger.to_json())}
+
+
+def _run(fed: Federation, edges: np.ndarray, settings: dict[str, Any]) -> dict[str, Any]:
+    rows = pair_rows(fed, edges, fed.num_clients)
+    result = balance(fed, rows, BalanceConfig(**settings))
+    fields = ("keeps", "kept_by", "outcomes", "history")
+    return {
+        "counts": [result.rounds, result.calls],
+        "beside": [int(part) for part in result.beside.parts],
+        "parts": [[getattr(k, f).tolist() for f in fields] for k in fed.local_parts(result.kept)],
+    }
+
+
+def _joined(results: list[dict[str, Any]], ledger: dict[str, Any]) -> Balanced:
+    parts = [part for result in results for part in result["parts"]]
+    keeps, kept_by, outcomes = ([x for part in parts for x in part[i]] for i in range(3))
+    ((rounds, calls),) = {tuple(result["counts"]) for result in results}
+    (beside,) = (told for result in results for told in result["beside"])
+    counts = (rounds, sum(outcomes) // 2, calls * (len(keeps) // 2) + beside)
+    return Balanced(keeps, kept_by, outcomes, [part[3] for part in parts], counts, ledger)

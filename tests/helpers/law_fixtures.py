@@ -1,0 +1,26 @@
+"""Fixtures of the laws and of the papers' tests: float64, and the processes of three sites."""
+
+from collections.abc import Iterator
+
+import methods_under_law  # noqa: F401 - registers the toys before the tests are collected
+import pytest
+import torch
+from worlds import Gateways
+
+__all__ = ["float64", "three_sites"]
+
+
+@pytest.fixture(autouse=True)
+def float64(float32_default: None) -> None:
+    """Compute in float64; `float32_default` sets the default back after the test."""
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture(scope="session")
+def three_sites() -> Iterator[Gateways]:
+    """A server and three sites, each in a process of its own, for the whole test run."""
+    gateways = Gateways()
+    try:
+        yield gateways
+    finally:
+        gateways.close()

@@ -1,0 +1,101 @@
+"""Small federations that predict links: a graph without the edges that are asked for, dealt over clients, and
+a run in any placement."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from worlds import Gateways, World, here, logits, make_world, one_each
+
+from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, training_graph
+from graphfed.data.partitions.partition import from_assignment
+from graphfed.federation import Federation
+from graphfed.federation.cohort import make_cohort
+from graphfed.methods import registry
+from graphfed.methods.base import Method, Task
+from graphfed.methods.registry import get_method
+from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.runs.checkpoint import Checkpoints
+from graphfed.runs.processes import train_in_processes
+from graphfed.runs.train import train
+from graphfed.runtime.local import stacked
+from graphfed.tasks.outcome import Outcome
+
+ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class LinkWorld(World):
+    """A training graph, the split of the whole one's edges and how it is dealt."""
+
+    split: EdgeSplit
+
+    @property
+    def task(self) -> Task:
+        return Task(self.graph.num_features, self.graph.num_classes, LINK_PREDICTION)
+
+    def dealt(self, site: np.ndarray, num_sites: int) -> "LinkWorld":
+        return replace(self, partition=from_assignment(self.graph, site, num_sites=num_sites))
+
+    def as_asked(self, method: Method) -> "LinkWorld":
+        """As a method must have it dealt."""
+        n = self.graph.num_nodes
+        if method.pooled:
+            return self.dealt(np.zeros(n, dtype=np.int64), 1)
+        return self.dealt(np.arange(n), n) if one_each(method) else self
+
+
+def link_world(seed: int = 0, **options: Any) -> LinkWorld:
+    world: World = make_world(seed, **{"sparse": False, "nodes": 36, **options})
+    split = make_edge_split(world.graph, "edges:0.6,0.15,0.25", seed)
+    site = np.empty(world.graph.num_nodes, dtype=np.int64)
+    site[world.partition.held_vertex] = world.partition.held_site
+    known = training_graph(world.graph, split)
+    return LinkWorld(known, split, from_assignment(known, site, num_sites=world.clients))
+
+
+def config_of(method: Method, **settings: Any) -> Any:
+    given = {"rounds": ROUNDS, "hidden": 5, "lr": 0.1, "dropout": 0.3, "eval_every": 1, **here(method)}
+    return method.config(**{**method.settings(LINK_PREDICTION, "paper"), **given, **settings})
+
+
+def run_local(
+    name: str,
+    world: LinkWorld,
+    place: Callable[[int], Federation] = stacked,
+    checkpoints: Checkpoints | None = None,
+    **settings: Any,
+) -> tuple[Outcome, Federation]:
+    method = get_method(name)
+    world = world.as_asked(method)
+    fed = place(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    data, config = fed.locate("clients", "data", cohorts), config_of(method, **settings)
+    return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
+
+
+def run_apart(
+    name: str, world: LinkWorld, gateways: Gateways, checkpoints: Any = None, **settings: Any
+) -> tuple[Outcome, Any]:
+    method = get_method(name)
+    world = world.as_asked(method)
+    sites = gateways.of(world.clients)
+    cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in sites.hosts]
+    return train_in_processes(
+        method, registry.METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites,
+        checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def scores(outcome: Outcome) -> torch.Tensor:
+    return logits(outcome)
+
+
+def by_pair(outcome: Outcome, world: LinkWorld) -> dict[tuple[int, int], float]:
+    """The score of each pair of vertices, whoever scores it."""
+    whole = make_cohort(world.graph, world.split, world.partition, range(world.clients))
+    assert whole.links is not None
+    ends = torch.stack([whole.id[whole.links.row], whole.links.id]).sort(0)[0].t().tolist()
+    return {(u, v): score for (u, v), score in zip(ends, scores(outcome).tolist(), strict=True)}

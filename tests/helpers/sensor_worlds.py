@@ -1,0 +1,121 @@
+"""Small federations that forecast: sensors, a client each, their split in time, and runs in any placement."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from worlds import Gateways, in_thirds
+
+from graphfed.data.datasets import load
+from graphfed.data.sensors.series import Sensors
+from graphfed.data.sensors.windows import TimeSplit, make_time_split
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.series import Network, Series, make_network, make_series
+from graphfed.methods.base import Method, Task
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.tasks import FORECASTING
+from graphfed.runs.checkpoint import Checkpoints
+from graphfed.runs.processes import train_in_processes
+from graphfed.runs.train import train
+from graphfed.runtime.local import stacked
+from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.worker_data import host_data
+
+ROUNDS, LAGS, HORIZON = 3, 4, 3
+TASK = Task(1, 0, FORECASTING)
+
+
+@dataclass(frozen=True)
+class SensorWorld:
+    """Sensors and how their windows are divided."""
+
+    sensors: Sensors
+    split: TimeSplit
+
+    @property
+    def clients(self) -> int:
+        return self.sensors.num_sensors
+
+    def series(self, hosts: Sequence[Sequence[int]]) -> list[Series]:
+        return [make_series(self.sensors, self.split, host) for host in hosts]
+
+    def network(self) -> Network:
+        return make_network(self.sensors, self.split)
+
+
+def sensor_world(split: str = "default", *, every: int = 3) -> SensorWorld:
+    """Six sensors of a generated road, an afternoon's 120 readings, some of them missing; the last sensor has
+    no neighbour."""
+    whole = load("roads", sensors=6, weeks=1)
+    assert isinstance(whole, Sensors)
+    steps = slice(160, 280)
+    edges = whole.adjacency.tolil()
+    edges[5, :5] = edges[:5, 5] = 0
+    missing = whole.missing[steps].copy()
+    missing[np.random.default_rng(0).random(missing.shape) < 0.05] = True
+    readings = np.where(missing, np.float32(0), whole.readings[steps])
+    cut = replace(whole, readings=readings, missing=missing, adjacency=sp.csr_matrix(edges))
+    return SensorWorld(cut, make_time_split(cut, split, LAGS, HORIZON, every))
+
+
+def reordered(world: SensorWorld, order: np.ndarray) -> SensorWorld:
+    """The same sensors, so that the one called `order[k]` becomes number k."""
+    old = world.sensors
+    moved = replace(
+        old,
+        readings=np.ascontiguousarray(old.readings[:, order]),
+        missing=np.ascontiguousarray(old.missing[:, order]),
+        adjacency=sp.csr_matrix(old.adjacency[order][:, order]),
+        position=None if old.position is None else old.position[order],
+        ids=tuple(old.ids[k] for k in order),
+    )
+    return SensorWorld(moved, replace(world.split, observed=world.split.observed[order]))
+
+
+def config_of(method: Method, **settings: Any) -> Any:
+    """A small run; of the first settings those that the method has."""
+    first = {
+        "rounds": ROUNDS, "lags": LAGS, "horizon": HORIZON, "every": 3, "hidden": 4, "lr": 0.02,
+        "batch": 16, "server_batch": 16, "eval_every": 1,
+    }  # fmt: skip
+    known = {field.name for field in fields(method.config)}
+    given = {name: value for name, value in {**first, **settings}.items() if name in known}
+    return method.config(**{**method.settings(FORECASTING), **given})
+
+
+def in_thirds_of(clients: int) -> Federation:
+    return Federation(in_thirds(clients))
+
+
+def run_local(
+    name: str,
+    world: SensorWorld,
+    place: Callable[[int], Federation] = stacked,
+    checkpoints: Checkpoints | None = None,
+    **settings: Any,
+) -> tuple[Outcome, Federation]:
+    """Train in this process."""
+    method = get_method(name)
+    fed = (stacked if method.pooled else place)(world.clients)
+    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    config = config_of(method, **settings)
+    return train(fed, method, data, TASK, config, checkpoints=checkpoints), fed
+
+
+def run_apart(
+    name: str, world: SensorWorld, gateways: Gateways, checkpoints: Any = None, **settings: Any
+) -> tuple[Outcome, Ledger]:
+    """Train in a process for each of three sites, with a third of the sensors each."""
+    method, sites = get_method(name), gateways.of(world.clients)
+    return train_in_processes(
+        method, METHODS[name], world.series(sites.hosts), TASK, config_of(method, **settings),
+        of_server=world.network(), sites=sites, checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def forecasts(outcome: Outcome) -> torch.Tensor:
+    """Of the windows of validation and test, [S, W, n]."""
+    return torch.cat([forecast for _, forecast in outcome.predictions.parts])

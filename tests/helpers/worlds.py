@@ -1,0 +1,236 @@
+"""Small federations for the laws: a graph dealt over clients, and a run in any placement."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.partitions.partition import from_assignment, partition
+from graphfed.data.partitions.tables import Partition
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.common.local_training import as_configured
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.runs.processes import train_in_processes
+from graphfed.runs.train import train
+from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.runtime.processes import Sites
+from graphfed.tasks.outcome import Outcome
+
+NUM_CLASSES = 3
+
+
+@dataclass(frozen=True)
+class World:
+    """A graph, its split and how it is dealt."""
+
+    graph: Graph
+    split: Split
+    partition: Partition
+
+    @property
+    def clients(self) -> int:
+        return self.partition.num_sites
+
+    @property
+    def task(self) -> Task:
+        return Task(self.graph.num_features, self.graph.num_classes)
+
+
+def make_world(
+    seed: int = 0, *, clients: int = 3, nodes: int = 60, sparse: bool = True, assignment: Any = None
+) -> World:
+    """A random graph with classes that show in features and edges, and a few isolated vertices."""
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, NUM_CLASSES, nodes)
+    ends = rng.integers(0, nodes - 4, (2, 4 * nodes))  # the last four vertices have no edge
+    near = (y[ends[0]] == y[ends[1]]) | (rng.random(ends.shape[1]) < 0.2)
+    x = (rng.random((nodes, 12)) < 0.15 + 0.3 * (np.arange(12) % NUM_CLASSES == y[:, None])).astype(
+        np.float32
+    )
+    x[0] = 0  # a vertex without any feature
+    graph = make_graph(
+        "world",
+        sp.csr_matrix(x) if sparse else x + rng.normal(0, 0.1, x.shape),
+        y,
+        ends[:, near],
+        num_classes=NUM_CLASSES,
+    )
+    part = rng.permutation(nodes) % 4
+    split = Split("random", part < 2, part == 2, part == 3)
+    site = rng.integers(0, clients, nodes) if assignment is None else np.asarray(assignment)
+    return World(graph, split, from_assignment(graph, site, num_sites=clients))
+
+
+def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
+    """The same world with a weight on every edge, between 0.1 and 10; or, against `make_graph`, all ones."""
+    draw = 10 ** np.random.default_rng(seed).uniform(-1, 1, world.graph.num_edges)
+    graph = replace(
+        world.graph, edge_weight=np.ones_like(draw) if ones else draw.astype(np.float32).astype(np.float64)
+    )
+    dealt = replace(world.partition, graph_hash=graph.hash)
+    return World(graph, world.split, dealt)
+
+
+#: What methods that noise need here: noise that repeats, and bounds that the dense world keeps; and of those
+#: that balance first, so few rounds that one client at a time takes seconds. What can sample does.
+HERE = {
+    "noise_seed": 0,
+    "feature_low": -1.0,
+    "feature_high": 2.0,
+    "shuffle_rounds": 2,
+    "policy": "constant",
+}
+
+
+def here(method: Method) -> dict[str, Any]:
+    """Of `HERE` what a method has."""
+    known = {field.name for field in fields(method.config)}
+    return {name: value for name, value in HERE.items() if name in known}
+
+
+class Watched(Federation):
+    """Keeps what is delivered, by name: (ends, payload)."""
+
+    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
+        super().__init__(hosts)
+        self.seen: list[tuple[str, tuple[int, int], Any]] = []
+
+    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
+        got = super()._deliver(messages, pairs, key)
+        self.seen += [(key.split("/", 2)[2], pair, message.payload) for pair, message in got.items()]
+        return got
+
+
+def config_of(method: Method, preset: str = "paper", **settings: Any) -> TrainingConfig:
+    """A small run. preset=paper has several local steps, what laws of averaging are about."""
+    first = {
+        **method.settings(preset=preset),
+        "rounds": 4,
+        "hidden": 5,
+        "lr": 0.1,
+        "eval_every": 1,
+        **here(method),
+    }
+    return method.config(**{**first, **settings})
+
+
+def pooled(world: World) -> World:
+    return World(
+        world.graph,
+        world.split,
+        from_assignment(world.graph, np.zeros(world.graph.num_nodes, dtype=int), num_sites=1),
+    )
+
+
+def one_vertex_each(world: World) -> World:
+    """The same world with a client for every vertex: every edge is cut."""
+    n = world.graph.num_nodes
+    return World(world.graph, world.split, partition(world.graph, "ego", n, 0))
+
+
+def one_each(method: Method) -> bool:
+    """Whether a method is for clients of one vertex, and no others."""
+    return method.one_vertex
+
+
+def as_asked(method: Method, world: World) -> World:
+    """The world as a method must have it dealt: whole, a vertex at every client, or as it is."""
+    if method.pooled:
+        return pooled(world)
+    whole = one_each(method) and world.clients < world.graph.num_nodes
+    return one_vertex_each(world) if whole else world
+
+
+def in_thirds(count: int) -> list[range]:
+    """0..count - 1, for three gateways that hold about as many clients each."""
+    return [range(k * count // 3, (k + 1) * count // 3) for k in range(3)]
+
+
+class Gateways:
+    """Processes of a server and three sites, by how many clients the sites hold together; started when they
+    are first asked for, and kept."""
+
+    def __init__(self) -> None:
+        self._sites: dict[int, Sites] = {}
+
+    def of(self, clients: int) -> Sites:
+        if clients not in self._sites:
+            self._sites[clients] = Sites(in_thirds(clients))
+        return self._sites[clients]
+
+    def close(self) -> None:
+        for sites in self._sites.values():
+            sites.close()
+
+
+PLACEMENTS = {
+    "stacked": stacked,
+    "one at a time": one_at_a_time,
+    "in thirds": lambda clients: Federation(in_thirds(clients)),
+}
+
+
+def run_local(
+    name: str, world: World, placement: str = "stacked", **settings: Any
+) -> tuple[Outcome, Federation]:
+    """Train in this process."""
+    method = get_method(name)
+    world = as_asked(method, world)
+    fed = PLACEMENTS[placement](world.clients)
+    config = config_of(method, **settings)
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    return train(fed, method, data, world.task, config), fed
+
+
+def run_processes(
+    name: str,
+    world: World,
+    gateways: Gateways,
+    checkpoints: tuple[Path, float, int | None] | None = None,
+    **settings: Any,
+) -> tuple[Outcome, Ledger]:
+    """Train in a process for each of three sites: a client each, or a third of the world's vertices."""
+    method = get_method(name)
+    world = as_asked(method, world)
+    sites, config = gateways.of(world.clients), config_of(method, **settings)
+    return train_in_processes(
+        method, METHODS[name], cohorts_of(world, sites.hosts, config), world.task, config, sites=sites,
+        checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: TrainingConfig) -> list[Cohort]:
+    """What each host trains on."""
+    made = (make_cohort(world.graph, world.split, world.partition, host) for host in hosts)
+    return [as_configured(cohort, config) for cohort in made]
+
+
+def logits(outcome: Outcome) -> Tensor:
+    """Logits of every owned row, clients in order."""
+    return torch.cat([rows for _, rows in outcome.predictions.parts])
+
+
+def by_vertex(outcome: Outcome, world: World, order: Any = None) -> Tensor:
+    """Logits by vertex id, for worlds without copies. A pooled method's rows are the vertices already."""
+    rows = logits(outcome)
+    ids = torch.from_numpy(world.partition.held_id[world.partition.held_owner])
+    result = rows.new_zeros(world.graph.num_nodes, rows.shape[1]).index_copy_(0, ids, rows)
+    if len(ids) > len(result):  # several owners
+        assert torch.allclose(result[ids], rows, rtol=0, atol=1e-5)
+    return result
+
+
+def last_round_stands(world: World) -> World:
+    """The same world without validation vertices: nothing is selected, so every round counts."""
+    none = np.zeros_like(world.split.val)
+    split = Split("no validation", world.split.train, none, world.split.test)
+    return World(world.graph, split, world.partition)

@@ -1,0 +1,508 @@
+"""CNFGNN is the paper's: what crosses, what is trained on what, and how its strategies are related.
+
+Numbers of the paper: Meng, Rambhatla and Liu, KDD 2021, Tables 2 to 6, 8 and 10."""
+
+import math
+from dataclasses import asdict
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_cnfgnn import Plain
+from pydantic import TypeAdapter
+from sensor_worlds import LAGS, TASK, SensorWorld, config_of, run_local, sensor_world
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.federation import Federation, as_leaves
+from graphfed.federation.series import starts_of
+from graphfed.methods.base import State
+from graphfed.methods.cnfgnn import method as cnfgnn
+from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
+from graphfed.methods.cnfgnn.method import METHOD, CNFGNNConfig
+from graphfed.methods.common import forecasting
+from graphfed.methods.common.memory import SeriesExtent
+from graphfed.methods.registry import get_method
+from graphfed.methods.tasks import FORECASTING
+from graphfed.runtime.local import stacked
+from graphfed.tasks.worker_data import host_data
+
+STRATEGIES = ("at_fedavg", "at", "sl_fedavg", "sl", "centralised")
+GB = 2**30
+
+
+def begun(world: SensorWorld, **settings: Any) -> tuple[Federation, State, Any]:
+    """A federation after set-up."""
+    fed = stacked(world.clients)
+    fed.set_roster(world.split.observed)
+    config = config_of(METHOD, **settings)
+    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    with fed.phase("setup", round=0):
+        return fed, METHOD.setup(fed, data, TASK, config), config
+
+
+def one_round(world: SensorWorld, **settings: Any) -> dict[str, Any]:
+    """The values of a state after the first round."""
+    fed, state, config = begun(world, **settings)
+    after = METHOD.round(fed, state, config, 1)
+    return {name: value.parts[0] for name, value in after.values.items()}
+
+
+# ---- what crosses ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("server_rounds", [1, 3])
+def test_a_rounds_bytes_are_the_papers_formula(strategy: str, server_rounds: int) -> None:
+    world = sensor_world()
+    outcome, fed = run_local("cnfgnn", world, strategy=strategy, server_rounds=server_rounds)
+    totals = fed.ledger.totals()
+    config = config_of(METHOD)
+    expected = training_numbers(
+        strategy,
+        clients=world.clients,
+        weights=outcome.details["client_weights"],
+        windows=len(starts_of(world.split, "train")),
+        hidden=config.hidden,
+        server_rounds=server_rounds,
+    )
+    width = torch.get_default_dtype().itemsize
+    assert totals["total"] - totals["setup"] == outcome.rounds_run * expected * width
+
+
+@pytest.mark.parametrize("name", ["gru_fedavg", "gru_fmtl", "gru_local", "gru_central"])
+def test_a_rounds_bytes_of_the_baselines_are_the_papers_formula(name: str) -> None:
+    world = sensor_world()
+    outcome, fed = run_local(name, world)
+    weights = forecasting.first_forecaster(config_of(get_method(name)), "cpu")
+    edges = world.sensors.adjacency.nnz - world.clients
+    expected = training_numbers(
+        name, clients=world.clients, weights=sum(w.numel() for w in weights.values()), edges=edges
+    )
+    totals = fed.ledger.totals()
+    width = torch.get_default_dtype().itemsize
+    assert totals["total"] - totals["setup"] == outcome.rounds_run * expected * width
+
+
+#: Rounds, and GB as printed, of PEMS-BAY and METR-LA (Tables 2 to 6).
+PRINTED = [
+    ("gru_fmtl", 63_000, {"bay": (104, 57.823), "la": (279, 99.201)}),
+    ("gru_fmtl", 727_000, {"bay": (56, 359.292), "la": (176, 722.137)}),
+    ("sl", 64_000, {"bay": (31, 350.366), "la": (65, 307.627)}),
+    ("sl_fedavg", 64_000, {"bay": (7, 80.200), "la": (71, 343.031)}),
+    ("at", 64_000, {"bay": (44, 5221.576), "la": (49, 2434.985)}),
+    ("at_fedavg", 64_000, {"bay": (2, 237.654), "la": (46, 222.246)}),
+]
+NETWORKS = {
+    "bay": {"clients": 325, "edges": 2369, "windows": 36_465, "server_rounds": 20},
+    "la": {"clients": 207, "edges": 1515, "windows": 23_974, "server_rounds": 1},
+}
+
+
+@pytest.mark.parametrize(("method", "weights", "printed"), PRINTED)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_formulas_give_the_twelve_printed_totals(
+    method: str, weights: int, printed: dict[str, tuple[int, float]], network: str
+) -> None:
+    rounds, total = printed[network]
+    known = dict(NETWORKS[network])
+    if (method, network) == ("at", "la"):
+        # The table says 1 server round; the printed total is that of 20.
+        known["server_rounds"] = 20
+    numbers = training_numbers(method, weights=weights, **known)
+    assert rounds * numbers * 4 / GB == pytest.approx(total, abs=5e-4)
+
+
+def test_from_two_server_rounds_on_alternating_sends_less_a_server_round_than_split_learning() -> None:
+    sizes = {"clients": 207, "windows": 1000, "hidden": 64}
+    split = training_numbers("sl", **sizes)
+    each = [training_numbers("at", server_rounds=r, **sizes) / r for r in (1, 2, 3, 20)]
+    states = 207 * 1000 * 64
+    assert split == 4 * states
+    assert each == [pytest.approx((2 + 2 * r) / r * states) for r in (1, 2, 3, 20)]
+    assert each[0] == split
+    assert all(cost < split for cost in each[1:])
+
+
+def test_a_devices_operations_are_those_of_table_8() -> None:
+    small = forecast_operations(encoder=100, decoder=100)
+    large = forecast_operations(encoder=200, decoder=200, layers=2)
+    paper = forecast_operations(encoder=64, decoder=128)
+    # The printed figures are of all 207 sensors of METR-LA.
+    assert [round(207 * n / 1e9, 3) for n in (small, large, paper)] == [0.159, 1.821, 0.162]
+
+
+def test_networks_have_as_many_weights_as_in_the_paper() -> None:
+    config = METHOD.config(**METHOD.settings())
+    assert sum(w.numel() for w in cnfgnn.first_weights(config, "cpu").values()) == 63_873
+    assert sum(w.numel() for w in cnfgnn.first_network(config, "cpu").values()) == 1_237_312
+    gru = get_method("gru_local")
+    for settings, count in (({}, 62_501), ({"hidden": 200, "layers": 2}, 727_401)):
+        drawn = forecasting.first_forecaster(gru.config(**settings), "cpu")
+        assert sum(w.numel() for w in drawn.values()) == count
+
+
+def test_eight_bits_are_a_quarter_of_the_bytes_of_encodings_and_nearly_the_same_forecasts() -> None:
+    world = sensor_world()
+    plain, fed = run_local("cnfgnn", world)
+    small, coarse = run_local("cnfgnn", world, hidden_bits=8)
+    width = torch.get_default_dtype().itemsize
+    sent = [f.ledger.totals()["by_transfer"]["hidden"] for f in (fed, coarse)]
+    assert sent[0] == width * sent[1]
+    apart = (plain.predictions.parts[0][1] - small.predictions.parts[0][1]).abs().max()
+    assert 0 < apart < 0.5
+
+
+def test_noise_on_encodings_is_another_one_every_time_and_the_ledger_tells_its_epsilon() -> None:
+    runs = [run_local("cnfgnn", sensor_world(), clip=1.0) for _ in range(2)]
+    one, two = (outcome.predictions.parts[0][1] for outcome, _ in runs)
+    assert not torch.equal(one, two)
+    outcome, fed = runs[0]
+    epsilon = outcome.details["epsilon_of_encodings"]
+    classes = {e["protection"] for e in fed.ledger.to_json()["entries"] if e["name"] == "hidden"}
+    assert classes == {f"dp(eps={epsilon:.4g}, delta=1e-05)"}
+
+
+def test_no_window_crosses_more_often_than_epsilon_counts() -> None:
+    """Training windows in each of 3 rounds, those of validation after each and at the end, those of test at
+    the end: a reading is in 4 windows, and each crosses at most 4 times."""
+    rounds, (world, config) = 3, (sensor_world(), config_of(METHOD, clip=1.0))
+    for strategy in ("at_fedavg", "sl"):
+        _, fed = run_local("cnfgnn", world, clip=1.0, strategy=strategy, rounds=rounds)
+        train, val, test = (len(starts_of(world.split, target)) for target in ("train", "val", "test"))
+        windows = rounds * train + (rounds + 1) * val + test
+        width = torch.get_default_dtype().itemsize
+        expected = windows * world.clients * config.hidden * width
+        assert sum(e.bytes for e in fed.ledger.entries if e.name == "hidden") == expected
+    assert cnfgnn.releases(config) == LAGS * (rounds + 1) == 16
+
+
+@pytest.mark.parametrize("noise_multiplier", [5.0, 20.0])
+def test_epsilon_is_that_of_one_gaussian_release_with_the_noise_of_all(noise_multiplier: float) -> None:
+    """delta = Phi(1 / 2s - epsilon s) - exp(epsilon) Phi(-1 / 2s - epsilon s), s = noise_multiplier / 4
+    for 16 releases (Balle and Wang 2018, Theorem 8)."""
+    config = config_of(METHOD, clip=1.0, noise_multiplier=noise_multiplier, delta=1e-6)
+    epsilon, s = cnfgnn.epsilon_of(config), noise_multiplier / 4
+    phi = NormalDist().cdf
+    delta = phi(1 / (2 * s) - epsilon * s) - math.exp(epsilon) * phi(-1 / (2 * s) - epsilon * s)
+    assert delta == pytest.approx(1e-6, rel=1e-6)
+
+
+def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() -> None:
+    """In the news, among the facts of the result, and in the ledger where nothing is trained."""
+    world = sensor_world()
+    for clip in (None, 1.0):
+        fed, news = stacked(world.clients), list[str]()
+        fed.on_news = news.append
+        data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+        config = config_of(METHOD, clip=clip)
+        state = METHOD.setup(fed, data, TASK, config)
+        assert ("epsilon_of_encodings" in state.values["facts"].parts[0]) == (clip is not None)
+        METHOD.predict(fed, state, config, "val")
+        classes = {entry.protection for entry in fed.ledger.entries if entry.name == "hidden"}
+        protection = f"dp(eps={cnfgnn.epsilon_of(config):.4g}, delta=1e-05)"
+        assert classes == ({"clear"} if clip is None else {protection})
+        said = [line for line in news if "encodings cross clipped and noised" in line]
+        assert len(said) == (clip is not None)
+        assert all(f"epsilon {cnfgnn.epsilon_of(config):.4g} (delta 1e-05)" in line for line in said)
+
+
+def test_the_memory_of_a_run_is_one_and_a_half_times_the_states_of_all_steps_of_scored_windows() -> None:
+    """5 sensors, 7 scored windows, 4 + 3 steps, 4 hidden numbers of 4 bytes; not what is trained on."""
+    for trained in (0, 100):
+        extent = SeriesExtent(sensors=5, trained=trained, scored=7)
+        assert cnfgnn.memory(extent, config_of(METHOD)) == 5880
+
+
+# ---- what is trained on what -------------------------------------------------------------------------------
+
+VARIANTS = {
+    "gradient descent": {"optimizer": "sgd", "lr": 0.1, "server_lr": 0.3, "weight_decay": 1e-2},
+    "a fresh Adam every round": {"client_state": "reset", "teacher": 2.0},
+    "a kept Adam": {"client_state": "keep"},
+    "several passes": {"local_epochs": 2, "server_rounds": 3, "server_batch": 7, "optimizer": "sgd"},
+    "attention": {"network": "gat", "optimizer": "sgd"},
+}
+#: Every strategy with a fresh Adam and every variant of the paper's strategy; in the second tier what else
+#: can be together. Inductive: of strategies that train on some of the sensors and forecast for others.
+PLAIN = [
+    *((strategy, "a fresh Adam every round", "default") for strategy in STRATEGIES[1:]),
+    *(("at_fedavg", variant, "default") for variant in VARIANTS),
+    ("at_fedavg", "gradient descent", "inductive:0.5"),
+]
+MORE_PLAIN = [
+    *((strategy, "gradient descent", "default") for strategy in STRATEGIES[1:]),
+    *((strategy, "a kept Adam", "default") for strategy in ("at", "sl", "sl_fedavg")),
+    *((strategy, "gradient descent", "inductive:0.5") for strategy in ("sl_fedavg", "centralised")),
+]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "variant", "split"),
+    [*PLAIN, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_PLAIN)],
+)
+def test_weights_after_two_rounds_are_those_of_plain_loops_over_the_sensors_that_take_part(
+    strategy: str, variant: str, split: str
+) -> None:
+    settings = {"teacher": 0.0, **VARIANTS[variant], "strategy": strategy}
+    fed, state, config = begun(sensor_world(split), **settings)
+    plain = Plain(state.prepared.training.parts[0], state.prepared.edges.parts[0], config)
+    for number in (1, 2):
+        state = METHOD.round(fed, state, config, number)
+        plain.round(number)
+    (network,), (weights,) = state.values["network"].parts, state.values["weights"].parts
+    for name, w in plain.network.items():
+        assert torch.allclose(network[name], w, rtol=0, atol=1e-9), name
+    for name, w in weights.items():
+        own = torch.stack([own[name] for own in plain.own])
+        apart = w if strategy in ("at", "sl") else w.expand_as(own)
+        assert torch.allclose(apart, own, rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """27 windows in batches of 16 are 2 steps, and of 10 at the server 3."""
+    steps: dict[str, list[int]] = {"clients": [], "server": []}
+
+    def counted(config: Any, purpose: str, step: int) -> Tensor | None:
+        steps[purpose].append(step)
+        return forecasting.teaching(config, purpose, step)
+
+    monkeypatch.setattr(cnfgnn, "teaching", counted)
+    passes = {"local_epochs": 2, "server_rounds": 3, "server_batch": 10}
+    fed, state, config = begun(sensor_world(), strategy=strategy, **passes)
+    for number in (1, 2):
+        state = METHOD.round(fed, state, config, number)
+    alternating = strategy in ("at_fedavg", "at")
+    expected = {"clients": 2 * 2 * 2, "server": 2 * 3 * 3} if alternating else {"clients": 0, "server": 2 * 2}
+    if strategy == "centralised":
+        expected = {"clients": 2 * 2, "server": 0}
+    assert steps == {purpose: [*range(count)] for purpose, count in expected.items()}
+
+
+def test_windows_that_are_encoded_a_few_at_a_time_are_encoded_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, state, _ = begun(sensor_world())
+    series, own = state.prepared.training.parts[0], state.values["own"].parts[0]
+    at_once = cnfgnn.encode_windows(series, own, "train", None)
+    monkeypatch.setattr(cnfgnn, "PART", 5)
+    assert torch.allclose(cnfgnn.encode_windows(series, own, "train", None), at_once, rtol=0, atol=1e-12)
+
+
+def test_the_graph_networks_gradient_from_replies_is_that_of_autograd_through_everything() -> None:
+    world = sensor_world()
+    fed, state, config = begun(world, teacher=0.0)
+    prepared, values = state.prepared, state.values
+    hidden = fed.clients.run(cnfgnn.encode_windows, prepared.training, values["own"], "train", None)
+    count = len(starts_of(world.split, "train"))
+    order, part = cnfgnn.in_order(fed, 7, count), slice(3, 12)
+    encoded = fed.collect(hidden, name="hidden", grad=False)
+    mine = fed.clients.run(cnfgnn.batch_in_order, hidden, order[0], part)
+    theirs = fed.server.run(cnfgnn.batch_in_order, encoded, order[1], part)
+    with fed.tape():
+        leaves = fed.server.run(as_leaves, values["network"])
+        embedded = fed.server.run(cnfgnn.embed, leaves, theirs, prepared.edges, config)
+        received = fed.scatter(embedded, name="embeddings")
+        loss = fed.clients.run(
+            cnfgnn.loss_of_batch, prepared.training, values["own"], mine, received, order[0], part,
+            config, 0,
+        )  # fmt: skip
+        fed.backward(loss)
+    replies = fed.gradients(leaves).parts[0]
+
+    network = {k: w.clone().requires_grad_() for k, w in values["network"].parts[0].items()}
+    series, chosen = prepared.training.parts[0], order[0].parts[0][part]
+    batch = forecasting.batch_of(series, series.starts("train")[chosen])
+    of_all = cnfgnn.embed(network, hidden.parts[0][:, chosen], prepared.edges.parts[0], config)
+    outputs = cnfgnn.forecast(values["own"].parts[0], batch, hidden.parts[0][:, chosen], of_all)
+    forecasting.client_losses(outputs, batch).sum().backward()
+    for name, w in network.items():
+        assert torch.allclose(replies[name], torch.zeros_like(w) if w.grad is None else w.grad, atol=1e-12)
+    assert max(float(g.abs().max()) for g in replies.values()) > 1e-4
+
+
+def test_on_one_batch_a_server_step_of_alternating_training_is_that_of_split_learning() -> None:
+    world = sensor_world()
+    count = len(starts_of(world.split, "train"))
+    # Clients that hardly move: both strategies then embed the same encodings.
+    common = {"batch": count, "server_batch": count, "lr": 1e-12, "teacher": 0.0}
+    after = {s: one_round(world, strategy=s, **common)["network"] for s in ("at_fedavg", "sl_fedavg")}
+    start = cnfgnn.first_network(config_of(METHOD), "cpu")
+    for name, w in after["at_fedavg"].items():
+        assert torch.allclose(w, after["sl_fedavg"][name], rtol=0, atol=1e-7)
+    assert any(not torch.allclose(w, start[name]) for name, w in after["at_fedavg"].items())
+
+
+def test_clients_first_train_as_plain_forecasters_whose_state_is_half_zero() -> None:
+    world = sensor_world()
+    _, state, config = begun(world)
+    series, own = state.prepared.training.parts[0], state.values["own"].parts[0]
+    assert not state.values["embeddings"].parts[0].any()
+    batch = forecasting.batch_of(series, series.starts("train")[:5])
+    hidden = forecasting.encode(own, batch)
+    with_zeros = cnfgnn.forecast(own, batch, hidden, torch.zeros_like(hidden))
+    padded = torch.nn.functional.pad(hidden, (0, config.hidden))
+    assert torch.equal(with_zeros, forecasting.decode(own, batch, padded))
+
+
+def test_no_gradient_goes_through_encodings_in_alternating_training() -> None:
+    _, fed = run_local("cnfgnn", sensor_world(), strategy="at_fedavg")
+    names = {entry["name"] for entry in fed.ledger.to_json()["entries"]}
+    assert "embeddings/grad" in names
+    assert "hidden/grad" not in names
+
+
+def test_without_averaging_every_client_ends_with_weights_of_its_own() -> None:
+    world = sensor_world()
+    own = one_round(world, strategy="at")["weights"]
+    shared = one_round(world, strategy="at_fedavg")
+    assert own["readout.bias"].unique().numel() == world.clients
+    for name, w in shared["weights"].items():
+        assert torch.equal(w, shared["own"][name])
+        assert torch.allclose(w, own[name].mean(0), rtol=0, atol=1e-12)
+
+
+def test_a_sensor_without_neighbours_forecasts_without_what_others_read() -> None:
+    """The graph network's global vector joins all sensors, so with another network that has none."""
+    world = sensor_world()
+    outcome, _ = run_local("cnfgnn", world, network="gat", strategy="at")
+    changed = sensor_world()
+    readings = changed.sensors.readings.copy()
+    test = slice(-20, None)
+    readings[test, :5] = readings[test, :5][::-1]
+    object.__setattr__(changed.sensors, "readings", readings)
+    other, _ = run_local("cnfgnn", changed, network="gat", strategy="at")
+    one, two = (o.predictions.parts[0][1] for o in (outcome, other))
+    assert torch.equal(one[5], two[5])
+    assert not torch.equal(one[:5], two[:5])
+
+
+# ---- sensors that training does not see --------------------------------------------------------------------
+
+
+def test_an_inductive_run_trains_on_the_induced_graph_and_its_sensors_scale() -> None:
+    world = sensor_world("inductive:0.5")
+    seen = torch.from_numpy(world.split.observed)
+    fed = stacked(world.clients)
+    fed.set_roster(world.split.observed)
+    config = config_of(METHOD)
+    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    state = METHOD.setup(fed, data, TASK, config)
+    kept = world.sensors.adjacency[world.split.observed][:, world.split.observed]
+    edges = state.prepared.edges.parts[0]
+    assert edges.num_vertices == 3
+    assert edges.count == kept.nnz
+    steps = world.split.train + world.split.lags + world.split.horizon - 1
+    known = np.ma.masked_array(world.sensors.readings[:steps], world.sensors.missing[:steps])[:, seen.numpy()]
+    scaler = state.values["scaler"].parts[0]
+    assert float(scaler["mean"]) == pytest.approx(float(known.mean()))
+    assert float(scaler["std"]) == pytest.approx(float(known.std()))
+
+
+def test_own_weights_and_unseen_sensors_do_not_go_together() -> None:
+    for strategy in ("at", "sl"):
+        with pytest.raises(InputError, match=f"strategy={strategy} gives every sensor weights of its own"):
+            run_local("cnfgnn", sensor_world("inductive:0.5"), strategy=strategy)
+    for name in ("gru_local", "gru_fmtl"):
+        with pytest.raises(InputError, match="a sensor that training does not see"):
+            run_local(name, sensor_world("inductive:0.5"))
+
+
+def test_a_width_that_heads_do_not_divide_is_refused_when_settings_are_read() -> None:
+    with pytest.raises(InputError, match="4 heads: its hidden width must be a multiple, got 10"):
+        config_of(METHOD, network="gat", hidden=10)
+    assert config_of(METHOD, network="gat", hidden=12).hidden == 12
+    assert config_of(METHOD, hidden=10).hidden == 10
+
+
+def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
+    for settings in ({}, {"network": "gat"}, {"strategy": "sl"}):
+        config = config_of(METHOD, **settings)
+        assert TypeAdapter(CNFGNNConfig).validate_python(asdict(config)) == config
+
+
+# ---- missing readings --------------------------------------------------------------------------------------
+
+
+def test_what_stands_in_the_place_of_a_missing_reading_changes_nothing_unless_it_is_asked_for() -> None:
+    world, other = sensor_world(), sensor_world()
+    readings = np.where(other.sensors.missing, np.float32(77), other.sensors.readings)
+    object.__setattr__(other.sensors, "readings", readings)
+    for missing, alike in (("masked", True), ("as_read", False)):
+        one, two = (run_local("cnfgnn", w, missing=missing)[0] for w in (world, other))
+        assert torch.equal(one.predictions.parts[0][1], two.predictions.parts[0][1]) == alike
+        assert (one.test["rmse"] == two.test["rmse"]) == alike  # type: ignore[index]
+        assert one.test["rmse_as_read"] != two.test["rmse_as_read"]  # type: ignore[index]
+
+
+# ---- federated multi-task learning -------------------------------------------------------------------------
+
+
+def penalties(shares: Tensor, w: Tensor) -> dict[str, Tensor]:
+    """Of weights w [n, d] and shares [n, n]: the trace of Eq. (4) without lambda and 1/n, the sum of Eq. (5),
+    and half the sum of squared distances."""
+    laplacian = shares.sum(1).diag() - shares
+    apart = w[:, None] - w[None]
+    return {
+        "trace": torch.trace(w.T @ laplacian @ w),
+        "products": (shares * (w[:, None] * apart).sum(-1)).sum(),
+        "distances": (shares * apart.square().sum(-1)).sum() / 2,
+    }
+
+
+def test_the_three_forms_of_the_penalty_are_one_where_the_adjacency_is_symmetric() -> None:
+    rng = torch.Generator().manual_seed(0)
+    w, one_way = torch.randn(6, 4, generator=rng), torch.rand(6, 6, generator=rng).fill_diagonal_(0)
+    both_ways = penalties((one_way + one_way.T) / 2, w)
+    assert both_ways["products"] == pytest.approx(both_ways["trace"])
+    assert both_ways["distances"] == pytest.approx(both_ways["trace"])
+    directed = penalties(one_way, w)
+    assert directed["products"] == pytest.approx(directed["trace"])
+    assert directed["distances"] != pytest.approx(directed["trace"])
+
+
+def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distances() -> None:
+    from graphfed.methods.baselines.gru_fmtl import Neighbours, drawn_to, norms, squared
+
+    rng = torch.Generator().manual_seed(1)
+    shares = torch.rand(5, 5, generator=rng).fill_diagonal_(0)
+    shares[4] = 0
+    client, other = shares.nonzero(as_tuple=True)
+    neighbours = Neighbours(client, shares[client, other])
+    sent = {"a": torch.randn(5, 3, generator=rng), "b": torch.randn(5, 1, generator=rng)}
+    for form in ("squared", "norm"):
+        own = {k: torch.randn(w.shape, generator=rng, requires_grad=True) for k, w in sent.items()}
+        received = {k: w[other] for k, w in sent.items()}
+        if form == "squared":
+            sums = {k: drawn_to(w, neighbours, sent) for k, w in received.items()}
+            found = squared(own, sums, neighbours)
+        else:
+            found = norms(own, received, neighbours)
+        gradients = torch.autograd.grad(found, list(own.values()))
+        flat = [torch.cat([own["a"], own["b"]], 1), torch.cat([sent["a"], sent["b"]], 1)]
+        distance = (flat[0][:, None] - flat[1][None]).square().sum(-1)
+        plain = (shares * (distance if form == "squared" else distance.sqrt())).sum()
+        for mine, theirs in zip(gradients, torch.autograd.grad(plain, list(own.values())), strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-5)
+
+
+def test_without_coupling_multi_task_learning_is_every_sensor_alone() -> None:
+    world = sensor_world()
+    # gru_local keeps its optimiser; one that begins anew every round is the same in the first one.
+    alone, _ = run_local("gru_local", world, rounds=1)
+    together, _ = run_local("gru_fmtl", world, rounds=1, coupling=0.0)
+    assert torch.allclose(alone.predictions.parts[0][1], together.predictions.parts[0][1], atol=1e-9)
+
+
+def test_strong_coupling_holds_neighbours_together() -> None:
+    world = sensor_world()
+
+    def spread(coupling: float) -> float:
+        outcome, _ = run_local("gru_fmtl", world, coupling=coupling, optimizer="sgd", local_epochs=10)
+        bias = outcome.state.weights.parts[0]["decoder.0.hidden_weight"][:5]
+        return float(bias.std(0).mean())
+
+    assert spread(10.0) < 0.5 * spread(0.0)

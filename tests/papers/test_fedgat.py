@@ -1,0 +1,386 @@
+"""FedGAT: its three evaluations are one, what it equals in its limits, and what crosses."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+from worlds import (
+    PLACEMENTS,
+    World,
+    by_vertex,
+    cohorts_of,
+    config_of,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    weighted,
+)
+
+from graphfed.data.datasets import load
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.partition import from_assignment
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Link
+from graphfed.federation.cohort import make_cohort, with_unit_features
+from graphfed.federation.route import RouteTable
+from graphfed.methods.common.memory import GraphExtent
+from graphfed.methods.fedgat.method import FedGATConfig, kept_edges, memory, pool, without_singles
+from graphfed.methods.fedgat.moment_messages import numbers
+from graphfed.methods.registry import get_method
+from graphfed.nn.sparse import SparseMatrix
+from graphfed.runtime.local import stacked
+
+METHOD = get_method("fedgat")
+#: One step of plain gradient descent from the shared weights, in which averages of weights are central steps.
+ONE_STEP = {"optimizer": "sgd", "local_steps": 1, "lr": 0.05}
+EVALUATIONS = {
+    "vectors": {"form": "vector"},
+    "matrices": {"form": "matrix"},
+    "direct for vectors": {"form": "vector", "evaluation": "direct"},
+    "direct for matrices": {"form": "matrix", "evaluation": "direct"},
+}
+
+
+def small_world(seed: int = 0, clients: int = 3) -> World:
+    """Small enough for matrices."""
+    return last_round_stands(make_world(seed, clients=clients, nodes=30))
+
+
+@pytest.fixture(autouse=True)
+def double() -> object:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("attention", ["tied", "free"])
+def test_matrices_vectors_and_direct_evaluation_are_one(layers: int, attention: str) -> None:
+    world = small_world()
+    outcomes = {
+        name: by_vertex(run_local("fedgat", world, layers=layers, attention=attention, **how)[0], world)
+        for name, how in EVALUATIONS.items()
+    }
+    first = outcomes.pop("vectors")
+    for name, found in outcomes.items():
+        assert torch.allclose(found, first, rtol=0, atol=1e-8), name
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("attention", ["tied", "free"])
+def test_clients_with_weights_of_their_own_evaluate_features_as_the_message(
+    attention: str, sparse: bool
+) -> None:
+    """Between two averages every client has other weights, which its own rows meet."""
+    world = last_round_stands(make_world(4, nodes=30, sparse=sparse, assignment=np.arange(30) % 4 % 3))
+    settings = {"rule": "fedavg", "local_steps": 2, "rounds": 1, "optimizer": "sgd", "attention": attention}
+    outcomes = [
+        run_local("fedgat", world, placement, evaluation=how, **settings)[0]
+        for placement in ("stacked", "one at a time")
+        for how in ("message", "direct")
+    ]
+    first, *others = (by_vertex(outcome, world) for outcome in outcomes)
+    for found in others:
+        assert torch.allclose(found, first, rtol=0, atol=1e-8)
+
+
+def test_weights_of_edges_change_nothing_and_the_network_says_so() -> None:
+    world = small_world()
+    assert not config_of(METHOD).network.weighted
+    one, two = (by_vertex(run_local("fedgat", w)[0], world) for w in (world, weighted(world)))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("form", ["vector", "matrix"])
+def test_direct_evaluation_charges_what_the_message_would(form: str) -> None:
+    world = small_world()
+    for layers in (1, 3):
+        real, direct = (
+            run_local("fedgat", world, layers=layers, form=form, evaluation=how)[1].ledger
+            for how in ("message", "direct")
+        )
+        entries = {(entry.phase, entry.name, entry.direction): entry for entry in direct.entries}
+        for entry in real.entries:
+            there = entries.pop((entry.phase, entry.name, entry.direction))
+            assert (there.bytes, there.messages, there.shape) == (entry.bytes, entry.messages, entry.shape)
+            assert np.array_equal(there.received, entry.received)
+            assert np.array_equal(there.sent, entry.sent)
+            simulated = entry.name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
+            assert there.protection == ("simulated" if simulated else entry.protection)
+        assert not entries
+
+
+def test_direct_evaluation_is_refused_where_sites_are_apart() -> None:
+    """Before anything crosses: the link is never used."""
+    world = make_world()
+    fed = Federation([(0, 1), (2,)], here=[0], link=cast(Link, object()))
+    data = fed.locate("clients", "data", [make_cohort(world.graph, world.split, world.partition, (0, 1))])
+    with pytest.raises(InputError, match="evaluation=direct is a simulation"):
+        METHOD.setup(fed, data, world.task, config_of(METHOD, evaluation="direct"))
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("name", ["fedgat", "fedgat_ldp"])
+def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_crosses(
+    name: str, aggregation: str
+) -> None:
+    """By itself: not only where a run that also hides its scores has refused them before."""
+    for clients, fraction in ((2, 1.0), (6, 0.3)):
+        world, method, fed = make_world(clients=clients), get_method(name), stacked(clients)
+        config = config_of(method, aggregation=aggregation, fraction=fraction)
+        data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+        with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2"):
+            method.setup(fed, data, world.task, config)
+        assert not fed.ledger.entries
+
+
+@pytest.mark.parametrize("how", EVALUATIONS)
+@pytest.mark.parametrize("placement", ["stacked", "one at a time"])
+def test_a_client_has_labels_of_its_own_vertices_alone(placement: str, how: str) -> None:
+    """Of the others that it knows of there is -1, which is no class."""
+    world = small_world()
+    fed, config = PLACEMENTS[placement](world.clients), config_of(METHOD, **EVALUATIONS[how])
+    cohorts = cohorts_of(world, fed.hosts, config)
+    state = METHOD.setup(fed, fed.locate("clients", "data", cohorts), world.task, config)
+    for cohort, prepared in zip(cohorts, state.prepared.prepared.parts, strict=True):
+        view = prepared.view
+        own = zip(cohort.client.tolist(), cohort.id.tolist(), strict=True)
+        labels = dict(zip(own, cohort.y.tolist(), strict=True))
+        rows = zip(view.client.tolist(), view.ids.tolist(), strict=True)
+        assert view.y.tolist() == [labels.get(row, -1) for row in rows]
+        assert len(view.y) > len(labels)
+
+
+def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
+    world = weighted(make_world())
+    of = dict(zip(map(tuple, world.graph.edges.T.tolist()), world.graph.edge_weight, strict=True))
+    cohort = make_cohort(world.graph, world.split, world.partition, range(3))
+    for settings in ({"drop_single": True}, {"most_neighbours": 2}, {}):
+        kept = kept_edges(cohort, config_of(METHOD, **{"drop_single": False, **settings}))
+        ends = (
+            (kept.id[kept.edge_index[0]], kept.id[kept.edge_index[1]], kept.edge_weight),
+            (kept.id[kept.cut_row], kept.cut_id, kept.cut_weight),
+        )
+        for some, others, weight in ends:
+            assert weight is not None
+            pairs = zip(some.tolist(), others.tolist(), strict=True)
+            assert weight.tolist() == pytest.approx([of[min(pair), max(pair)] for pair in pairs])
+    plain = kept_edges(
+        make_cohort(make_world().graph, world.split, make_world().partition, range(3)),
+        config_of(METHOD, drop_single=True, most_neighbours=2),
+    )
+    assert plain.edge_weight is None
+    assert plain.cut_weight is None
+
+
+def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphfed.methods.fedgat.method.memory_bytes", lambda: (2**20, 2**30))
+    monkeypatch.setattr("graphfed.methods.fedgat.method.messages_of", None)
+    expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use form=vector"
+    with pytest.raises(InputError, match=expected):
+        run_local("fedgat", small_world(), form="matrix")
+    run_local("fedgat", small_world(), form="matrix", evaluation="direct")
+
+
+@pytest.mark.parametrize("exchange", ["clear", "simulated"])
+def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
+    monkeypatch: pytest.MonkeyPatch, exchange: str
+) -> None:
+    """The routes of the slots and entries are as long as the message: on a graph of mean degree 31 they took
+    two minutes before the refusal."""
+    little = lambda: (2**10, 2**30)  # noqa: E731
+    monkeypatch.setattr("graphfed.methods.fedgat.method.memory_bytes", little)
+    monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.memory_bytes", little)
+    monkeypatch.setattr(Federation, "widened", None)
+    with pytest.raises(InputError, match="GiB of memory"):
+        run_local("fedgat", small_world(), exchange=exchange)
+
+
+def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
+    _, fed = run_local("fedgat", make_world())
+    names = ("fedgat/sums", "fedgat/scores", "fedgat/decoders")
+    crossed = sum(entry.bytes for entry in fed.ledger.entries if entry.name in names)
+    assert told == [told[0]]
+    assert told[0].startswith(f"the message before training: {crossed / 2**30:.2f} GiB to all sites")
+
+
+@pytest.mark.parametrize(
+    ("reason", "settings"),
+    [
+        (r"fedgat cannot use backbone='gcn': it is GAT; leave it at 'gat'", {"backbone": "gcn"}),
+        *(
+            (
+                rf"later=exchange cannot be used with exchange={how}: the server would read",
+                {"exchange": how, "later": "exchange"},
+            )
+            for how in ("simulated", "encrypted")
+        ),
+        *(
+            (f"exchange={how} cannot be used with {name}={value}: .* use {name}={fix}, or exchange=clear",
+             {"exchange": how, name: value})
+            for how in ("simulated", "encrypted")
+            for name, value, fix in (("form", "matrix", "vector"), ("evaluation", "direct", "message"))
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_together_are_refused(reason: str, settings: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=reason):
+        config_of(METHOD, **settings)
+    for name, value in settings.items():  # each alone is a setting, except for another network
+        if name != "backbone":
+            config_of(METHOD, **{name: value})
+
+
+def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
+    for settings in ({}, {"later": "exchange"}, {"exchange": "encrypted"}):
+        config = config_of(METHOD, **settings)
+        assert TypeAdapter(FedGATConfig).validate_python(asdict(config)) == config
+
+
+def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its_places() -> None:
+    """Of vertices with 1, 3 and 5 neighbours, themselves among them, and 7 features, in 4 bytes each: the
+    message twice, and three places of 8 bytes for each of (2 B)^2 entries; or three times all neighbours'
+    features."""
+    b = np.array([1, 3, 5])
+    extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 0, b)
+    vectors, matrices = 6 * 7 * b + 2 * b + 4 * 6 * b**2, 8 * 7 * b**2 + 2 * b + 2 * 7 * b
+    for form, message in (("vector", vectors), ("matrix", matrices)):
+        expected = 2 * 4 * message.sum() + 3 * 8 * ((2 * b) ** 2).sum()
+        assert memory(extent, config_of(METHOD, degree=5, form=form)) == expected
+        direct = config_of(METHOD, degree=5, form=form, evaluation="direct")
+        assert memory(extent, direct) == 3 * 4 * 9 * 7
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layers": 3},
+        {"form": "matrix"},
+        {"evaluation": "direct"},
+        {"later": "exchange"},
+        {"exchange": "simulated", "most_neighbours": 3},
+    ],
+    ids=str,
+)
+def test_nothing_depends_on_how_a_sort_orders_what_is_equal(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU may order it in any way where a sort is not asked to be stable. Here it then comes in reverse; in
+    several parts, and under several numbers of neighbours."""
+    monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.PART", 2**21)
+    world = small_world()
+    expected = logits(run_local("fedgat", world, **settings)[0])
+    real = torch.argsort
+
+    def argsort(x: torch.Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+        if stable or x.dim() > 1:
+            return real(x, dim=dim, descending=descending, stable=True)
+        return len(x) - 1 - real(x.flip(0), descending=descending, stable=True)
+
+    monkeypatch.setattr(torch, "argsort", argsort)
+    assert torch.argsort(torch.tensor([1, 0, 1, 0])).tolist() == [3, 1, 2, 0]
+    assert torch.equal(logits(run_local("fedgat", world, **settings)[0]), expected)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_watcher_is_shown_what_the_set_up_works_on(layers: int) -> None:
+    stages: list[str] = []
+    world = small_world()
+    fed = stacked(world.clients)
+    fed.on_stage = stages.append
+    config = config_of(METHOD, layers=layers)
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    METHOD.setup(fed, data, world.task, config)
+    assert stages[:2] == [
+        "asking for the messages of neighbourhoods",
+        "making and sending the message before training",
+    ]
+
+
+@pytest.mark.parametrize("most", [None, 2])
+@pytest.mark.parametrize("layers", [2, 3])
+def test_how_vertices_are_dealt_changes_nothing_where_every_neighbour_counts(
+    layers: int, most: int | None
+) -> None:
+    """One step of gradient descent a round, and no neighbour that is done without, or those of a cap: the
+    same logits with one client, three and ten."""
+    settings = {**ONE_STEP, "drop_single": False, "evaluation": "direct", "layers": layers}
+    settings |= {"most_neighbours": most}
+    found = []
+    for clients in (1, 3, 10):
+        world = small_world(clients=clients)
+        found.append(by_vertex(run_local("fedgat", world, **settings)[0], world))
+    assert torch.allclose(found[1], found[0], rtol=0, atol=1e-9)
+    assert torch.allclose(found[2], found[0], rtol=0, atol=1e-9)
+
+
+def test_with_a_high_degree_it_is_central_gat() -> None:
+    """The kink of LeakyReLU leaves an error that falls as 1 / p."""
+    world = small_world()
+    features = world.graph.x.toarray()
+    graph = replace(world.graph, x=features / np.maximum(np.linalg.norm(features, axis=1), 1)[:, None])
+    world = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
+    central = by_vertex(
+        run_local("central", world, backbone="gat", heads=8, dropout=0.0, **ONE_STEP)[0],
+        World(graph, world.split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=int), num_sites=1)),
+    )
+    errors = []
+    for degree in (4, 16, 64):
+        settings = {"psi": "leaky_relu", "degree": degree, "drop_single": False, "evaluation": "direct"}
+        found = by_vertex(run_local("fedgat", world, weight_decay=5e-4, **ONE_STEP, **settings)[0], world)
+        errors.append(float((found - central).abs().max()))
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+    assert errors[2] < 2e-3
+
+
+def test_with_drop_single_a_vertex_does_without_its_only_neighbour_elsewhere() -> None:
+    """By default every edge is kept: dropping one protects nothing, and costs accuracy. Vertices 0, 1 and 2
+    are at client 0, where 0 has one neighbour elsewhere and 1 has two."""
+    world = make_world(nodes=8)
+    graph = replace(world.graph, edges=np.array([[0, 0, 1, 1, 3], [1, 3, 3, 4, 4]]))
+    site = np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    parts = from_assignment(graph, site, num_sites=2)
+    cohort = make_cohort(graph, world.split, parts, range(2))
+    kept = without_singles(cohort, config_of(METHOD, drop_single=True))
+    pairs = set(zip(kept.id[kept.cut_row].tolist(), kept.cut_id.tolist(), strict=True))
+    # 3 has 0 and 1 elsewhere; 4 has only 1, and 0 only 3.
+    assert pairs == {(1, 3), (1, 4), (3, 0), (3, 1)}
+    every = without_singles(cohort, config_of(METHOD, drop_single=False))
+    assert len(every.cut_row) == 6
+
+
+@pytest.mark.parametrize("neighbour", [1, 7, 11])
+def test_a_neighbour_that_nobody_holds_is_named(neighbour: int) -> None:
+    ids = torch.tensor([2, 5, 9])
+    table = RouteTable(ids, torch.arange(3), torch.zeros(3, dtype=torch.int64))
+    ends = RouteTable(torch.tensor([5]), torch.tensor([0]), torch.tensor([0]))
+    with pytest.raises(InputError, match=f"vertex 5 has the neighbour {neighbour}, which no client holds"):
+        pool(torch.zeros(3, 4), table, torch.tensor([[neighbour]]), ends)
+
+
+def test_unit_features_have_length_1_or_0() -> None:
+    for sparse in (True, False):
+        world = make_world(sparse=sparse)
+        cohort = with_unit_features(make_cohort(world.graph, world.split, world.partition, range(3)))
+        x = cohort.x.to_dense() if isinstance(cohort.x, SparseMatrix) else cohort.x
+        assert x is not None
+        lengths = x.norm(dim=1)
+        ones = torch.ones_like(lengths)
+        assert torch.allclose(lengths[lengths > 0], ones[lengths > 0], rtol=0, atol=1e-12)
+
+
+def test_cora_takes_as_many_numbers_as_the_dossier_counts(real_data: Path) -> None:
+    """One copy of every vertex's message, degree 16: 1.631e9 as matrices and 1.235e8 as vectors."""
+    graph = load("cora", data_dir=real_data)
+    assert isinstance(graph, Graph)
+    size = 1 + np.bincount(graph.edges.flatten(), minlength=graph.num_nodes)
+    counts = [numbers(form, torch.from_numpy(size), graph.num_features, 16) for form in ("matrix", "vector")]
+    assert counts[0] == pytest.approx(1.631e9, rel=5e-4)
+    assert counts[1] == pytest.approx(1.235e8, rel=5e-4)

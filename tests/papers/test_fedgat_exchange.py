@@ -1,0 +1,298 @@
+"""FedGAT with later=exchange: it predicts what later=hops predicts, trains on neighbours' embeddings as
+constants, and sends what a formula says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_placements import SETTINGS
+from torch import Tensor
+from torch.nn.functional import cross_entropy, elu, leaky_relu
+from worlds import (
+    Gateways,
+    World,
+    cohorts_of,
+    config_of,
+    last_round_stands,
+    logits,
+    make_world,
+    one_vertex_each,
+    pooled,
+    run_local,
+    run_processes,
+)
+
+from graphfed.errors import InputError
+from graphfed.methods.base import State
+from graphfed.methods.common.local_training import initial_weights
+from graphfed.methods.fedgat.method import FedGATConfig
+from graphfed.methods.fedgat.moment_messages import numbers
+from graphfed.methods.fedgat.polynomial_gat import Score, score_series
+from graphfed.methods.registry import get_method
+from graphfed.runtime.local import stacked
+
+METHOD = get_method("fedgat")
+ROUNDS, HEADS, HIDDEN, FEATURES, SCALAR = 4, 8, 5, 12, 8
+EVALUATIONS = {
+    "vectors": {"form": "vector"},
+    "matrices": {"form": "matrix"},
+    "direct": {"evaluation": "direct"},
+}
+
+
+def world_of(kind: str) -> World:
+    """Two, three and seven clients; one that has no vertex; a client for every vertex; edges that none is
+    cut."""
+    if kind == "a client without a vertex":
+        site = np.random.default_rng(0).permutation(30) % 3
+        return make_world(0, clients=4, nodes=30, assignment=site + (site > 0))
+    if kind == "a vertex each":
+        return one_vertex_each(make_world(1, nodes=16))
+    if kind == "no cut edge":  # of two clients one has vertices without edges only
+        return make_world(2, clients=2, nodes=30, assignment=np.arange(30) // 26)
+    return make_world(3, clients=int(kind), nodes=30)
+
+
+WORLDS = ["2", "3", "7", "a client without a vertex", "a vertex each", "no cut edge"]
+
+
+def neighbours(world: World, drop_single: bool) -> tuple[dict[int, int], dict[int, set[int]]]:
+    """The client of every vertex, and the neighbours that it does not do without."""
+    site = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
+    near: dict[int, set[int]] = {v: set() for v in site}
+    for u, v in world.graph.edges.T.tolist():
+        near[u].add(v)
+        near[v].add(u)
+    for v, others in near.items():
+        elsewhere = {u for u in others if site[u] != site[v]}
+        if drop_single and len(elsewhere) == 1:
+            near[v] = others - elsewhere
+    return site, near
+
+
+def drawn_weights(world: World, layers: int, attention: str) -> dict[str, Tensor]:
+    """As they are drawn, with biases that are not zero."""
+    config = config_of(METHOD, layers=layers, attention=attention)
+    generator = torch.Generator().manual_seed(layers)
+    return {
+        name: w + 0.3 * torch.rand(w.shape, generator=generator) * name.endswith("bias")
+        for name, w in initial_weights(world.task, config, "cpu").items()
+    }
+
+
+def predicted(world: World, weights: dict[str, Tensor], **settings: Any) -> Tensor:
+    """Logits of all vertices from given weights."""
+    config, fed = config_of(METHOD, **settings), stacked(world.clients)
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    state = METHOD.setup(fed, data, world.task, config)
+    given = fed.locate("server", "weights", [weights])
+    state = State({**state.values, "weights": given}, state.prepared)
+    return METHOD.predict(fed, state, config, "all").parts[0]
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("how", EVALUATIONS)
+def test_from_the_same_weights_it_predicts_what_hops_predict(how: str, layers: int, kind: str) -> None:
+    world = world_of(kind)
+    for attention, drop_single in (("tied", True), ("tied", False), ("free", True)):
+        settings = {"layers": layers, "attention": attention, "drop_single": drop_single, **EVALUATIONS[how]}
+        weights = drawn_weights(world, layers, attention)
+        first, second = (predicted(world, weights, later=later, **settings) for later in ("hops", "exchange"))
+        assert torch.allclose(first, second, rtol=0, atol=1e-10)
+
+
+def test_with_one_client_it_is_hops_to_the_last_bit_and_byte() -> None:
+    world = pooled(make_world(4, nodes=30))
+    for layers in (2, 3):
+        (one, fed), (two, exchanged) = (
+            run_local("fedgat", world, layers=layers, later=later) for later in ("hops", "exchange")
+        )
+        assert torch.equal(logits(one), logits(two))
+        assert fed.ledger.to_json() == exchanged.ledger.to_json()
+
+
+@pytest.mark.parametrize("drop_single", [False, True])
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("kind", WORLDS)
+def test_what_crosses_is_what_the_formula_says(kind: str, layers: int, drop_single: bool) -> None:
+    """Once: the message of every vertex to its own client, 6 F B + 2 B + 4 (p + 1) B^2 numbers; an id of
+    every vertex, and back its size and one byte; an id of every pair of a client and a neighbour elsewhere,
+    P. In every round and for every layer but the last: heads * hidden numbers up of every vertex that is in
+    a pair, U of them, and down for every pair."""
+    world = world_of(kind)
+    site, near = neighbours(world, drop_single)
+    pairs = {(site[v], u) for v, others in near.items() for u in others if site[u] != site[v]}
+    asked = {u for _, u in pairs}
+    row = HEADS * HIDDEN * SCALAR
+    _, fed = run_local("fedgat", world, layers=layers, later="exchange", drop_single=drop_single)
+    crossed: dict[str, int] = {}
+    for entry in fed.ledger.entries:
+        if entry.phase in ("setup", "train"):
+            crossed[entry.name] = crossed.get(entry.name, 0) + entry.bytes
+        if entry.name == "fedgat/embeddings" and entry.phase == "train":
+            of_client = [sum(site[u] == k for u in asked) for k in range(world.clients)]
+            assert entry.sent.tolist() == [ROUNDS * (layers - 1) * n * row for n in of_client]
+            assert entry.rounds == dict.fromkeys(range(1, ROUNDS + 1), (layers - 1) * len(asked) * row)
+        if entry.name == "fedgat/neighbour_embeddings" and entry.phase == "train":
+            of_client = [sum(k == j for k, _ in pairs) for j in range(world.clients)]
+            assert entry.received.tolist() == [ROUNDS * (layers - 1) * n * row for n in of_client]
+    size = torch.tensor([len(near[v]) + 1 for v in sorted(site)])
+    message = sum(crossed[name] for name in ("fedgat/sums", "fedgat/scores", "fedgat/decoders"))
+    assert message == numbers("vector", size, FEATURES, 16) * SCALAR
+    for name, expected in {
+        "fedgat/hood_ids": 8 * len(site),
+        "fedgat/sizes": 8 * len(site),
+        "fedgat/far_ids": 8 * len(pairs),
+        "fedgat/asked_for": len(site),
+        "fedgat/embeddings": ROUNDS * (layers - 1) * len(asked) * row,
+        "fedgat/neighbour_embeddings": ROUNDS * (layers - 1) * len(pairs) * row,
+    }.items():
+        assert crossed[name] == expected, name
+
+
+def test_predicting_is_charged_to_its_own_phases() -> None:
+    """As much in every evaluation as in a round of training."""
+    _, fed = run_local("fedgat", make_world(nodes=30), later="exchange")
+    for name in ("fedgat/embeddings", "fedgat/neighbour_embeddings"):
+        phases = {entry.phase: entry.rounds for entry in fed.ledger.entries if entry.name == name}
+        assert phases["train"] == phases["eval"]
+        assert phases["predict"] == {ROUNDS: phases["train"][1]}
+        assert phases["train"][1] > 0
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("layers", [2, 3])
+def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(layers: int, sparse: bool) -> None:
+    world = last_round_stands(make_world(5, sparse=sparse))
+    settings = {**SETTINGS, "later": "exchange", "layers": layers}
+    fast, fed = run_local("fedgat", world, **settings)
+    for placement in ("one at a time", "in thirds"):
+        slow, oracle = run_local("fedgat", world, placement, **settings)
+        assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+        assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.slow
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
+    layers: int, three_sites: Gateways
+) -> None:
+    world = last_round_stands(make_world(6))
+    settings = {**SETTINGS, "later": "exchange", "layers": layers}
+    apart, ledger = run_processes("fedgat", world, three_sites, **settings)
+    together, fed = run_local("fedgat", world, **settings)
+    assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
+    assert ledger.to_json() == fed.ledger.to_json()
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("form", ["vector", "matrix"])
+def test_direct_evaluation_trains_as_the_message_and_costs_the_same(form: str, layers: int) -> None:
+    world = last_round_stands(make_world(7, nodes=30))
+    settings = {"later": "exchange", "form": form, "layers": layers}
+    (real, one), (direct, two) = (
+        run_local("fedgat", world, evaluation=how, **settings) for how in ("message", "direct")
+    )
+    assert torch.allclose(logits(real), logits(direct), rtol=0, atol=1e-8)
+    costs = [
+        {(e.phase, e.name): (e.bytes, e.received.tolist(), e.sent.tolist()) for e in fed.ledger.entries}
+        for fed in (one, two)
+    ]
+    assert costs[0] == costs[1]
+
+
+def test_clients_that_take_part_in_some_rounds_only_are_refused() -> None:
+    with pytest.raises(InputError, match=r"later=exchange needs every client .* fraction must be 1, got 0.5"):
+        config_of(METHOD, later="exchange", fraction=0.5)
+    assert config_of(METHOD, fraction=0.5).fraction == 0.5
+
+
+# ---- what it trains: an oracle with dense matrices ---------------------------------------------------------
+
+
+def dense_layers(
+    weights: dict[str, Tensor],
+    x: Tensor,
+    reaches: Tensor,
+    config: FedGATConfig,
+    theirs: list[Tensor] | None,
+    mine: Tensor | None,
+) -> list[Tensor]:
+    """What leaves every layer, of all vertices; reaches [N, N] bool: (i, j) where j is a neighbour of i, or i
+    itself. What leaves a layer but the last of the vertices that are not `mine` [N] is `theirs`."""
+    series = score_series(Score("smooth", True, config.degree, config.domain))
+    outputs, h = [], x
+    for layer in range(config.layers):
+        last = layer == config.layers - 1
+        heads = 1 if last else HEADS
+        z = (h @ weights[f"layers.{layer}.weight"]).view(len(h), heads, -1)
+        source, target = ((z * weights[f"layers.{layer}.{name}"]).sum(2) for name in ("att_src", "att_dst"))
+        score = target[:, None] + source[None]  # [N, N, heads]
+        if layer:
+            share = leaky_relu(score, 0.2).exp()
+        else:
+            powers = [torch.ones_like(score), score / config.domain]
+            while len(powers) < len(series):
+                powers.append(2 * score / config.domain * powers[-1] - powers[-2])
+            share = sum(c * t for c, t in zip(series, powers, strict=True))  # type: ignore[assignment]
+        share = share * reaches[..., None]
+        h = torch.einsum("ijk,jkh->ikh", share / share.sum(1, keepdim=True), z).flatten(1)
+        h = h + weights[f"layers.{layer}.bias"]
+        h = h if last else elu(h)
+        outputs.append(h)
+        if theirs is not None and mine is not None and not last:
+            h = torch.where(mine[:, None], h, theirs[layer])
+    return outputs
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_client_steps_on_its_loss_with_its_neighbours_embeddings_as_constants(layers: int) -> None:
+    """Two rounds of two steps of gradient descent; in the second step of a round a client's own embeddings
+    are new and its neighbours' are as they were when the round began."""
+    world = last_round_stands(make_world(8, nodes=30))
+    settings = {
+        "rule": "fedavg",
+        "optimizer": "sgd",
+        "local_steps": 2,
+        "rounds": 2,
+        "lr": 0.3,
+        "layers": layers,
+        "drop_single": False,
+    }
+    config = config_of(METHOD, later="exchange", **settings)
+    assert isinstance(config, FedGATConfig)
+    outcome, _ = run_local("fedgat", world, later="exchange", **settings)
+    x = torch.from_numpy(world.graph.x.toarray()).double()
+    x = x / x.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    site, near = neighbours(world, drop_single=False)
+    reaches = torch.eye(len(x), dtype=torch.bool)
+    for v, others in near.items():
+        reaches[v, list(others)] = True
+    of = torch.tensor([site[v] for v in range(len(x))])
+    y, train = torch.from_numpy(world.graph.y), torch.from_numpy(world.split.train)
+    shared = initial_weights(world.task, config, "cpu")
+    for _ in range(2):
+        theirs = dense_layers(shared, x, reaches, config, None, None)
+        parts = []
+        for k in range(world.clients):
+            mine, weights = of == k, dict(shared)
+            for _ in range(2):
+                leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+                found = dense_layers(leaves, x, reaches, config, theirs, mine)[-1]
+                loss = cross_entropy(found[mine & train], y[mine & train])
+                gradients = torch.autograd.grad(loss, list(leaves.values()))
+                weights = {
+                    name: w.detach() - config.lr * (g + config.weight_decay * w.detach())
+                    for (name, w), g in zip(leaves.items(), gradients, strict=True)
+                }
+            parts.append((int((mine & train).sum()), weights))
+        total = sum(count for count, _ in parts)
+        shared = {name: sum(n / total * w[name] for n, w in parts) for name in shared}  # type: ignore[misc]
+    found = outcome.state.weights.parts[0]
+    for name, expected in shared.items():
+        assert torch.allclose(found[name], expected, rtol=0, atol=1e-10), name
+    hops, _ = run_local("fedgat", world, **settings)
+    gap = max(float((hops.state.weights.parts[0][name] - w).abs().max()) for name, w in shared.items())
+    assert gap > 1e-5, "gradients that go through the neighbours' embeddings give other weights"

@@ -1,0 +1,169 @@
+"""FedGraph's sampling policies: a policy file that is not whole is refused, and a policy fits one model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.files import read_tensors, write_tensors
+from graphfed.methods.fedgraph.sampling_policies import (
+    PolicyFile,
+    act,
+    check_fits,
+    project,
+    read_policy,
+    write_policy,
+)
+
+CLIENTS, LAYERS, WEIGHTS, COMPONENTS, HIDDEN = 2, 3, 7, 4, 5
+SEEN, ACTION = (CLIENTS + 1) * COMPONENTS, CLIENTS * (1 + LAYERS)
+
+
+def actor() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes: dict[str, tuple[int, ...]] = {
+        "pca.mean": (WEIGHTS,),
+        "pca.components": (COMPONENTS, WEIGHTS),
+        "pca.scale": (),
+        "actor.0.weight": (HIDDEN, SEEN),
+        "actor.0.bias": (HIDDEN,),
+        "actor.1.weight": (ACTION, HIDDEN),
+        "actor.1.bias": (ACTION,),
+    }
+    return {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
+    }
+
+
+def described(kind: str = "ddpg", **changed: Any) -> PolicyFile:
+    sizes = {"clients": CLIENTS, "layers": LAYERS, "weights": WEIGHTS, "learned": {}, **changed}
+    return PolicyFile(kind=kind, **sizes)
+
+
+@pytest.mark.parametrize("saw_test", [True, False])
+def test_a_policy_that_is_written_is_read_back_to_the_bit(saw_test: bool, tmp_path: Path) -> None:
+    for kind, tensors in (("ddpg", actor()), ("bandit", {"action": torch.zeros(1 + LAYERS)})):
+        written = described(kind, learned={"saw_test": saw_test})
+        write_policy(tmp_path / kind, tensors, written)
+        found, policy = read_policy(tmp_path / kind)
+        assert policy == written
+        assert policy.saw_test is saw_test
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert not described().saw_test
+
+
+def without(name: str) -> Callable[[dict[str, Tensor]], Any]:
+    return lambda tensors: tensors.pop(name)
+
+
+def of_shape(name: str, *shape: int) -> Callable[[dict[str, Tensor]], Any]:
+    return lambda tensors: tensors.update({name: torch.zeros(shape)})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *[without(name) for name in actor()],
+        of_shape("stray", 2),
+        of_shape("actor.stray.weight", 2, 2),
+        of_shape("pca.mean", WEIGHTS + 1),
+        of_shape("pca.components", COMPONENTS, WEIGHTS + 1),
+        of_shape("pca.components", COMPONENTS + 1, WEIGHTS),
+        of_shape("pca.scale", 1),
+        of_shape("actor.0.weight", HIDDEN, SEEN + 1),
+        of_shape("actor.0.weight", HIDDEN, SEEN, 1),
+        of_shape("actor.0.bias", HIDDEN + 1),
+        of_shape("actor.1.weight", ACTION, HIDDEN + 1),
+        of_shape("actor.1.bias", ACTION + 1),
+    ],
+)
+def test_an_actor_that_lacks_a_tensor_or_has_one_of_another_shape_is_refused(
+    damage: Callable[[dict[str, Tensor]], Any], tmp_path: Path
+) -> None:
+    tensors = actor()
+    damage(tensors)
+    write_policy(tmp_path / "policy", tensors, described())
+    with pytest.raises(InputError, match="do not make a policy of 2 clients and 3 layers"):
+        read_policy(tmp_path / "policy")
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"kind": "other"}, "do not make a policy"),
+        ({"kind": "bandit"}, "do not make a policy"),
+        ({"clients": 0}, "it does not say what it is for"),
+        ({"layers": -1}, "it does not say what it is for"),
+        ({"weights": 7.0}, "it does not say what it is for"),
+        ({"clients": True}, "it does not say what it is for"),
+        ({"learned": []}, "it does not say what it is for"),
+    ],
+)
+def test_a_policy_file_with_a_description_that_is_not_possible_is_refused(
+    changed: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    write_policy(tmp_path / "policy", actor(), described(**changed))
+    with pytest.raises(InputError, match=match):
+        read_policy(tmp_path / "policy")
+
+
+def test_a_policy_file_that_does_not_exist_or_holds_a_number_that_is_not_finite_is_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InputError, match="there is no policy file"):
+        read_policy(tmp_path / "absent")
+    tensors = actor()
+    tensors["actor.1.bias"][0] = torch.inf
+    write_policy(tmp_path / "policy", tensors, described())
+    with pytest.raises(InputError, match="a number in it is not finite"):
+        read_policy(tmp_path / "policy")
+
+
+def test_a_bandit_fits_any_clients_and_weights_and_an_actor_only_its_own() -> None:
+    check_fits(described("bandit"), "p", "bandit", CLIENTS + 1, LAYERS, WEIGHTS + 1)
+    check_fits(described(), "p", "ddpg", CLIENTS, LAYERS, WEIGHTS)
+    for kind, sizes in (
+        ("bandit", (CLIENTS, LAYERS + 1, WEIGHTS)),
+        ("ddpg", (CLIENTS + 1, LAYERS, WEIGHTS)),
+        ("ddpg", (CLIENTS, LAYERS + 1, WEIGHTS)),
+        ("ddpg", (CLIENTS, LAYERS, WEIGHTS + 1)),
+    ):
+        with pytest.raises(InputError, match="it was learned for"):
+            check_fits(described(kind), "p", kind, *sizes)
+    with pytest.raises(InputError, match="learned for policy ddpg, and this run has bandit"):
+        check_fits(described(), "p", "bandit", CLIENTS, LAYERS, WEIGHTS)
+
+
+def test_an_actor_is_a_network_of_rectified_layers_with_a_tanh_at_its_end() -> None:
+    tensors = actor()
+    weights = torch.randn(1 + CLIENTS, WEIGHTS, generator=torch.Generator().manual_seed(1))
+    seen = [
+        sum(float(component[j]) * (float(row[j]) - float(tensors["pca.mean"][j])) for j in range(WEIGHTS))
+        for row in weights
+        for component in tensors["pca.components"]
+    ]
+    observed = project(tensors, weights)
+    assert observed.flatten().tolist() == pytest.approx(seen, rel=1e-12)
+    x = torch.tensor(seen, dtype=torch.float64) / float(tensors["pca.scale"])
+    hidden = (tensors["actor.0.weight"] @ x + tensors["actor.0.bias"]).clamp(min=0)
+    expected = torch.tanh(tensors["actor.1.weight"] @ hidden + tensors["actor.1.bias"])
+    assert torch.allclose(act(tensors, observed, CLIENTS), expected, rtol=0, atol=1e-12)
+
+
+def test_a_policy_of_one_client_layer_and_weight_is_read_and_a_file_of_another_format_refused(
+    tmp_path: Path,
+) -> None:
+    action = torch.tensor([0.25, -0.5])
+    write_policy(tmp_path / "policy", {"action": action}, PolicyFile("bandit", 1, 1, 1, {}))
+    found, policy = read_policy(tmp_path / "policy")
+    assert (policy.clients, policy.layers, policy.weights) == (1, 1, 1)
+    assert act(found, torch.zeros(0), 2).tolist() == [0.25, -0.5, 0.25, -0.5]
+    arrays, metadata = read_tensors(tmp_path / "policy")
+    write_tensors(tmp_path / "other", arrays, {**metadata, "format": "another format"})
+    with pytest.raises(InputError, match="is not a policy file: it does not say so"):
+        read_policy(tmp_path / "other")

@@ -1,0 +1,372 @@
+"""Lumos as a whole: what does not change its results, what its comparisons and its sums hide at no cost to
+them, and what each device can say of itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import link_worlds
+import numpy as np
+import pytest
+import torch
+from balanced_graphs import Balanced, run_apart, run_here
+from worlds import (
+    Gateways,
+    World,
+    as_asked,
+    cohorts_of,
+    config_of,
+    in_thirds,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    run_processes,
+    weighted,
+)
+
+from graphfed.data.graphs.graph import Split
+from graphfed.data.graphs.social import make_social
+from graphfed.errors import InputError
+from graphfed.federation import Federation, Ledger
+from graphfed.federation.secure import compare as secure_compare
+from graphfed.methods.base import Task
+from graphfed.methods.lumos import method as lumos
+from graphfed.nn.sparse import spmm
+from graphfed.runs.train import Event, train
+from graphfed.runtime.local import stacked
+from graphfed.tasks.outcome import Outcome
+
+ROUNDS, H = 4, 5
+#: A run of each task, by the same settings.
+Run = Callable[..., tuple[Outcome, Federation]]
+
+
+def classified(**settings: Any) -> tuple[Outcome, Federation]:
+    return run_local("lumos", make_world(1), **settings)
+
+
+def linked(**settings: Any) -> tuple[Outcome, Federation]:
+    return link_worlds.run_local("lumos", link_worlds.link_world(1), **settings)
+
+
+TASKS = pytest.mark.parametrize("run", [classified, linked], ids=["classification", "link prediction"])
+
+
+def sizes(ledger: Ledger) -> list[dict[str, Any]]:
+    """The ledger but for the protections, in one order."""
+    told = [{**entry, "protection": ""} for entry in ledger.to_json()["entries"]]
+    return sorted(told, key=lambda entry: (entry["phase"], entry["name"]))
+
+
+# ---- trainers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("backbone", ["gcn", "gat"])
+@TASKS
+def test_both_trainers_give_the_same_results_and_the_same_ledger(
+    run: Run, backbone: str, layers: int
+) -> None:
+    options = {"backbone": backbone, "layers": layers, "heads": 2, "dropout": 0.3, "weight_decay": 1e-2}
+    fast, fed = run(trainer="fused", **options)
+    slow, oracle = run(trainer="general", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    for line, again in zip(fast.history, slow.history, strict=True):
+        assert line["val"] == pytest.approx(again["val"], abs=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@TASKS
+def test_without_virtual_nodes_it_is_another_network_on_the_same_trees(run: Run) -> None:
+    trees, fed = run()
+    plain, other = run(virtual_nodes=False)
+    assert not torch.allclose(logits(trees), logits(plain), atol=1e-3)
+    assert fed.ledger.totals()["by_transfer"] == other.ledger.totals()["by_transfer"]
+
+
+# ---- balancers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("balancer", ["none", "greedy", "mcmc", "oracle"])
+def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: str) -> None:
+    options = {"balancer": balancer, "mcmc_steps": 3, "rounds": 2, "dropout": 0.3}
+    fast, fed = classified(**options)
+    slow, oracle = run_local("lumos", make_world(1), "in thirds", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+@pytest.mark.slow
+def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
+    three_sites: Gateways,
+) -> None:
+    world = last_round_stands(make_world(1))
+    ideal, fed = run_local("lumos", world)
+    real, ledger = run_processes("lumos", world, three_sites, comparison="secure")
+    assert torch.allclose(logits(ideal), logits(real), rtol=0, atol=1e-9)
+    assert sizes(ledger) == sizes(fed.ledger)
+    assert ideal.details == real.details
+    hidden = {e.name: e.protection for e in ledger.entries if e.name.endswith(("/compare", "/session"))}
+    assert hidden == {
+        "balance/session": "public",
+        "balance/degrees/compare": "encrypted",
+        "balance/workloads/compare": "encrypted",
+    }
+
+
+@pytest.mark.on_demand
+def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
+    three_sites: Gateways,
+) -> None:
+    """In one process and in three: real sessions between all neighbours."""
+    edges = make_social(num_nodes=200, average_degree=4.0).edges
+    told = {"balancer": "local", "degree_bits": 6, "shuffle_rounds": 3}
+    ideal = run_here(edges, [tuple(range(200))], **told)
+    for real in (
+        run_here(edges, [tuple(range(200))], comparison="secure", **told),
+        run_apart(edges, three_sites.of(200), comparison="secure", **told),
+    ):
+        assert (real.keeps, real.kept_by, real.outcomes) == (ideal.keeps, ideal.kept_by, ideal.outcomes)
+        assert (real.counts, real.maxima) == (ideal.counts, ideal.maxima)
+        assert bytes_of(real) == bytes_of(ideal)
+
+
+def bytes_of(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
+    return {entry["name"]: (entry["sent"], entry["received"]) for entry in found.ledger["entries"]}
+
+
+def test_a_vertex_is_the_mean_of_all_leaves_that_stand_for_it() -> None:
+    """Its own copies, one for each neighbour that it keeps, and those that arrive.  Eq. (31)"""
+    rng = torch.Generator().manual_seed(0)
+    own, arrived = torch.randn(5, 3, generator=rng), torch.randn(4, 3, generator=rng)
+    of_own, of_arrived = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 1, 3, 0])
+    leaves = torch.bincount(of_own, minlength=4) + torch.bincount(of_arrived, minlength=4)
+    pooled = spmm(lumos.pool_matrix(of_own, leaves), own) + spmm(
+        lumos.pool_matrix(of_arrived, leaves), arrived
+    )
+    for u in range(4):
+        standing = torch.cat([own[of_own == u], arrived[of_arrived == u]])
+        assert torch.allclose(pooled[u], standing.mean(0))
+
+
+FACTS = ("balance_rounds", "balance_calls", "candidate_pairs")
+
+
+def test_simulated_comparisons_run_where_no_cryptography_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither before nor after the features are sent is a real session opened."""
+    monkeypatch.setattr(secure_compare, "TwoParty", pytest.fail)
+    for balancer in ("local", "mcmc"):
+        classified(balancer=balancer, mcmc_steps=2, rounds=1)
+
+
+def test_the_facts_say_how_often_edges_were_passed_on_and_compared() -> None:
+    """The local rule compares degrees, then before every round of offers, and once more to see that nobody
+    can pass an edge on: each of these every device says to the server."""
+    for shuffles in (0, 2):
+        outcome, fed = classified(balancer="local", shuffle_rounds=shuffles)
+        (said,) = [e for e in fed.ledger.entries if e.name == "balance/can_give"]
+        rounds = said.messages // 60 - 1 + shuffles
+        assert rounds >= 2
+        assert outcome.details["balance_rounds"] == rounds
+        assert outcome.details["balance_calls"] == 1 + rounds + 1
+        assert {type(outcome.details[name]) for name in outcome.details if name in FACTS} == {int}
+        assert {*FACTS} <= {*outcome.details}
+
+
+def test_a_device_that_is_everyones_neighbour_draws_no_negatives() -> None:
+    """And one that has a single stranger draws that one, however often."""
+    forest = SimpleNamespace(num_pairs=3, ids=(None, torch.tensor([71, 72, 73])))
+    devices: Any = SimpleNamespace(forest=forest, kept_rows=torch.tensor([0, 0, 1]))
+    # Device 0 has the neighbours 1, 2 and 3 of four; device 1 lacks device 3.
+    around = lumos.look_around(
+        lumos.PairRows(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 0, 2])), torch.arange(4), 4
+    )
+    config = lumos.METHOD.config(negatives=4)
+    drawn = lumos.draw_negatives(devices, around, torch.arange(4), config, 1)
+    assert drawn.client.tolist() == [1] * 4
+    assert drawn.ids.tolist() == [3] * 4
+
+
+def stages_of(**settings: Any) -> list[str]:
+    """What a run of one round says that it begins, between its first line and its training."""
+    said: list[Event] = []
+    world = as_asked(lumos.METHOD, make_world(1))
+    fed = stacked(world.clients, "cpu")
+    config = config_of(lumos.METHOD, rounds=1, **settings)
+    data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
+    train(fed, lumos.METHOD, data, world.task, config, on_event=said.append)
+    stages = [event.note for event in said if event.phase == "stage"]
+    return stages[1 : stages.index("training: round 1 of 1")]
+
+
+def test_a_run_says_what_it_prepares() -> None:
+    first = "comparing degrees between the neighbours of 60 devices"
+    last = ["encoding and sending the features", "making the trees"]
+    walk = [f"balancing the trees: step {step} of 2 of the Markov chain" for step in (1, 2)]
+    assert stages_of(balancer="mcmc", mcmc_steps=2) == [first, *walk, *last]
+    passed = ["balancing the trees: round 1, at most 1", "balancing the trees: shuffling round 1 of 1"]
+    assert stages_of(balancer="local", balance_rounds=1, shuffle_rounds=1) == [first, *passed, *last]
+
+
+def test_the_foretold_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
+    """A device's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
+    its heads)."""
+    extent: Any = SimpleNamespace(closure=1000, features=300)
+    config = lumos.METHOD.config(hidden=16, backbone="gcn")
+    assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 16)
+    config = lumos.METHOD.config(hidden=16, backbone="gat", heads=4)
+    assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 64)
+
+
+# ---- gradients that add up unseen --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backbone", ["gcn", "gat"])
+@TASKS
+def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, backbone: str) -> None:
+    """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
+    options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
+    clear, _ = run(**options)
+    hidden, fed = run(**options, aggregation="simulated")
+    assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
+    assert not [e for e in fed.ledger.entries if e.name == "model/grad"]
+    by_name = {e.name: e for e in fed.ledger.entries if e.phase == "train"}
+    assert by_name["lumos/gradient/masked"].protection == "simulated"
+
+
+@TASKS
+@pytest.mark.slow
+def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balances(run: Run) -> None:
+    """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
+    _, fed = run(rounds=2, aggregation="secure", balancer="greedy")
+    assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
+        f"{what}/{step}": protection
+        for what in ("lumos/gradient", "scores")
+        for step, protection in (
+            ("keys", "public"),
+            ("sealed_shares", "encrypted"),
+            ("masked", "aggregate"),
+            ("unmask", "shared"),
+        )
+    }
+    _, fed = run(rounds=2, aggregation="clear", balancer="greedy")
+    assert ("model/grad", "clear") in {(e.name, e.protection) for e in fed.ledger.entries}
+
+
+def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
+    options = {"rounds": 2, "aggregation": "simulated", "dropout": 0.3}
+    fast, fed = classified(**options)
+    slow, oracle = run_local("lumos", make_world(1), "one at a time", **options)
+    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
+    assert fed.ledger.to_json() == oracle.ledger.to_json()
+
+
+# ---- what a device says of itself --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"balancer": "greedy"}, {"pad_bins": 3}], ids=str)
+@TASKS
+def test_what_the_devices_say_of_themselves_is_what_the_ledger_counts(run: Run, settings: Any) -> None:
+    outcome, fed = run(**settings)
+    assert outcome.accounts is not None
+    (told,) = ({k: v.numpy() for k, v in part.items()} for part in outcome.accounts.parts)
+    entries = {e.name: e for e in fed.ledger.entries if e.phase in ("setup", "train")}
+    assert (entries["lumos/bins"].sent == 8 * told["receivers"]).all()
+    assert (entries["lumos/bins"].received == 8 * told["kept"]).all()
+    leaves = entries["lumos/leaf_embeddings"]
+    assert (leaves.sent == ROUNDS * 8 * H * told["kept"]).all()
+    assert (leaves.received == ROUNDS * 8 * H * told["receivers"]).all()
+    moved = [e for name, e in entries.items() if name.endswith("_embeddings")]
+    # Of others it gets those that it asked for.
+    asked_for = sum(e.received for e in moved if e.name != "lumos/leaf_embeddings")
+    counted = leaves.sent + leaves.received + asked_for
+    assert (counted == ROUNDS * 8 * H * told["embeddings"]).all()
+    assert (told["kept"] <= told["neighbours"]).all()
+    # Every edge was compared once at least, and no more often than if all had been compared each time.
+    edges, made = told["neighbours"].sum() // 2, told["comparisons"].sum() // 2
+    again = outcome.details["balance_calls"] * edges + outcome.details["candidate_pairs"]
+    assert edges <= made <= again
+    assert (made == edges) == (settings.get("balancer") == "greedy")
+    assert told["epsilon"].max() == pytest.approx(2.0)
+    assert (told["epsilon_colluding"] >= told["epsilon"] - 1e-9).all()
+    silent = told["receivers"] == 0
+    assert (told["feature_bits"][silent] == 0).all()
+    assert (told["epsilon_colluding"][silent] == 0).all()
+
+
+@pytest.mark.slow
+def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(three_sites: Gateways) -> None:
+    world = last_round_stands(make_world(1))
+    together, _ = run_local("lumos", world)
+    apart, _ = run_processes("lumos", world, three_sites)
+    assert together.accounts is not None
+    assert apart.accounts is not None
+    for name, column in together.accounts.parts[0].items():
+        assert torch.equal(column, torch.cat([part[name] for part in apart.accounts.parts])), name
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_a_client_with_more_than_a_vertex_is_refused() -> None:
+    world = make_world()
+    fed = Federation(in_thirds(3))
+    from graphfed.federation.cohort import make_cohort
+    from graphfed.methods.lumos.method import METHOD
+
+    data = fed.locate(
+        "clients", "data", [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
+    )
+    with pytest.raises(InputError, match=r"client 0 holds \d+ vertices; use partition 'ego'"):
+        train(fed, METHOD, data, world.task, METHOD.config())
+
+
+def test_no_training_vertex_is_refused() -> None:
+    world = make_world()
+    none = np.zeros_like(world.split.train)
+    world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
+    with pytest.raises(InputError, match="no device has a training vertex"):
+        run_local("lumos", world)
+
+
+def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lumos, "MAX_BYTES", 1000)
+    monkeypatch.setattr(lumos, "encode", pytest.fail)
+    with pytest.raises(InputError, match=r"every device.s own gradient takes about .* GB for 60 devices"):
+        run_local("lumos", make_world(), aggregation="simulated")
+
+
+def test_the_memory_of_gradients_is_counted_by_hand() -> None:
+    """Twice every device's copy of the weights, and the first layer's once more for each of its pairs."""
+    task, ids = Task(12, 3), torch.arange(6)
+    config = lumos.METHOD.config(aggregation="simulated", hidden=5, backbone="gcn", layers=2)
+    trees = {"keeps": torch.tensor([True] * 4 + [False] * 4)}
+    weights = 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3
+    need = (2 * 6 * weights + 2 * (6 + 4) * 12 * 5) * torch.get_default_dtype().itemsize
+    with patch.object(lumos, "MAX_BYTES", need):
+        lumos.check_memory(ids, trees, task, config)
+    with (
+        patch.object(lumos, "MAX_BYTES", need - 1),
+        pytest.raises(InputError, match=f"takes about {need / 1e9:.3g} GB for 6 devices"),
+    ):
+        lumos.check_memory(ids, trees, task, config)
+
+
+def test_a_graph_with_edge_weights_is_refused_by_its_name() -> None:
+    graph = replace(weighted(make_world()).graph, name="rivers")
+    with pytest.raises(InputError, match="'rivers': lumos learns on trees, whose edges have no weights"):
+        lumos.check_graph(graph, lumos.METHOD.config())
+
+
+def test_a_feature_outside_its_bounds_is_refused() -> None:
+    world = make_world()
+    graph = replace(world.graph, x=world.graph.x * 3)
+    with pytest.raises(InputError, match=r"outside feature_low"):
+        run_local("lumos", World(graph, world.split, world.partition))

@@ -1,0 +1,267 @@
+"""Who keeps which edge, as programs over places: the same as the plain loops, in every placement, whatever is
+compared again; and what crosses."""
+
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from balanced_graphs import Balanced, run_apart, run_here
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphfed.errors import InputError
+from graphfed.methods.lumos import mcmc
+from graphfed.methods.lumos.assignment import (
+    by_greedy,
+    by_metropolis,
+    by_passing_on,
+    largest,
+    optimum,
+)
+from graphfed.methods.lumos.balancing import MESSAGES
+from graphfed.methods.lumos.workload import BalanceConfig
+from graphfed.runtime.processes import Sites
+
+ROUNDS = {"balance_rounds": 30, "shuffle_rounds": 3, "mcmc_steps": 5}
+BALANCERS = ("none", "greedy", "local", "mcmc", "oracle")
+
+
+def random_graph(seed: int, n: int, m: int) -> np.ndarray:
+    """Edges of a graph with a hub or two."""
+    rng = np.random.default_rng(seed)
+    every = np.array(list(combinations(range(n), 2))).T
+    odds = 1.0 / (1 + every.min(0))
+    return every[:, np.sort(rng.choice(every.shape[1], m, replace=False, p=odds / odds.sum()))]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+    n = draw(st.integers(1, 9))
+    every = list(combinations(range(n), 2))
+    some = draw(st.lists(st.sampled_from(every), unique=True)) if every else []
+    return np.array(sorted(some), dtype=np.int64).reshape(-1, 2).T, n
+
+
+@st.composite
+def hosts(draw: st.DrawFn, n: int) -> list[tuple[int, ...]]:
+    cuts = sorted(draw(st.sets(st.integers(1, n - 1)))) if n > 1 else []
+    return [tuple(range(a, b)) for a, b in pairwise([0, *cuts, n])]
+
+
+def same(one: Balanced, other: Balanced) -> None:
+    for name in ("keeps", "kept_by", "outcomes", "counts", "ledger", "maxima"):
+        assert getattr(one, name) == getattr(other, name), name
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+@given(data=st.data())
+@settings(max_examples=25)
+def test_every_placement_keeps_the_same_edges_and_has_the_same_ledger(balancer: str, data: Any) -> None:
+    edges, n = data.draw(graphs())
+    told = {"balancer": balancer, "seed": data.draw(st.integers(0, 3)), **ROUNDS}
+    told["compare_again"] = data.draw(st.sampled_from(["changed", "all"]))
+    told["acceptance"] = data.draw(st.sampled_from(["hidden", "opened"]))
+    stacked = run_here(edges, [tuple(range(n))], **told)
+    same(stacked, run_here(edges, [(k,) for k in range(n)], **told))
+    same(stacked, run_here(edges, data.draw(hosts(n)), **told))
+
+
+@pytest.fixture(scope="module")
+def sites() -> Iterator[Sites]:
+    with Sites([tuple(range(7)), (7,), tuple(range(8, 20))]) as sites:
+        yield sites
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+@pytest.mark.slow
+def test_separate_processes_keep_the_same_edges_and_have_the_same_ledger(balancer: str, sites: Sites) -> None:
+    edges = random_graph(1, 20, 60)
+    told = {"balancer": balancer, **ROUNDS}
+    same(run_here(edges, [tuple(range(20))], **told), run_apart(edges, sites, **told))
+
+
+@given(graphs(), st.integers(0, 5), st.sampled_from([0.5, 1.0, 4.0]))
+@settings(max_examples=60)
+def test_the_programs_are_the_plain_loops_to_the_last_edge(
+    graph: tuple[np.ndarray, int], seed: int, temperature: float
+) -> None:
+    edges, n = graph
+    told = {"seed": seed, "temperature": temperature, "balance_rounds": 30, "shuffle_rounds": 4}
+    together = [tuple(range(n))]
+    greedy = run_here(edges, together, balancer="greedy", **told)
+    assert np.array_equal(greedy.cover(edges, n), by_greedy(edges, n))
+    local = run_here(edges, together, balancer="local", **told)
+    cover, seen = by_passing_on(edges, n, rounds=30, shuffle_rounds=4, seed=seed)
+    assert np.array_equal(local.cover(edges, n), cover)
+    assert local.maxima[: len(seen)] == seen
+    walk = run_here(edges, together, balancer="mcmc", mcmc_steps=7, **told)
+    cover, seen = by_metropolis(edges, n, steps=7, temperature=temperature, seed=seed)
+    assert np.array_equal(walk.cover(edges, n), cover)
+    assert walk.maxima == seen
+    exact = run_here(edges, together, balancer="oracle", **told)
+    assert largest(edges, exact.cover(edges, n), n) == optimum(edges, n).maximum
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("acceptance", ["hidden", "opened"])
+@pytest.mark.slow
+def test_a_longer_walk_on_a_larger_graph_is_the_plain_loop_too(seed: int, acceptance: str) -> None:
+    edges = random_graph(seed, 60, 400)
+    told = {"balancer": "mcmc", "mcmc_steps": 60, "seed": seed, "acceptance": acceptance, "temperature": 2.0}
+    found = run_here(edges, [tuple(range(60))], **told)
+    cover, seen = by_metropolis(edges, 60, steps=60, temperature=2.0, seed=seed)
+    assert np.array_equal(found.cover(edges, 60), cover)
+    assert found.maxima == seen
+    assert any(a < b for a, b in pairwise(seen)), "no step was ever accepted that made it worse"
+
+
+@pytest.mark.parametrize("balancer", ["local", "mcmc"])
+@given(graph=graphs(), seed=st.integers(0, 5))
+@settings(max_examples=40)
+def test_comparing_what_changed_gives_the_same_result_and_all_makes_the_count_announced(
+    balancer: str, graph: tuple[np.ndarray, int], seed: int
+) -> None:
+    edges, n = graph
+    told = {"balancer": balancer, "seed": seed, **ROUNDS}
+    changed = run_here(edges, [tuple(range(n))], **told)
+    everything = run_here(edges, [tuple(range(n))], compare_again="all", **told)
+    assert (changed.keeps, changed.kept_by, changed.maxima) == (
+        everything.keeps,
+        everything.kept_by,
+        everything.maxima,
+    )
+    _, made, all_again = changed.counts
+    assert everything.counts[1:] == (all_again, all_again)
+    assert made <= all_again
+
+
+@pytest.mark.parametrize("balancer", BALANCERS)
+@given(graph=graphs(), seed=st.integers(0, 3))
+@settings(max_examples=30)
+def test_both_ends_know_who_keeps_an_edge_and_somebody_does(
+    balancer: str, graph: tuple[np.ndarray, int], seed: int
+) -> None:
+    edges, n = graph
+    found = run_here(edges, [tuple(range(n))], balancer=balancer, seed=seed, **ROUNDS)
+    keeps = found.cover(edges, n)
+    turned = Balanced(found.kept_by, [], [], [], (0, 0, 0), {}).cover(edges, n)
+    assert np.array_equal(keeps, turned[::-1])
+    assert keeps.any(0).all()
+    if balancer in ("local", "oracle"):
+        assert (keeps.sum(0) == 1).all()
+    assert found.counts[1] == sum(found.outcomes) / 2
+
+
+@pytest.mark.parametrize("balancer", ["greedy", "local", "mcmc"])
+def test_every_iteration_of_a_prefix_covers_every_edge(balancer: str) -> None:
+    """A run of k rounds is the prefix of a longer one, so each state in between is looked at."""
+    edges = random_graph(5, 25, 90)
+    for k in range(12):
+        found = run_here(
+            edges, [tuple(range(25))], balancer=balancer, mcmc_steps=k, balance_rounds=k, shuffle_rounds=0
+        )
+        assert found.cover(edges, 25).any(0).all()
+        assert found.maxima[-1] >= optimum(edges, 25).maximum
+
+
+@pytest.mark.parametrize("balancer", ["greedy", "local"])
+def test_the_real_protocol_keeps_the_same_edges_for_the_same_bytes(balancer: str) -> None:
+    edges = random_graph(2, 7, 9)
+    told = {"balancer": balancer, "degree_bits": 4, "balance_rounds": 4, "shuffle_rounds": 1}
+    ideal = run_here(edges, [tuple(range(7))], **told)
+    real = run_here(edges, [(0, 1, 2), (3,), (4, 5, 6)], comparison="secure", **told)
+    assert (ideal.keeps, ideal.counts) == (real.keeps, real.counts)
+    assert sizes(ideal) == sizes(real)
+    assert "simulated" not in protections(real)
+
+
+@pytest.mark.slow
+def test_the_real_search_ends_in_a_cover_that_its_own_history_says_is_the_best() -> None:
+    edges = random_graph(3, 8, 14)
+    found = run_here(
+        edges, [(0, 1, 2, 3), (4, 5, 6, 7)], balancer="mcmc", mcmc_steps=3, comparison="secure", degree_bits=4
+    )
+    assert found.cover(edges, 8).any(0).all()
+    assert largest(edges, found.cover(edges, 8), 8) == min(found.maxima)
+    assert "simulated" not in protections(found)
+
+
+def sizes(found: Balanced) -> dict[str, tuple[list[int], list[int]]]:
+    return {entry["name"]: (entry["sent"], entry["received"]) for entry in found.ledger["entries"]}
+
+
+def protections(found: Balanced) -> set[str]:
+    return {entry["protection"] for entry in found.ledger["entries"]}
+
+
+@pytest.mark.parametrize("acceptance", ["hidden", "opened"])
+def test_only_the_papers_acceptance_shows_a_workload_in_clear(acceptance: str) -> None:
+    edges = random_graph(4, 12, 30)
+    found = run_here(
+        edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=6, acceptance=acceptance, compare_again="all"
+    )
+    shown = [e["name"] for e in found.ledger["entries"] if e["name"].startswith("balance/acceptance")]
+    assert (
+        shown
+        == {
+            "hidden": ["balance/acceptance/accept", "balance/acceptance/session"],
+            "opened": ["balance/acceptance"],
+        }[acceptance]
+    )
+
+
+@pytest.mark.parametrize("balancer", ["greedy", "local"])
+def test_neighbours_send_the_server_nothing_but_whether_they_can_still_pass_something_on(
+    balancer: str,
+) -> None:
+    edges = random_graph(4, 12, 30)
+    found = run_here(edges, [tuple(range(12))], balancer=balancer)
+    told = {(e["name"], e["dtype"]) for e in found.ledger["entries"] if e["to"] == "server"}
+    assert told == (set() if balancer == "greedy" else {("balance/can_give", "uint8")})
+
+
+def test_every_transfer_has_a_message_for_the_report() -> None:
+    edges, names = random_graph(4, 12, 30), set()
+    for balancer in BALANCERS:
+        for acceptance in ("hidden", "opened"):
+            found = run_here(
+                edges, [tuple(range(12))], balancer=balancer, mcmc_steps=4, acceptance=acceptance
+            )
+            names |= {e["name"] for e in found.ledger["entries"] if e["phase"] != "control"}
+    assert names == {*MESSAGES}
+
+
+def test_a_degree_that_does_not_fit_is_refused_without_being_told() -> None:
+    star = np.array([(0, v) for v in range(1, 9)]).T
+    with pytest.raises(InputError, match="device 0 has more than the 7 neighbours that degree_bits=3 allows"):
+        run_here(star, [tuple(range(9))], degree_bits=3)
+    run_here(star, [tuple(range(9))], degree_bits=4)
+
+
+def test_numbers_too_wide_for_a_hidden_acceptance_are_refused_before_anything_crosses() -> None:
+    with pytest.raises(InputError, match="not degree_bits=13; use degree_bits=12, acceptance=opened"):
+        run_here(random_graph(0, 5, 4), [tuple(range(5))], balancer="mcmc", degree_bits=13)
+
+
+def test_more_candidates_than_can_compare_with_each_other_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six pairs of vertices: each end keeps its edge, so all twelve are candidates."""
+    edges = np.arange(12).reshape(6, 2).T
+    monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12)
+    assert run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1).counts
+    monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12 - 1)
+    with pytest.raises(InputError, match=r"lets 12 devices compare with each other, in 144 pairs.*=local"):
+        run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1)
+
+
+@pytest.mark.parametrize(("bits", "width"), [(1, 1), (8, 3), (10, 3), (12, 4), (31, 5)])
+def test_the_bits_of_rounded_logarithms_follow_from_the_largest_degree_announced(
+    bits: int, width: int
+) -> None:
+    most = round(np.log(2**bits - 1))
+    assert BalanceConfig(degree_bits=bits).level_bits == width
+    assert most < 2**width
+    assert width == 1 or most >= 2 ** (width - 1)

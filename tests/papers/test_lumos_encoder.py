@@ -1,0 +1,290 @@
+"""Lumos's encoder: a device's coordinates dealt over its receivers, what each of them may know, and what it
+makes of it. The mechanism itself is tested by enumeration in tests/privacy/test_local.py."""
+
+import math
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from graphfed.errors import InputError
+from graphfed.methods.lumos import feature_encoding
+from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.feature_encoding import (
+    EncoderConfig,
+    Sent,
+    bytes_of_bins,
+    encode,
+    received_features,
+    receiver_mechanism,
+    sizes_told,
+)
+from graphfed.privacy.noise import Noise
+
+EXACT = 1e6  # a budget with which no coin falls on its rarer side (but for one chance in 2^32)
+
+
+def config_of(**options: Any) -> EncoderConfig:
+    """The paper's decoding, in which the middle of the bounds stands for a coordinate that was not sent."""
+    return EncoderConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
+
+
+def sent_by(x: Tensor, receivers: list[int], config: EncoderConfig) -> tuple[Sent, Tensor]:
+    """What device i sends to `receivers[i]` others (1000, 1001, ...), and the row of each."""
+    ids = torch.arange(len(x)) + 50
+    rows = torch.repeat_interleave(torch.arange(len(x)), torch.tensor(receivers))
+    first = torch.cat([torch.arange(count) for count in receivers] or [rows]) + 1000
+    return encode(x, ids, rows, first, config), rows
+
+
+def decoded(sent: Sent, rows: Tensor, width: int, config: EncoderConfig) -> BitMatrix:
+    return received_features(sent.header, sent.flat, rows + 50, width, config)
+
+
+worlds = st.tuples(
+    st.integers(1, 9),  # coordinates
+    st.lists(st.integers(0, 12), min_size=1, max_size=5),  # receivers of each device
+    st.integers(0, 2**31),
+)
+
+
+@given(worlds, st.integers(1, 3))
+def test_rows_are_encoded_and_decoded_a_few_at_a_time_to_the_same_bits(world: Any, few: int) -> None:
+    """Memory is bounded that way on large graphs."""
+    width, receivers, seed = world
+    x = torch.rand(len(receivers), width, generator=torch.Generator().manual_seed(seed)).double()
+    config = config_of(epsilon=2.0, seed=seed)
+    whole, rows = sent_by(x, receivers, config)
+
+    def pieces(count: int, width: int) -> list[slice]:
+        return [slice(first, min(first + few, count)) for first in range(0, count, few)]
+
+    with patch.object(feature_encoding, "chunks", pieces):
+        parts, _ = sent_by(x, receivers, config)
+        there = decoded(parts, rows, width, config)
+    assert torch.equal(parts.flat, whole.flat)
+    assert torch.equal(there.to_dense(), decoded(whole, rows, width, config).to_dense())
+
+
+@given(worlds)
+def test_every_coordinate_goes_to_one_receiver_and_arrives_exactly_without_noise(world: Any) -> None:
+    width, receivers, seed = world
+    x = torch.randint(0, 2, (len(receivers), width), generator=torch.Generator().manual_seed(seed)).double()
+    config = config_of(epsilon=EXACT, seed=seed)
+    sent, rows = sent_by(x, receivers, config)
+    assert int(sent.lengths.sum()) == len(sent.flat)
+    there = decoded(sent, rows, width, config)
+    dense = there.to_dense()
+    for device, count in enumerate(receivers):
+        mine = dense[rows == device]
+        assert len(mine) == count
+        if count:
+            got = mine != 0
+            assert (got.sum(0) == 1).all(), "each coordinate to one receiver"
+            sizes = got.sum(1)
+            assert int(sizes.max()) - int(sizes.min()) <= 1
+            assert torch.allclose(mine.sum(0) + config.unsent_value, x[device], atol=1e-6)
+    assert sent.coordinates.tolist() == [width if count else 0 for count in receivers]
+
+
+@given(worlds, st.integers(1, 12))
+def test_padded_bins_do_not_tell_how_many_receivers_there_are(world: Any, bins: int) -> None:
+    width, receivers, seed = world
+    x = torch.randint(0, 2, (len(receivers), width), generator=torch.Generator().manual_seed(seed)).double()
+    config = config_of(epsilon=EXACT, seed=seed, pad_bins=bins)
+    sent, rows = sent_by(x, receivers, config)
+    assert (sent.header[:, 0] == bins).all()
+    allowed = {width // bins, -(-width // bins)}
+    assert set(sizes_told(sent.header, width).tolist()) <= allowed
+    dense = decoded(sent, rows, width, config).to_dense()
+    for device, count in enumerate(receivers):
+        got = (dense[rows == device] != 0).double()
+        if count:  # as many different bins as there can be, and each as often as any other, but for one
+            per_bin = torch.bincount(sent.header[rows == device, 1].long(), minlength=bins)
+            assert int((per_bin > 0).sum()) == min(count, bins)
+            assert int(per_bin.max()) - int(per_bin.min()) <= 1
+            assert float(got.sum(0).max()) <= math.ceil(count / bins)
+
+
+@given(worlds, st.sampled_from(["per_receiver", "coalition"]), st.sampled_from([None, 3]))
+def test_what_is_spent_adds_up_over_what_was_sent(world: Any, accounting: str, bins: int | None) -> None:
+    width, receivers, seed = world
+    x = torch.zeros(len(receivers), width)
+    config = config_of(epsilon=2.0, accounting=accounting, seed=seed, pad_bins=bins)
+    sent, _ = sent_by(x, receivers, config)
+    for device, count in enumerate(receivers):
+        parts = count if bins is None else bins
+        sizes = [width // parts + (k < width % parts) for k in range(parts)] if parts else []
+        told = min(count, parts)
+        epsilon, colluding = float(sent.epsilon[device]), float(sent.colluding[device])
+        if accounting == "per_receiver":
+            assert epsilon == pytest.approx(2.0 if count and (bins is None or max(sizes)) else 0.0) or (
+                epsilon == 0 and not all(sizes)
+            )
+            assert colluding <= 2.0 * told + 1e-9
+            if bins is None:
+                assert colluding == pytest.approx(2.0 * sum(size > 0 for size in sizes))
+        else:
+            assert epsilon <= 2.0 * max(sizes, default=0) / width + 1e-9
+            assert colluding <= 2.0 + 1e-9
+            if bins is None and count:
+                assert colluding == pytest.approx(2.0)
+
+
+def test_which_bin_a_receiver_gets_is_not_the_order_of_ids() -> None:
+    sent, rows = sent_by(torch.zeros(40, 8), [4] * 40, config_of())
+    orders = {tuple(sent.header[rows == device, 1].tolist()) for device in range(40)}
+    assert len(orders) > 10
+
+
+def test_a_shrunk_estimate_has_less_error_than_the_unbiased_one_for_every_feature() -> None:
+    """Exactly, from the probabilities of (26): E (x'' - x)^2 for a feature of mean m within the bounds."""
+    for epsilon in (0.01, 0.5, 2.0):
+        keep = 1 / (1 + math.exp(-epsilon))
+        errors = {}
+        for decode in ("unbiased", "shrunk"):
+            config = config_of(decode=decode, epsilon=epsilon)
+            x = torch.tensor([[0.0], [1.0]])
+            up, down = [], []
+            for seed in range(40):
+                chosen = EncoderConfig(**{**vars(config), "noise_seed": seed})
+                sent, rows = sent_by(x, [1, 1], chosen)
+                value = decoded(sent, rows, 1, chosen).to_dense()[:, 0] + chosen.unsent_value
+                bits = sent.flat[:2] & 1
+                up += value[bits == 1].tolist()
+                down += value[bits == 0].tolist()
+            high, low = up[0], down[0]
+            assert set(up) == {high}
+            assert set(down) == {low}
+            errors[decode] = keep * (high - 1) ** 2 + (1 - keep) * (low - 1) ** 2
+            if decode == "unbiased":
+                assert keep * high + (1 - keep) * low == pytest.approx(1.0, abs=1e-3)
+        assert errors["shrunk"] < errors["unbiased"]
+        assert errors["shrunk"] <= 0.25 + 1e-6, "no worse than knowing the mean alone"
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_rescaling_makes_up_for_the_coordinates_of_the_other_bins(rescale: bool) -> None:
+    """The mean over receivers of what they make of a coordinate is the coordinate iff rescaled."""
+    x = torch.ones(1, 6)
+    config = config_of(epsilon=EXACT, rescale=rescale)
+    sent, rows = sent_by(x, [3], config)
+    mean = (decoded(sent, rows, 6, config).to_dense() + config.unsent_value).mean(0)
+    expected = 1.0 if rescale else 0.5 + 0.5 / 3
+    assert torch.allclose(mean, torch.full((6,), expected), atol=1e-5)
+
+
+BOUNDS = pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (-2.0, 5.0)], ids=str)
+
+
+@BOUNDS
+@pytest.mark.parametrize("decode", ["unbiased", "shrunk"])
+def test_by_default_what_was_not_sent_counts_as_nothing_whatever_the_bounds(
+    decode: str, bounds: tuple[float, float]
+) -> None:
+    """The paper has the middle of the bounds there, half of a binary feature."""
+    low, high = bounds
+    config = EncoderConfig(decode=decode, feature_low=low, feature_high=high, noise_seed=0)
+    sent, rows = sent_by(torch.zeros(1, 6), [3], config)
+    found = decoded(sent, rows, 6, config).to_dense() + config.unsent_value
+    assert ((found != 0).sum(1) <= 2).all(), "two coordinates to each receiver, and 0 for the others"
+
+
+@BOUNDS
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_an_unbiased_estimate_is_unbiased_whatever_stands_for_what_was_not_sent(
+    value: float, bounds: tuple[float, float]
+) -> None:
+    """Of a coordinate that was sent, by the probabilities of (26): Pr[1] up + Pr[0] down is the feature."""
+    low, high = bounds
+    x = torch.tensor([[0.0] * 64, [1.0] * 64])
+    options = {"epsilon": 64.0, "feature_low": low, "feature_high": high, "unsent_value": value}
+    config = config_of(**options)  # a bit has budget 1
+    sent, rows = sent_by(x, [1, 1], config)
+    found = decoded(sent, rows, 64, config).to_dense() + config.unsent_value
+    up, down = float(found.max()), float(found.min())
+    rarer = 1 / (1 + math.e)
+    for feature in (0.0, 1.0):
+        one = rarer + (feature - low) / (high - low) * (1 - 2 * rarer)
+        assert one * up + (1 - one) * down == pytest.approx(feature, abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_rescaled_it_is_unbiased_over_the_bins_too_whatever_stands_for_what_was_not_sent(
+    value: float,
+) -> None:
+    """Without noise, the mean over all receivers is the features themselves."""
+    x = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 0.0]])
+    config = config_of(epsilon=EXACT, rescale=True, unsent_value=value)
+    sent, rows = sent_by(x, [3], config)
+    mean = (decoded(sent, rows, 6, config).to_dense() + config.unsent_value).mean(0)
+    assert torch.allclose(mean, x[0], atol=1e-5)
+
+
+def test_what_stands_for_what_was_not_sent_changes_no_bit_that_is_sent() -> None:
+    """Epsilon is of the bits; this value is the receiver's own business."""
+    x = torch.randint(0, 2, (5, 40), generator=torch.Generator().manual_seed(0)).double()
+    one, two = (sent_by(x, [3, 1, 0, 7, 2], config_of(unsent_value=value))[0] for value in (0.0, 1.0))
+    for name in vars(one):
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
+
+
+def test_noise_comes_from_the_operating_system_unless_a_seed_is_stated() -> None:
+    x = torch.zeros(3, 64)
+    assert EncoderConfig().noise_seed is None
+    drawn = [sent_by(x, [2, 2, 2], EncoderConfig())[0].flat for _ in range(2)]
+    assert not torch.equal(*drawn), "one chance in 2^192"
+    stated = [sent_by(x, [2, 2, 2], config_of())[0].flat for _ in range(2)]
+    assert torch.equal(*stated)
+    assert not torch.equal(stated[0], sent_by(x, [2, 2, 2], config_of(noise_seed=1))[0].flat)
+    assert Noise(None).protection(receiver_mechanism(EncoderConfig(epsilon=2))) == "ldp(eps=2)"
+    assert Noise(0).protection(receiver_mechanism(EncoderConfig(epsilon=2))) == "simulated"
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 3), st.integers(1, 40))
+def test_bits_take_whole_bytes_of_their_own(extra: int, size: int) -> None:
+    assert bytes_of_bins(torch.tensor([8 * size + extra])).item() == size + (extra > 0)
+
+
+def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
+    x = torch.zeros(3, 4)
+    x[1, 2] = 3.0
+    told = r"vertex 51 has 3 in feature 2, outside feature_low=0 .. feature_high=1"
+    with pytest.raises(InputError, match=told):
+        sent_by(x, [1, 1, 1], config_of())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"feature_low": 1.0, "feature_high": 0.0},
+            "feature_low=1.0 cannot be used: expected a number less than feature_high=0.0",
+        ),
+        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used: expected decode=unbiased"),
+        (
+            {"decode": "shrunk", "unsent_value": 2.0},
+            "unsent_value=2.0 cannot be used: expected a number between feature_low=0.0",
+        ),
+        (
+            {"decode": "unbiased", "feature_low": 1.0, "feature_high": 3.0},
+            "unsent_value=0.0 cannot be used: expected a number between feature_low=1.0",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(options: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        EncoderConfig(**options)
+
+
+def test_headers_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match="bin 3 of 3 bins"):
+        sizes_told(torch.tensor([[3, 3]], dtype=torch.int32), 8)
+    header = torch.tensor([[2, 0], [3, 0]], dtype=torch.int32)
+    with pytest.raises(InputError, match="different numbers of bins"):
+        received_features(header, torch.zeros(2, dtype=torch.uint8), torch.tensor([7, 7]), 6, config_of())

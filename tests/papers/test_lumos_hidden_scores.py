@@ -1,0 +1,126 @@
+"""Scores with aggregation=secure: what the server reads of the sum over all clients is what it would have
+worked out of each client's own, and it has nothing else of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from link_worlds import link_world
+from scipy.integrate import trapezoid
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+from worlds import World, make_world
+
+from graphfed.audit.transcript import _Recording
+from graphfed.data.partitions.partition import partition
+from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.tasks.evaluation import Evaluation, Scored
+from graphfed.tasks.link_scores import COARSE_BITS, LINKS, pair_codes
+from graphfed.tasks.node_scores import VERTICES
+
+CLIENTS = 3
+
+
+def scores_of(
+    evaluation: Evaluation, world: Any, outputs: Tensor, aggregation: str, name: str = "val"
+) -> tuple[Scored, _Recording, Cohort]:
+    """The scores of some validation outputs, and what crossed for them; name: "val", or "final_val" with the
+    metrics of every score's rank."""
+    fed = _Recording(CLIENTS, "cpu")
+    cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
+    data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
+    config = AveragingConfig(aggregation=aggregation)  # type: ignore[arg-type]
+    prepared = evaluation.prepare(fed, data, world.task, config)
+    with fed.phase("eval", round=1):
+        _, scored = evaluation.score(fed, data, given, "val", name, prepared, config)
+    return scored.parts[0], fed, cohort
+
+
+def shared_world() -> World:
+    """Some vertices have two owners or three, each of whom counts for a part."""
+    world = make_world(3)
+    return World(world.graph, world.split, partition(world.graph, "edges_uniform", CLIENTS, 0))
+
+
+def some_logits(world: World, seed: int) -> Tensor:
+    cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
+    return torch.randn(int(cohort.val.sum()), 3, generator=torch.Generator().manual_seed(seed)) * 5
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("world", [make_world(2), shared_world()], ids=["own vertices", "shared vertices"])
+def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(
+    world: World, aggregation: str
+) -> None:
+    """The loss within the fixed point of the sum."""
+    logits = some_logits(world, 1)
+    clear, _, _ = scores_of(VERTICES, world, logits, "clear", "final_val")
+    hidden, fed, _ = scores_of(VERTICES, world, logits, aggregation, "final_val")
+    assert {"auc", "average_precision"} <= {*clear.metrics}
+    assert hidden.told == clear.told
+    assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
+    assert {**hidden.metrics, "loss": 0} == {**clear.metrics, "loss": 0}
+    assert {e.name.partition("/")[0] for e in fed.ledger.entries} == {"scores", "selection"}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_predictions_that_are_not_finite_are_lost_in_a_hidden_sum_too(bad: float) -> None:
+    world = make_world(2)
+    logits = some_logits(world, 2)
+    logits[3, 1] = bad
+    clear, _, _ = scores_of(VERTICES, world, logits, "clear")
+    hidden, _, _ = scores_of(VERTICES, world, logits, "simulated")
+    assert clear.lost
+    assert hidden.lost
+    assert hidden.told == clear.told
+    assert np.isfinite(hidden.metrics["loss"])
+
+
+@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+def test_the_area_is_that_of_scores_without_their_last_bits(aggregation: str) -> None:
+    world = link_world(3)
+    count = len(make_cohort(world.graph, world.split, world.partition, range(CLIENTS)).pairs("val"))
+    scores = torch.randn(count, generator=torch.Generator().manual_seed(3)) * 3
+    clear, _, cohort = scores_of(LINKS, world, scores, "clear")
+    hidden, _, _ = scores_of(LINKS, world, scores, aggregation)
+    assert cohort.links is not None
+    label = cohort.links.label[cohort.pairs("val")].numpy()
+    coarse = pair_codes(scores).long().numpy() >> COARSE_BITS
+    assert hidden.metrics["auc"] == pytest.approx(roc_auc_score(label, coarse), abs=1e-12)
+    assert hidden.metrics["auc"] == pytest.approx(clear.metrics["auc"], abs=0.02)
+    assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
+    curve = np.array(hidden.told["test_roc"])
+    assert trapezoid(curve[:, 1], curve[:, 0]) == pytest.approx(hidden.metrics["auc"], abs=1e-12)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e39])
+def test_a_pair_without_a_finite_score_is_lost_in_a_hidden_sum_too(bad: float) -> None:
+    world = link_world(3)
+    count = len(make_cohort(world.graph, world.split, world.partition, range(CLIENTS)).pairs("val"))
+    scores = torch.zeros(count, dtype=torch.float64)
+    assert not scores_of(LINKS, world, scores, "simulated")[0].lost
+    scores[5] = bad
+    hidden, _, _ = scores_of(LINKS, world, scores, "simulated")
+    assert hidden.lost
+    assert np.isfinite(hidden.metrics["loss"])
+
+
+def test_the_words_that_reach_the_server_of_a_client_are_new_in_every_sum_and_add_up_to_no_count() -> None:
+    """The same scores twice: masked, no word is what it was; simulated, all are, and small."""
+    world = make_world(2)
+    logits = some_logits(world, 1)
+    seen = {}
+    for aggregation in ("secure", "simulated"):
+        for again in (False, True):
+            _, fed, _ = scores_of(VERTICES, world, logits, aggregation)
+            # The first sum agrees on the metric that selects rounds.
+            _, crossing = [c for c in fed.crossings if c.name == "scores/masked"]
+            seen[aggregation, again] = (
+                np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64).copy()
+            )
+    assert not (seen["secure", False] == seen["secure", True]).any()
+    assert (np.abs(seen["secure", False]) > 2**40).mean() > 0.99
+    assert np.array_equal(seen["simulated", False], seen["simulated", True])
+    assert (np.abs(seen["simulated", False]) < 2**40).all()

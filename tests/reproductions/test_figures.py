@@ -1,0 +1,437 @@
+"""Recipes whose figures are more than a test metric: rows in percent of other rows, paths into a result,
+short versions on other data, and who keeps which edge."""
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+
+import graphfed
+from graphfed.cli import main
+from graphfed.data.datasets import load
+from graphfed.errors import InputError
+from graphfed.methods.lumos.assignment import optimum
+from graphfed.reproductions import workloads
+from graphfed.reproductions.figures import metric_of, relative_to
+from graphfed.reproductions.recipe import Relative, read_recipe
+from graphfed.reproductions.reproduce import Reproduction, reproduce
+from graphfed.runs.run import Result
+
+pytestmark = pytest.mark.slow
+
+RECIPE = """\
+title: A toy
+authors: Nobody
+venue: nowhere
+items:
+  gain:
+    title: One row against others
+    metric: [accuracy, bytes.total]
+    called: {bytes.total: bytes in all}
+    source: made up
+    seeds: [1, 2]
+    options: {data: digits, clients: 3, rounds: 3}
+    quick:
+      {seeds: 0, data: social, split: "random:0.5,0.2,0.3", rounds: 1, set: {data.num_nodes: 200, hidden: 4}}
+    rows:
+      - {label: averaging, method: fedavg, seeds: [0, 1], printed: {accuracy: {mean: 50.0, std: 1.0}}}
+      - label: one hop
+        method: fedgcn
+        set: {hops: 1}
+        relative: [{to: averaging, printed: {accuracy: 12.5, bytes.total: -3}}, {to: two hops}]
+      - {label: two hops, method: fedgcn, quick: false}
+  sweep:
+    title: A row for each value
+    metric: score
+    x: rate
+    source: made up
+    seeds: [0]
+    options: {data: digits, clients: 2, rounds: 2}
+    quick: {seeds: [0], rounds: 1}
+    rows:
+      - panel: vertices
+        series: a
+        method: fedavg
+        over: {lr: [0.1, 0.5, 1]}
+        relative: {to: vertices a 0.5, printed: [1, null, -2.5]}
+      - panel: links
+        series: a
+        method: central
+        options: {data: social, task: link_prediction}
+        set: {data.num_nodes: 100}
+        over: {lr: [0.1]}
+"""
+
+
+@pytest.fixture
+def toy(own_folder: Path) -> str:
+    (own_folder / "toy.yaml").write_text(RECIPE)
+    return "toy.yaml"
+
+
+def cells(table: Table) -> list[list[str]]:
+    """A table's lines."""
+    return [
+        list(line) for line in zip(*([str(c) for c in column.cells] for column in table.columns), strict=True)
+    ]
+
+
+# ---- rows beside each other --------------------------------------------------------------------------------
+
+
+def test_a_row_is_compared_seed_by_seed_over_the_seeds_that_both_rows_have(
+    toy: str, own_folder: Path
+) -> None:
+    found = reproduce(toy, "gain", out="r")
+    (item,) = found.items
+    options: dict[str, Any] = {"clients": 3, "rounds": 3, "threads": 1, "out": False}
+    averaging = {s: graphfed.run("fedavg", preset="paper", seed=s, **options) for s in (0, 1)}
+    one = {s: graphfed.run("fedgcn", preset="paper", hops=1, seed=s, **options) for s in (1, 2)}
+    two = {s: graphfed.run("fedgcn", preset="paper", seed=s, **options) for s in (1, 2)}
+    against_averaging, against_two = item["rows"][1]["relative"]
+    gain = 100 * (one[1].test["accuracy"] / averaging[1].test["accuracy"] - 1)
+    assert against_averaging["to"] == "averaging"
+    assert against_averaging["ours"]["accuracy"]["mean"] == pytest.approx(gain)
+    assert against_averaging["ours"]["accuracy"]["std"] is None, "one seed is in both rows"
+    assert against_averaging["printed"] == {"accuracy": 12.5, "bytes.total": -3}
+    gains = [100 * (one[s].test["accuracy"] / two[s].test["accuracy"] - 1) for s in (1, 2)]
+    assert against_two["ours"]["accuracy"]["values"] == pytest.approx(gains)
+    assert against_two["ours"]["accuracy"]["std"] == pytest.approx(np.std(gains, ddof=1))
+    more = 100 * (one[1].bytes["total"] / two[1].bytes["total"] - 1)
+    assert against_two["ours"]["bytes.total"]["values"][0] == pytest.approx(more)
+    assert against_two["printed"] == {"accuracy": None, "bytes.total": None}
+    assert [row["relative"] for row in (item["rows"][0], item["rows"][2])] == [[], []]
+    assert json.loads((own_folder / "r/reproduce.json").read_text()) == found.to_json()
+
+
+def test_the_table_and_the_drawing_of_comparisons_have_both_figures(toy: str, own_folder: Path) -> None:
+    figures, relative = reproduce(toy, "gain", out="r").tables()
+    assert [column.header for column in figures.columns] == [
+        "row", "accuracy: ours (%)", "accuracy: printed (%)", "accuracy: difference", "bytes in all: ours",
+        "runs", "seconds",
+    ]  # fmt: skip
+    assert [column.header for column in relative.columns] == [
+        "row", "compared with", "accuracy: ours", "accuracy: paper", "bytes in all: ours",
+        "bytes in all: paper",
+    ]  # fmt: skip
+    first, second = cells(relative)
+    assert first[:2] + first[3:4] + first[5:] == ["one hop", "averaging", "+12.50 %", "-3.00 %"]
+    assert second[:2] + second[3:4] + second[5:] == ["one hop", "two hops", "-", "-"]
+    texts = "".join(ET.parse(own_folder / "r/gain-relative.svg").getroot().itertext())
+    for word in ("one hop", "against averaging", "against two hops", "accuracy, relative difference (%)"):
+        assert word in texts
+    assert "bytes in all, relative difference (%)" in texts
+
+
+def test_of_the_rows_of_an_over_one_may_be_what_the_others_are_compared_with(toy: str) -> None:
+    rows = read_recipe(toy).items["sweep"].rows
+    assert [row.relative for row in rows[:3]] == [
+        (Relative("vertices a 0.5", {"score": 1}),),
+        (),
+        (Relative("vertices a 0.5", {"score": -2.5}),),
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=5),
+    st.permutations(range(5)),
+)
+def test_the_other_rows_figure_and_the_percentage_give_the_rows_own(
+    figures: list[tuple[float, float]], order: Sequence[int]
+) -> None:
+    seeds = [*range(len(figures))]
+    shuffled = [seed for seed in order if seed < len(figures)]
+    row = {"seeds": seeds, "ours": {"m": {"values": [mine for mine, _ in figures]}}}
+    other = {"seeds": shuffled, "ours": {"m": {"values": [figures[seed][1] for seed in shuffled]}}}
+    told = relative_to(row, other, "m")["values"]
+    assert [b * (1 + p / 100) for (_, b), p in zip(figures, told, strict=True)] == pytest.approx(
+        [a for a, _ in figures]
+    )
+
+
+def test_nothing_is_a_percentage_of_zero_or_of_nothing() -> None:
+    row = {"seeds": [0], "ours": {"m": {"values": [1.0]}}}
+    for nothing in (0.0, None):
+        other = {"seeds": [0], "ours": {"m": {"values": [nothing]}}}
+        assert relative_to(row, other, "m")["mean"] is None
+    assert relative_to({"seeds": [0], "ours": {"m": {"values": [None]}}}, row, "m")["mean"] is None
+
+
+# ---- metrics -----------------------------------------------------------------------------------------------
+
+
+def test_score_is_what_decides_in_the_runs_task(toy: str) -> None:
+    (item,) = reproduce(toy, "sweep", out="r").items
+    options: dict[str, Any] = {"clients": 2, "rounds": 2, "threads": 1, "out": False}
+    vertices = graphfed.run("fedavg", preset="paper", lr=0.1, **options)
+    social = {"data": "social", "task": "link_prediction", "settings": {"data.num_nodes": 100, "lr": 0.1}}
+    links = graphfed.run("central", preset="paper", **social, **options)
+    means = [row["ours"]["score"]["mean"] for row in (item["rows"][0], item["rows"][3])]
+    assert means == [100 * vertices.test["accuracy"], 100 * links.test["auc"]]
+
+
+def test_a_path_leads_to_a_number_of_the_result(finished: Result) -> None:
+    assert metric_of(finished, "seconds.per_round") == finished.seconds["per_round"]
+    assert metric_of(finished, "bytes.by_transfer.model") == finished.bytes["by_transfer"]["model"]
+    assert metric_of(finished, "val.accuracy") == finished.val["accuracy"]
+    pooled = finished.details["test_pooled"]["accuracy"]
+    assert metric_of(finished, "details.test_pooled.accuracy") == pooled
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("scor", "did you mean 'score'"),
+        ("second.per_round", "no 'second' in its result; did you mean 'seconds'"),
+        ("seconds.per_rond", "did you mean 'per_round'"),
+        ("bytes.by_transfer", "is no number; name one of "),
+        ("bytes.total.more", "there is nothing below"),
+        ("details.test_confusion", "is no number"),
+        ("hashes.data", "no 'hashes' in its result"),
+    ],
+)
+def test_a_path_that_leads_nowhere_says_where_it_stops(metric: str, told: str, finished: Result) -> None:
+    with pytest.raises(InputError) as refusal:
+        metric_of(finished, metric)
+    assert told in str(refusal.value)
+
+
+# ---- short versions ----------------------------------------------------------------------------------------
+
+
+def test_what_runs_on_other_data_for_short_has_no_printed_figures_and_says_so(toy: str) -> None:
+    (item,) = reproduce(toy, "gain", quick=True, out="r").items
+    assert item["title"] == "One row against others (quick: on social)"
+    assert [row["label"] for row in item["rows"]] == ["averaging", "one hop"]
+    assert all(figure is None for row in item["rows"] for figure in row["printed"].values())
+    (against,) = item["rows"][1]["relative"]
+    assert against["to"] == "averaging"
+    assert against["printed"] == {"accuracy": None, "bytes.total": None}
+    assert item["rows"][0]["recipe"].items() >= {"rounds": 1, "hidden": 4, "lr": 0.5}.items()
+
+
+# ---- recipes that cannot be used ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("[{to: averaging,", "[{to: avaraging,"), "relative to 'avaraging'; did you mean 'averaging'"),
+        (("[{to: averaging,", "[{to: one hop,"), "relative to itself"),
+        (("{to: two hops}]", "{to: averaging}]"), "two comparisons with 'averaging'"),
+        (("{to: two hops}]", "{two: two hops}]"), "has no 'to'"),
+        (("seeds: [0, 1], printed", "seeds: [5], printed"), "which has none of its seeds"),
+        (("{accuracy: 12.5, bytes.total: -3}", "12.5"), "the item has 2 metrics; say which are printed"),
+        (("accuracy: 12.5", "acuracy: 12.5"), "did you mean 'accuracy'"),
+        (("accuracy: 12.5", "accuracy: more"), "printed accuracy must be a number"),
+        (("printed: [1, null, -2.5]", "printed: [1, null]"), "must be a list of 3, one for each"),
+        (("called: {bytes.total", "called: {bytes.totl"), "did you mean 'bytes.total'"),
+        (("quick: false", "quick: 0"), "quick must be true or false"),
+        (("set: {data.num_nodes: 200, hidden: 4}", "set: {data.num_node: 200}"), "'data.num_node'"),
+        (("over: {lr: [0.1]}", "over: {rounds: [1]}"), "quick cannot set it"),
+        (("[accuracy, bytes.total]", "[accuracy, bytes.totals]\n    notes: x"), "did you mean"),
+    ],
+)
+def test_a_comparison_or_a_short_version_that_cannot_be_used_says_what_is_wrong_in_it(
+    change: tuple[str, str], told: str, toy: str, own_folder: Path
+) -> None:
+    assert change[0] in RECIPE
+    (own_folder / "toy.yaml").write_text(RECIPE.replace(*change, 1))
+    with pytest.raises(InputError) as refusal:
+        reproduce(toy, "gain", quick="data.num_node:" in change[1], out="r")
+    assert told in str(refusal.value)
+    assert not (own_folder / "r").exists()
+
+
+# ---- who keeps which edge ----------------------------------------------------------------------------------
+
+WORKLOADS = """\
+title: A toy
+authors: Nobody
+venue: nowhere
+items:
+  fig7:
+    kind: workloads
+    title: Who keeps what
+    source: made up
+    panels: [small, digits]
+    seeds: 3
+    options: {data: social}
+    quick: {set: {data.num_nodes: 50}}
+    rows:
+      - {panel: small, series: none, set: {balancer: none, data.num_nodes: 80}}
+      - {panel: small, series: local, set: {balancer: local, data.num_nodes: 80}}
+      - {panel: small, series: mcmc, set: {balancer: mcmc, mcmc_steps: 20, data.num_nodes: 80}, printed: 7}
+      - {panel: small, series: oracle, set: {balancer: oracle, data.num_nodes: 80}}
+      - {panel: digits, series: greedy, options: {data: digits}, set: {balancer: greedy}, quick: false}
+"""
+
+
+@pytest.fixture
+def balances(own_folder: Path) -> str:
+    (own_folder / "balances.yaml").write_text(WORKLOADS)
+    return "balances.yaml"
+
+
+def test_workloads_are_of_every_device_and_the_curve_ends_where_balancing_did(
+    balances: str, own_folder: Path
+) -> None:
+    found = reproduce(balances, out="r")
+    (item,) = found.items
+    assert [row["label"] for row in item["rows"]] == [
+        "small none", "small local", "small mcmc", "small oracle", "digits greedy",
+    ]  # fmt: skip
+    graph = load("social", num_nodes=80)
+    degree = np.bincount(graph.edges.ravel(), minlength=80)
+    none, _, mcmc, oracle, digits = item["rows"]
+    assert none["largest"] == degree.max()
+    assert none["workloads"]["values"] == np.unique(degree).tolist()
+    assert oracle["largest"] == optimum(graph.edges, 80).maximum
+    assert (mcmc["printed"], mcmc["difference"]) == (7, mcmc["largest"] - 7)
+    assert digits["devices"] == 1797
+    for row in item["rows"]:
+        told = row["workloads"]
+        assert sum(told["devices"]) == row["devices"]
+        kept = int(np.dot(told["values"], told["devices"]))
+        assert kept == row["pairs_kept"] >= row["edges"]
+        assert row["mean"] == pytest.approx(kept / row["devices"])
+        assert row["curve"]["largest"][-1] == row["largest"] == told["values"][-1] >= oracle["largest"]
+        assert row["curve"]["comparisons"][-1] == row["comparisons"]
+        assert row["curve"]["largest"] == sorted(row["curve"]["largest"], reverse=True)
+    assert json.loads((own_folder / "r/reproduce.json").read_text()) == found.to_json()
+    texts = "".join(ET.parse(own_folder / "r/fig7.svg").getroot().itertext())
+    for word in ("small", "digits", "local", "mcmc", "largest workload", "comparisons so far"):
+        assert word in texts
+    (table,) = found.tables()
+    assert cells(table)[2][:3] == ["small mcmc", str(mcmc["largest"]), "7"]
+
+
+def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
+    balances: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun = workloads.balanced, []
+
+    def stop_at_the_third(config: Any, graph: Any) -> dict[str, Any]:
+        begun.append(config.training.balancer)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return real(config, graph)
+
+    monkeypatch.setattr(workloads, "balanced", stop_at_the_third)
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
+        reproduce(balances, out="r", tell=told.append)
+    again = graphfed.resume("r")
+    assert isinstance(again, Reproduction)
+    assert begun == ["none", "local", "mcmc", "mcmc", "oracle", "greedy"]
+    assert told == ["5 rows to balance, not timed; every run has ended; reading the results"]
+    assert reproduce(balances, out="r").to_json() == again.to_json()
+    assert len(begun) == 6
+    (own_folder / "balances.yaml").write_text(WORKLOADS.replace("mcmc_steps: 20", "mcmc_steps: 30"))
+    with pytest.raises(InputError, match="had another mcmc_steps than the recipe"):
+        reproduce(balances, out="r")
+
+
+def test_the_short_version_of_workloads_leaves_out_rows_and_their_panels(balances: str) -> None:
+    (item,) = reproduce(balances, quick=True, out="r").items
+    assert [row["devices"] for row in item["rows"]] == [50] * 4
+    assert item["panels"] == ("small",)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("series: oracle, ", ""), "row 4 has no 'series'"),
+        (("printed: 7", "printed: seven"), "printed mean must be a number"),
+        (("{data: digits}", "{data: digits, rounds: 3}"), "unknown key 'rounds'"),
+        (("balancer: greedy", "balancer: gredy"), "did you mean 'greedy'"),
+        (("title: Who", "metric: loss\n    title: Who"), "unknown key 'metric'"),
+        (("panels: [small, digits]", "panels: [small]"), "'digits' of a row is not one of its panels"),
+    ],
+)
+def test_workloads_that_cannot_be_asked_for_say_what_is_wrong(
+    change: tuple[str, str], told: str, balances: str, own_folder: Path
+) -> None:
+    assert change[0] in WORKLOADS
+    (own_folder / "balances.yaml").write_text(WORKLOADS.replace(*change, 1))
+    with pytest.raises(InputError) as refusal:
+        reproduce(balances, out="r")
+    assert told in str(refusal.value)
+    assert not (own_folder / "r").exists()
+
+
+def test_a_data_set_without_all_its_features_can_be_balanced_and_is_not_listed_as_missing(
+    real_data: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = WORKLOADS.replace("{data: social}", "{data: lastfm}").replace(", data.num_nodes: 80", "")
+    (own_folder / "lastfm.yaml").write_text(text)
+    (item,) = reproduce("lastfm.yaml", data_dir=real_data, out="r").items
+    largest = {row["series"]: row["largest"] for row in item["rows"] if row["panel"] == "small"}
+    # methods.md's anchors: the largest degree, and the exact optimum, which our balancer reaches.
+    assert (largest["none"], largest["local"], largest["oracle"]) == (216, 15, 15)
+    assert main(["reproduce", "--list", "--data-dir", str(real_data)]) == 0
+    assert "lastfm" in (listed := capsys.readouterr().out)
+    assert "lastfm (missing)" not in listed
+    assert "facebook (missing)" not in listed
+
+
+# ---- Lumos -------------------------------------------------------------------------------------------------
+
+
+def test_the_recipe_of_lumos_compares_with_the_figures_that_the_paper_prints() -> None:
+    items = read_recipe("lumos").items
+    printed = {
+        (name, row.label, relative.to, metric): figure
+        for name, item in items.items()
+        for row in item.rows
+        for relative in row.relative
+        for metric, figure in relative.printed.items()
+    }
+    # Section VIII of the paper.
+    rounds = "details.clients.embeddings.mean"
+    for key, figure in {
+        ("fig3", "GCN, Lumos", "GCN, central", "accuracy"): -16.29,
+        ("fig3", "GAT, Lumos", "GAT, LPGNN", "accuracy"): 5.10,
+        ("fig3", "GCN, Lumos", "GCN, naive FedGNN", "accuracy"): 74.29,
+        ("fig4", "GAT, Lumos", "GAT, central", "auc"): -9.12,
+        ("fig4", "GCN, Lumos", "GCN, naive FedGNN", "auc"): 22.94,
+        ("fig5", "supervised Lumos 4", "supervised Lumos 0.5", "score"): 10.26,
+        ("fig5", "unsupervised Lumos 1", "unsupervised Lumos 0.5", "score"): 8.88,
+        ("fig6", "unsupervised GCN", "unsupervised GCN, without virtual nodes", "score"): 8.26,
+        ("fig8", "supervised, local", "supervised, without trimming", rounds): -34.19,
+        ("fig8", "unsupervised, oracle", "unsupervised, without trimming", "seconds.per_round"): -10.34,
+    }.items():
+        assert printed[key] == figure
+    largest = {row.label: row.printed["largest"].mean for row in items["fig7"].rows if row.printed}
+    assert largest == {"Facebook mcmc, the paper's steps": 39, "LastFM mcmc, the paper's steps": 16}
+
+
+def test_the_short_version_of_lumos_needs_no_file(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRAPHFED_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
+    (item,) = reproduce("lumos", "fig4", quick=True, out="r").items
+    assert len(item["rows"]) == 9
+    assert all(0 < row["ours"]["auc"]["mean"] < 100 for row in item["rows"])
+    assert all(there["ours"]["auc"]["mean"] for row in item["rows"] for there in row["relative"])
+
+
+def test_every_figure_of_lumos_runs_in_its_short_version(own_folder: Path) -> None:
+    items = {item["item"]: item for item in reproduce("lumos", quick=True, out="r").items}
+    assert [*items] == ["fig3", "fig4", "fig5", "fig6", "fig7", "fig8"]
+    saved = {row["label"]: row["relative"] for row in items["fig8"]["rows"]}
+    for task in ("supervised", "unsupervised"):
+        # One end keeps an edge where both did, and whatever crosses in an epoch is for kept edges.
+        for balancer in ("local", "oracle"):
+            (against,) = saved[f"{task}, {balancer}"]
+            assert against["ours"]["details.clients.embeddings.mean"]["mean"] == pytest.approx(-50)
+    assert items["fig7"]["panels"] == ("Facebook",)
+    for item in items.values():
+        for plot in (item["plot"], item.get("relative_plot")):
+            assert plot is None or ET.parse(own_folder / "r" / plot).getroot().tag.endswith("svg")

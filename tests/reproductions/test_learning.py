@@ -1,0 +1,551 @@
+"""Recipes that learn a sampling policy before their runs, and show when runs reached a target."""
+
+import dataclasses
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+
+import graphfed
+from graphfed.errors import InputError
+from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
+from graphfed.reproductions import learning, plots
+from graphfed.reproductions.curves import POINTS, _by_place, curve_of
+from graphfed.reproductions.figures import metric_of
+from graphfed.reproductions.history import Target
+from graphfed.reproductions.learning import Learning, returns_of, settled_from
+from graphfed.reproductions.recipe import read_recipe
+from graphfed.reproductions.reproduce import Reproduction, reproduce
+from graphfed.runs.run import Result
+from graphfed.studies.plan import statistic
+
+pytestmark = pytest.mark.slow
+
+RECIPE = """\
+title: A toy
+authors: Nobody
+venue: nowhere
+policies:
+  few:
+    kind: bandit
+    options: {data: digits, clients: 2, rounds: 4}
+    set: {bandit.shares: "0.5,1", bandit.chances: "0.5", reward.target: 0.5}
+    quick: {rounds: 2, data: social, set: {data.num_nodes: 100}}
+  seeing:
+    kind: ddpg
+    episodes: 30
+    options: {data: digits, clients: 2, rounds: 4}
+    quick: {episodes: 2}
+items:
+  times:
+    title: When
+    source: made up
+    metric:
+      - accuracy
+      - to_target.half.facts.modelled_seconds
+      - to_target.near.bytes
+      - last.facts.modelled_seconds
+    called: {facts.modelled_seconds: seconds of the model}
+    targets: {half: 0.5, near: {of: central, less: 0.2}, none: null}
+    against: facts.modelled_seconds
+    seeds: [0, 1]
+    options: {data: digits, clients: 2, rounds: 8}
+    quick: {seeds: [0], rounds: 2, data: social, set: {data.num_nodes: 100}}
+    rows:
+      - {label: full, method: fedgraph, set: {policy: full, lr: 0.05}, relative: {to: learned}}
+      - {label: learned, method: fedgraph, learned: few, set: {lr: 0.05}}
+      - {label: central, method: central, set: {optimizer: adam, lr: 0.01, local_steps: 3}}
+  others:
+    title: Other targets
+    source: made up
+    metric: [to_target.none.seconds, to_target.near.round]
+    runs_of: times
+  by_bytes:
+    kind: curves
+    title: By bytes
+    source: made up
+    metric: accuracy
+    against: bytes
+    runs_of: times
+    rows: [full, central]
+  learning:
+    kind: returns
+    title: How they learned
+    source: made up
+    rows:
+      - {label: constant, learned: few}
+"""
+
+
+@pytest.fixture
+def toy(own_folder: Path) -> str:
+    (own_folder / "toy.yaml").write_text(RECIPE)
+    return "toy.yaml"
+
+
+#: The rest of what stands in the file of a learned policy.
+WHOLE: dict[str, Any] = {
+    "dataset": "digits",
+    "clients": 2,
+    "partition": "random",
+    "rounds": 3,
+    "reward": {},
+    "policy_saw_test": False,
+    "peak_rss_mb": 100.0,
+    "hashes": {},
+    "versions": {},
+}
+FINAL: dict[str, Any] = {"accuracy": {"best": 0.5, "final": 0.5}, "modelled_seconds": 1.0}
+
+
+class Learned:
+    """What learns in place of `learn_policy`, which needs an extra: it writes the constant policy `share`."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.share = 1.0
+
+    def learn(self, asked: dict[str, Any], folder: Path, command: str, progress: bool) -> None:
+        if (folder / "result.json").exists():
+            return
+        self.asked.append({**asked, "folder": folder})
+        action = torch.tensor([2 * self.share - 1, 1.0, 1.0], dtype=torch.float64)
+        folder.mkdir(parents=True)
+        write_policy(folder / "policy.safetensors", {"action": action}, PolicyFile("bandit", 2, 2, 1, {}))
+        (folder / "result.json").write_text(
+            json.dumps(
+                {
+                    **WHOLE,
+                    "kind": "bandit",
+                    "seed": 0,
+                    "returns": [3.0, -1.0, 2.0],
+                    "details": {"best": {"share": self.share, "chance": 1.0}},
+                    "final": {**FINAL, "return": 2.5},
+                    "seconds": {"total": 9.0, "rounds": 1.0, "evaluation": 0.5, "learning": 0.0},
+                }
+            )
+        )
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
+    found = Learned()
+    monkeypatch.setattr(learning, "_learn", found.learn)
+    monkeypatch.setattr(Learning, "timed", lambda self: 60.0)
+    return found
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the toy and, in r, all of it, for the tests that only read it or change a copy."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setattr(learning, "_learn", Learned().learn)
+        patched.setattr(Learning, "timed", lambda self: 60.0)
+        (folder / "toy.yaml").write_text(RECIPE)
+        reproduce("toy.yaml", out="r")
+    return folder
+
+
+@pytest.fixture
+def ended(toy: str, made: Path, own_folder: Path, learned: Learned) -> str:
+    """The toy, all of which has run into the folder r."""
+    shutil.copytree(made / "r", own_folder / "r")
+    return toy
+
+
+def cells(table: Table) -> list[list[str]]:
+    """A table's lines."""
+    columns = ([str(cell) for cell in column.cells] for column in table.columns)
+    return [list(line) for line in zip(*columns, strict=True)]
+
+
+def lines_of(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+# ---- when a run reached a target ---------------------------------------------------------------------------
+
+
+def test_a_target_is_reached_in_the_first_round_that_is_as_good(ended: str) -> None:
+    (item,) = reproduce(ended, "times", out="r").items
+    full, _, central = item["rows"]
+    best = [Result.read(f"r/times/central-seed{seed}").val["accuracy"] for seed in (0, 1)]
+    near = np.mean(best) - 0.2
+    assert item["targets"]["half"] == {"share": 0.5, "of": None, "less": 0.0}
+    assert item["targets"]["near"] == {"share": pytest.approx(near), "of": "central", "less": 0.2}
+    assert item["targets"]["none"] is None
+    # The target is not in the first round, and not the best one, or this would show nothing.
+    runs = [lines_of(f"r/times/full-seed{seed}") for seed in (0, 1)]
+    expected = []
+    for run in runs:
+        number = next(n for n, line in enumerate(run) if line["val"]["accuracy"] >= 0.5)
+        assert 0 < number < len(run) - 1
+        expected.append(run[number]["facts"]["modelled_seconds"])
+    told = full["ours"]["to_target.half.facts.modelled_seconds"]
+    assert told == {**statistic(expected), "reached": 2}
+    last = full["ours"]["last.facts.modelled_seconds"]
+    assert last == statistic([run[-1]["facts"]["modelled_seconds"] for run in runs])
+    reached = [next(n for n in lines_of(f"r/times/central-seed{s}") if n["val"]["accuracy"] >= near)
+               for s in (0, 1)]  # fmt: skip
+    assert central["ours"]["to_target.near.bytes"]["values"] == [line["bytes"] for line in reached]
+
+
+def test_what_is_as_good_as_the_target_has_reached_it_and_a_round_without_validation_has_not(
+    finished: Result, own_folder: Path
+) -> None:
+    lines = [
+        {"round": n, "val": val, "bytes": 10 * n, "seconds": 0.5 * n}
+        for n, val in [
+            (1, {"accuracy": 0.2}),
+            (2, None),
+            (3, {"accuracy": None}),
+            (4, {"accuracy": 0.75}),
+            (5, {"accuracy": 0.5}),
+        ]
+    ]
+    (own_folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = dataclasses.replace(finished, folder=own_folder)
+    for share, found in ((0.2, 1), (0.21, 4), (0.75, 4), (0.76, None)):
+        assert metric_of(run, "to_target.t.round", {"t": share}) == found
+    assert metric_of(run, "to_target.t.seconds", {"t": 0.5}) == 2.0
+    assert metric_of(run, "to_target.t.round", {"t": None}) is None
+    assert metric_of(run, "last.bytes") == 50
+    assert metric_of(run, "last.facts.modelled_seconds") is None, "fedavg says nothing of itself"
+
+
+def test_a_target_that_only_some_seeds_reach_has_no_mean_and_says_how_many_did(
+    ended: str, own_folder: Path
+) -> None:
+    best = [max(line["val"]["accuracy"] for line in lines_of(f"r/times/full-seed{s}")) for s in (0, 1)]
+    assert best[0] != best[1]
+    (own_folder / "toy.yaml").write_text(RECIPE.replace("half: 0.5", f"half: {np.mean(best)}"))
+    found = reproduce(ended, "times", out="r")
+    told = found.items[0]["rows"][0]["ours"]["to_target.half.facts.modelled_seconds"]
+    assert (told["mean"], told["reached"]) == (None, 1)
+    assert sum(value is None for value in told["values"]) == 1
+    figures, _ = found.tables()
+    near = found.items[0]["targets"]["near"]["share"]
+    assert f"target near: {near:.4g} on the validation part, 0.2 less than central" in str(figures.caption)
+    assert "target none" not in str(figures.caption)
+    column = [c.header for c in figures.columns].index("modelled seconds to half: ours")
+    assert cells(figures)[0][column] == "not reached (1 of 2 did)"
+    assert cells(figures)[2][column] == "-", "central has no time model"
+
+
+def test_an_item_that_shows_the_same_runs_has_the_targets_that_it_asks_for(ended: str) -> None:
+    (item,) = reproduce(ended, "others", out="r").items
+    assert [*item["targets"]] == ["near", "none"]
+    row = item["rows"][0]
+    assert row["ours"]["to_target.none.seconds"] == statistic([None, None]), "no target, nothing to reach"
+    assert "reached" in row["ours"]["to_target.near.round"]
+    assert "curve" not in row
+
+
+# ---- curves by time ----------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1)), min_size=1, max_size=6),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_curve_by_time_has_at_every_point_the_last_value_so_far(
+    steps: list[list[tuple[float, float]]],
+) -> None:
+    curves = []
+    for run in steps:
+        ends = np.cumsum([length for length, _ in run])
+        curves.append([(float(end), value) for end, (_, value) in zip(ends, run, strict=True)])
+    x, values = _by_place(curves)
+    first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    assert len(x) == (POINTS if first < last else int(first == last))
+    assert not x or (x[0], x[-1]) == (first, last)
+    for curve, row in zip(curves, values, strict=True):
+        assert row == [[value for place, value in curve if place <= at][-1] for at in x]
+
+
+def test_rows_are_drawn_by_the_time_of_their_runs_and_one_without_any_as_a_level(
+    ended: str, own_folder: Path
+) -> None:
+    (item,) = reproduce(ended, "times", out="r").items
+    assert (item["against"], item["curves_plot"]) == ("facts.modelled_seconds", "times-curves.svg")
+    full, _, central = (row["curve"] for row in item["rows"])
+    results = [Result.read(own_folder / f"r/times/full-seed{seed}") for seed in (0, 1)]
+    assert full == {"metric": "accuracy", **curve_of("accuracy", results, "facts.modelled_seconds")}
+    ends = [lines_of(f"r/times/full-seed{s}")[-1]["facts"]["modelled_seconds"] for s in (0, 1)]
+    assert full["x"][-1] == min(ends)
+    assert full["mean"] == pytest.approx(np.mean(full["values"], axis=0))
+    assert central["x"] == []
+    assert central["chosen"]["mean"] > 0
+    texts = "".join(ET.parse(own_folder / "r/times-curves.svg").getroot().itertext())
+    for word in ("full", "learned", "central, at best", "seconds of the model", "validation accuracy (%)"):
+        assert word in texts
+
+
+@pytest.mark.parametrize(("longest", "scale"), [(5.0, "linear"), (500.0, "log")])
+def test_the_axis_of_time_is_logarithmic_where_one_row_takes_many_times_as_long_as_another(
+    longest: float, scale: str
+) -> None:
+    item = {"called": {}, "against": "seconds"}
+    rows = [
+        {
+            "label": label,
+            "x": [0.5, end],
+            "mean": [1.0, 2.0],
+            "std": [None, None],
+            "chosen": {"mean": 2.0},
+            "best_x": {"mean": end},
+        }
+        for label, end in (("a", 1.0), ("b", longest))
+    ]
+    (axes,) = plots._draw_curves(item, "accuracy", rows).axes
+    assert axes.get_xscale() == scale
+
+
+def test_an_item_of_curves_may_be_by_another_place_than_the_round(ended: str, own_folder: Path) -> None:
+    found = reproduce(ended, "by_bytes", out="r")
+    full, central = found.items[0]["rows"]
+    ends = [lines_of(f"r/times/full-seed{seed}")[-1]["bytes"] for seed in (0, 1)]
+    assert full["x"][-1] == min(ends)
+    assert central["x"] == [0.0], "nothing crosses, so that all rounds are at one place"
+    (table,) = found.tables()
+    assert table.columns[4].header == "bytes, at the end"
+    assert "bytes" in "".join(ET.parse(own_folder / "r/by_bytes.svg").getroot().itertext())
+
+
+# ---- policies ----------------------------------------------------------------------------------------------
+
+
+def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: str, learned: Learned) -> None:
+    told: list[str] = []
+    found = reproduce(toy, "learning", out="alone", tell=told.append)
+    assert told == ["1 policies to learn, about 1:00 (from two short episodes)"]
+    assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["policies"]
+    learned.asked.clear()
+    told.clear()
+    found = reproduce(toy, out="r", tell=told.append)
+    assert told[0].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs to do, ")
+    (asked,) = learned.asked
+    assert asked == {
+        "threads": 1,
+        "data": "digits",
+        "clients": 2,
+        "rounds": 4,
+        "kind": "bandit",
+        "episodes": None,
+        "settings": {
+            "preset": "paper",
+            "bandit.shares": "0.5,1",
+            "bandit.chances": "0.5",
+            "reward.target": 0.5,
+        },
+        "data_dir": None,
+        "folder": Path("r/policies/few"),
+    }
+    # All vertices and all neighbours, as full batches: the run has read that file.
+    full, row, _ = found.items[0]["rows"]
+    assert row["policy"] == "few"
+    assert row["ours"]["accuracy"] == full["ours"]["accuracy"]
+    assert row["recipe"]["policy"] == "bandit"
+    assert "policy_file" not in row["recipe"], "a path of one machine"
+    assert found.items[0]["rows"][0]["relative"][0]["ours"]["accuracy"]["values"] == [0.0, 0.0]
+    again = graphfed.resume("r")
+    assert isinstance(again, Reproduction)
+    assert again.to_json() == found.to_json() == json.loads(Path("r/reproduce.json").read_text())
+    assert len(learned.asked) == 1
+    shutil.move("r", "elsewhere")
+    assert reproduce(toy, out="elsewhere").items == found.items, "folders may be moved"
+
+
+def test_runs_with_another_policy_than_the_one_that_is_there_are_refused(
+    ended: str, learned: Learned
+) -> None:
+    shutil.rmtree("r/policies/few")
+    learned.share = 0.1
+    with pytest.raises(InputError, match="used another policy 'few' than the one that is there now"):
+        reproduce(ended, "times", out="r")
+    for seed in (0, 1):
+        shutil.rmtree(f"r/times/learned-seed{seed}")
+    full, row, _ = reproduce(ended, "times", out="r").items[0]["rows"]
+    assert row["ours"]["accuracy"] != full["ours"]["accuracy"]
+
+
+def test_the_short_version_learns_shortly_on_its_own_data(toy: str, learned: Learned) -> None:
+    (item,) = reproduce(toy, "learning", quick=True, out="r").items
+    (asked,) = learned.asked
+    assert (asked["data"], asked["rounds"], asked["clients"]) == ("social", 2, 2)
+    assert asked["settings"]["data.num_nodes"] == 100
+    assert item["title"] == "How they learned (quick: on social)"
+    assert read_recipe(toy).items["learning"].policies[0].data == "digits"
+
+
+def test_returns_are_shown_with_their_moving_mean_and_the_best_arm(ended: str, own_folder: Path) -> None:
+    found = reproduce(ended, "learning", out="r")
+    (row,) = found.items[0]["rows"]
+    assert row["moving_mean"] == pytest.approx([3.0, 1.0, 4 / 3])
+    assert (row["policy"], row["folder"]) == ("few", "policies/few")
+    (table,) = found.tables()
+    (line,) = cells(table)
+    assert line[:7] == ["constant", "bandit", "3", "1.33", "1.33", "2.50", "-"]
+    assert line[7] == "1 of the vertices, chance 1"
+    texts = "".join(ET.parse(own_folder / "r/learning.svg").getroot().itertext())
+    for word in ("constant", "episode", "return, and its moving mean"):
+        assert word in texts
+
+
+def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_end(own_folder: Path) -> None:
+    returns = [0.0] * 10 + [100.0] * 50
+    content = {
+        **WHOLE,
+        "kind": "ddpg",
+        "seed": 0,
+        "returns": returns,
+        "details": {"kept_episode": 20},
+        "final": {**FINAL, "return": 100.0},
+        "seconds": {"rounds": 1.0, "evaluation": 1.0, "learning": 1.0},
+    }
+    (own_folder / "result.json").write_text(json.dumps(content))
+    row = returns_of(own_folder)
+    # The last 20 have at most one 0 from episode 29 on.
+    assert (row["settled"], row["first"], row["last"], row["best"]) == (29, 50.0, 100.0, None)
+    assert row["kept"] == 20
+    assert (row["moving_mean"][27], row["moving_mean"][28]) == (90.0, 95.0)
+    del content["final"]
+    (own_folder / "result.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="it has no 'final'"):
+        returns_of(own_folder)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
+def test_from_where_values_settle_all_are_near_the_last_and_the_one_before_is_not(
+    values: list[float],
+) -> None:
+    place = settled_from(values)
+    near = [abs(value - values[-1]) <= 0.05 * abs(values[-1]) for value in values]
+    assert all(near[place:])
+    assert place == 0 or not near[place - 1]
+
+
+# ---- recipes that cannot be used ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("learned: few, set", "learned: fwe, set"), "'few'"),
+        (("few, set: {lr: 0.05}", "few, set: {policy: full}"),
+         "policy cannot be used with learned"),
+        (("few, set: {lr: 0.05}", "few, set: {layers: 3}"),
+         "'few' cannot be used: it is learned with layers 2, and the row has 3"),
+        (("learned: few, set: {lr: 0.05}", "learned: seeing, options: {clients: 3}"),
+         "'seeing' cannot be used: it is learned with clients 2, and the row has 3"),
+        (("learned: few, set: {lr: 0.05}", "learned: seeing, set: {hidden: 8}"),
+         "learned with hidden 16, and the row has 8"),
+        (("    quick: {episodes: 2}\n", ""), "has no 'quick'"),
+        (("episodes: 30", "episodes: 0"), "episodes must be a whole number of at least 1"),
+        (("bandit.shares: \"0.5,1\", ", "bandit.share: 1, "), "did you mean 'bandit.shares'"),
+        (("reward.target: 0.5", "reward.targt: 0.5"), "did you mean 'reward.target'"),
+        (("reward.target: 0.5", "hiden: 8"), "did you mean 'hidden'"),
+        (("kind: bandit", "kind: bandits"), "unknown kind of policy 'bandits'; did you mean 'bandit'"),
+        (("  few:", "  ../few:"), "cannot name a folder"),
+        (("  times:", "  policies:"), "cannot be called 'policies'"),
+        (("label: constant, learned: few", "label: constant"), "has no 'learned'"),
+        (("- to_target.half.facts", "- to_target.hlaf.facts"), "did you mean 'half'"),
+        (("- to_target.near.bytes", "- to_target.near.byte"), "did you mean 'bytes'"),
+        (("- last.facts.modelled", "- last.facts.modeled"), "did you mean 'modelled_seconds'"),
+        (("against: facts.modelled_seconds", "against: facts.modeled"), "fedgraph has no fact 'modeled'"),
+        (("against: facts.modelled_seconds", "against: rounds"), "did you mean 'round'"),
+        (("against: bytes", "against: facts."), "no place 'facts.'"),
+        (("half: 0.5", "half: 50"), "must be a share above 0 and at most 1, as 0.9 (found 50)"),
+        (("half: 0.5", "half: true"), "must be a share"),
+        (("half: 0.5", "a.b: 0.5, half: 0.5"), "and no dot"),
+        (("of: central", "of: centrl"), "did you mean 'central'"),
+        (("less: 0.2", "les: 0.2"), "did you mean 'less'"),
+        (("less: 0.2", "less: much"), "less must be a number"),
+        (("local_steps: 3}}", "local_steps: 3}, quick: false}"), "--quick leaves out 'central'"),
+        (("runs_of: times\n  by_bytes", "runs_of: times\n    rows: [full]\n  by_bytes"),
+         "a target follows the row 'central'; add it to rows"),
+    ],
+)  # fmt: skip
+def test_policies_and_targets_that_cannot_be_used_are_refused_before_anything_is_learned(
+    change: tuple[str, str], told: str, toy: str, own_folder: Path, learned: Learned
+) -> None:
+    assert change[0] in RECIPE
+    text = RECIPE.replace(*change, 1)
+    if "facts.modeled" in change[1]:
+        text = text.replace("    called: {facts.modelled_seconds: seconds of the model}\n", "")
+    (own_folder / "toy.yaml").write_text(text)
+    with pytest.raises(InputError) as refusal:
+        reproduce(toy, "policies" if "  policies:" in change[1] else "times", out="r")
+    assert told in str(refusal.value)
+    assert not (own_folder / "r").exists()
+    assert learned.asked == []
+
+
+# ---- the paper ---------------------------------------------------------------------------------------------
+
+
+def test_the_recipe_of_fedgraph_has_the_figures_that_the_text_of_the_paper_says() -> None:
+    items = read_recipe("fedgraph").items
+    assert {item.base for item in items.values()} == {
+        "fig6", "fig7", "fig7_targets", "fig8", "fig9", "fig10", "fig10_disjoint", "fig11", "fig12",
+    }  # fmt: skip
+    early = "to_target.early.facts.modelled_seconds"
+    rows = {row.label: row for row in items["fig7"].rows}
+    assert {name: row.printed[early].mean for name, row in rows.items() if row.printed} == {
+        "FedGraph": 5, "full batches": 10, "GraphSAGE": 10, "FastGCN": 10,
+    }  # fmt: skip
+    assert items["fig7"].targets["early"] == Target(share=0.75)
+    targets = {name: items[name].targets["printed"] for name in ("fig7", "fig7-citeseer", "fig7-dblp")}
+    assert targets == {
+        "fig7": Target(share=0.9016),
+        "fig7-citeseer": Target(share=0.879),
+        "fig7-dblp": None,
+    }
+    for name in ("fig10", "fig10-citeseer"):
+        assert items[name].rows[0].relative[0].printed == {"accuracy": 10}
+    assert items["fig10-dblp"].rows[0].relative[0].printed == {}
+    episodes = {policy.name: policy.episodes for item in items.values() for policy in item.policies}
+    assert episodes["cora-ddpg"] == 300
+
+
+def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("stable_baselines3", reason="the extra 'rl' is not installed")
+    monkeypatch.delenv("GRAPHFED_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
+    told: list[str] = []
+    (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", tell=told.append).items
+    assert told[0].startswith("2 policies to learn, about ")
+    assert [row["policy"] for row in item["rows"]][:3] == ["cora-ddpg", "cora-bandit", None]
+    (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", tell=told.append).items
+    assert told[1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
+    assert [len(row["returns"]) for row in returns["rows"]] == [2, 2]
+    assert returns["rows"][1]["best"]["chance"] == 0.5
+    used = json.loads((own_folder / "r/fig7/FedGraph-seed0/manifest.json").read_text())["config"]["training"]
+    assert used["policy"] == "ddpg"
+    assert Path(used["policy_file"]).samefile("r/policies/cora-ddpg/policy.safetensors")
+
+
+def test_every_figure_of_fedgraph_runs_in_its_short_version(own_folder: Path) -> None:
+    pytest.importorskip("stable_baselines3", reason="the extra 'rl' is not installed")
+    for data in (None, "citeseer", "dblp"):
+        items = reproduce("fedgraph", data=data, quick=True, out="r").items
+        for item in items:
+            for plot in ("plot", "relative_plot", "curves_plot"):
+                assert not item.get(plot) or ET.parse(own_folder / "r" / item[plot]).getroot().tag
+    written = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
+    assert [item["item"] for item in written] == [*read_recipe("fedgraph").items]

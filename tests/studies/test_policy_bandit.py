@@ -1,0 +1,70 @@
+"""The search for the best constant policy finds it, and its arms are what they say."""
+
+import itertools
+
+import pytest
+import torch
+
+pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")
+
+from graphfed.methods.fedgraph.sampling_policies import squash
+from graphfed.random import fold, uniform
+from graphfed.studies.policy_bandit import (
+    Arm,
+    action_of,
+    arms_of,
+    episodes_of,
+    search,
+)
+from graphfed.studies.policy_settings import BanditConfig
+
+
+def test_an_arm_takes_its_share_of_every_clients_vertices_and_its_chance_in_every_layer() -> None:
+    counts = torch.tensor([10, 200, 0])
+    for arm in arms_of(BanditConfig()):
+        decision = squash(action_of(arm, 2).repeat(3), counts)
+        assert decision[:, 0].tolist() == [max(1, round(arm.share * 10)), round(arm.share * 200), 0]
+        assert decision[:, 1:].flatten().tolist() == pytest.approx([arm.chance] * 6, abs=1e-12)
+    assert arms_of(BanditConfig())[-1] == Arm(1.0, 1.0)
+    assert (squash(action_of(Arm(1.0, 1.0), 2), torch.tensor([7])) == torch.tensor([[7.0, 1.0, 1.0]])).all()
+
+
+def test_the_better_of_two_noisy_arms_is_found() -> None:
+    """Returns 1 and 0 with noise in [-0.4, 0.4]: the intervals do not meet."""
+    arms = [Arm(0.1, 0.5), Arm(1.0, 0.5)]
+    for seed, best in itertools.product(range(5), arms):
+
+        def pull(stage: int, arm: Arm, best: Arm = best, seed: int = seed) -> float:
+            noise = float(uniform(fold(seed, stage, arms.index(arm)), torch.arange(1))) * 0.8 - 0.4
+            return float(arm == best) + noise
+
+        assert search(arms, pull)[0] == best
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
+def test_every_arm_has_an_episode_and_half_of_them_have_the_next(count: int) -> None:
+    arms = [Arm(1.0, (n + 1) / count) for n in range(count)]
+    stages: dict[int, list[Arm]] = {}
+
+    def pull(stage: int, arm: Arm) -> float:
+        stages.setdefault(stage, []).append(arm)
+        return -abs(arm.chance - 0.6)
+
+    best, returns = search(arms, pull)
+    assert stages[1] == arms
+    assert best == min(arms, key=lambda arm: abs(arm.chance - 0.6))
+    for stage, those in stages.items():
+        assert len(those) == -(-len(stages[stage - 1]) // 2) if stage > 1 else count
+    assert sum(len(those) for those in stages.values()) == episodes_of(count)
+    assert sum(len(each) for each in returns.values()) == episodes_of(count)
+
+
+def test_of_equal_arms_the_one_that_samples_less_stays() -> None:
+    assert search(arms_of(BanditConfig()), lambda stage, arm: 1.0)[0] == Arm(0.02, 0.1)
+
+
+def test_a_search_that_may_not_end_takes_the_best_so_far() -> None:
+    arms = [Arm(1.0, (n + 1) / 8) for n in range(8)]
+    best, returns = search(arms, lambda stage, arm: arm.chance if stage == 1 else -arm.chance, 8)
+    assert best == arms[-1]
+    assert sum(len(each) for each in returns.values()) == 8
