@@ -194,7 +194,7 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
     first accuracy comes after the first round; "round 0" comes before anything can be kept."""
     # Progress at once: the usual five seconds would only be waited for.
     code = (
-        "import sys; from graphfed.experiment import progress; progress.LINE_EVERY = 0.1; "
+        "import sys; from graphfed.runs import progress; progress.LINE_EVERY = 0.1; "
         f"from graphfed.cli import main; sys.exit(main({arguments!r}))"
     )
     with subprocess.Popen(

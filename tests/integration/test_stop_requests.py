@@ -37,7 +37,7 @@ class Command:
 
     def __init__(self, *words: str, folder: Path) -> None:
         self.lines: list[str] = []
-        code = "from graphfed.experiment import progress; progress.LINE_EVERY = 0.1; import sys; "
+        code = "from graphfed.runs import progress; progress.LINE_EVERY = 0.1; import sys; "
         code += f"from graphfed.cli import main; sys.exit(main({list(words)!r}))"
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", code],
