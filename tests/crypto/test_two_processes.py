@@ -80,7 +80,7 @@ def test_a_certificate_of_another_authority_is_refused_at_once(certificates: Pat
     with listen() as listener:
         thread = threading.Thread(target=join, args=listener.getsockname()[1:], daemon=True)
         thread.start()
-        with pytest.raises(ssl.SSLError, match="certificate verify failed"):
+        with pytest.raises(ssl.SSLError, match=r"certificate verify failed|CERTIFICATE_UNKNOWN"):
             accept(listener, certificates, "first")
     thread.join(10)
     assert not thread.is_alive()
