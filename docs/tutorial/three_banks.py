@@ -116,6 +116,6 @@ for row in table.slice(0, 5).to_pylist():
 # The same as one page for people who were not there: ``graphfed report`` writes ``report.html`` into the
 # folder.
 
-from graphfed.report import write_report
+from graphfed.report.page import write_report
 
 print(write_report([folder / "run"]).name)

@@ -40,7 +40,7 @@ def audit(
 
     found = run_checks(folder, data_dir=data_dir)
     if (folder / "report.html").exists():
-        from graphfed.report import write_card, write_report
+        from graphfed.report.page import write_card, write_report
 
         write_card(folder)
         write_report([folder])

@@ -8,21 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from graphfed import __version__
-from graphfed.cli import (
-    audit,
-    data,
-    doctor,
-    listing,
-    policy,
-    prediction,
-    reporting,
-    reproduce,
-    site,
-    sweep,
-    training,
-)
+from graphfed.cli.audit import audit
+from graphfed.cli.data import app as data
+from graphfed.cli.doctor import doctor
+from graphfed.cli.listing import methods
 from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
+from graphfed.cli.policy import policy
+from graphfed.cli.prediction import predict
+from graphfed.cli.reporting import report, track
+from graphfed.cli.reproduce import reproduce
+from graphfed.cli.site import app as site
+from graphfed.cli.sweep import sweep
+from graphfed.cli.training import compare, resume, run
 from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
@@ -58,20 +56,20 @@ app = typer.Typer(
     # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
     rich_markup_mode="markdown",
 )
-app.command()(training.run)
-app.command()(training.compare)
-app.command()(training.resume)
-app.command()(reporting.report)
-app.command()(prediction.predict)
-app.command()(sweep.sweep)
-app.command()(audit.audit)
-app.command()(reproduce.reproduce)
-app.command()(policy.policy)
-app.command()(reporting.track)
-app.command()(listing.methods)
-app.add_typer(data.app, name="data")
-app.add_typer(site.app, name="site")
-app.command()(doctor.doctor)
+app.command()(run)
+app.command()(compare)
+app.command()(resume)
+app.command()(report)
+app.command()(predict)
+app.command()(sweep)
+app.command()(audit)
+app.command()(reproduce)
+app.command()(policy)
+app.command()(track)
+app.command()(methods)
+app.add_typer(data, name="data")
+app.add_typer(site, name="site")
+app.command()(doctor)
 as_manual(app)
 
 

@@ -48,7 +48,7 @@ def report(
     See also:
         docs/report.md
     """
-    from graphfed.report import tell_device, write_report
+    from graphfed.report.page import tell_device, write_report
 
     path = write_report(folders, out, device=device)
     if device is not None and len(folders) == 1:

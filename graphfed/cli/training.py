@@ -40,7 +40,7 @@ from graphfed.terminal import tell
 
 if TYPE_CHECKING:
     from graphfed.runs.run import Result
-    from graphfed.studies.compare import Comparison
+    from graphfed.studies.comparison import Comparison
 
 __all__ = ["compare", "resume", "run"]
 
@@ -265,7 +265,7 @@ def _report(folder: Path | None) -> Path | None:
     """The report of a finished folder, and a run's model card, written where they are missing."""
     if folder is None:
         return None
-    from graphfed.report import write_card, write_report
+    from graphfed.report.page import write_card, write_report
 
     path = folder / "report.html"
     if path.exists():

@@ -37,7 +37,7 @@ and then the session ends. This argument is about a server that follows the prot
 ciphertexts of its own, it holds nothing back. Products have no grid: **what was decrypted of them must stay
 with those who have the key.**
 
-`IdealKeyHolder` and `IdealEvaluator` are the ideal form: same interface, same number of bytes, the numbers in
+`ckks_ideal` has the ideal form: same interface, same number of bytes, the numbers in
 clear. They need no library, show what crosses and protect nothing; their protection is `simulated`.
 """
 
@@ -54,17 +54,20 @@ from graphfed.errors import InputError, did_you_mean
 
 __all__ = [
     "PARAMETERS",
+    "PUBLIC_BYTES",
     "SMALLEST_WEIGHT",
     "Evaluator",
     "Grid",
-    "IdealEvaluator",
-    "IdealKeyHolder",
     "KeyHolder",
     "Layout",
     "Parameters",
+    "cell_body",
+    "check_size",
+    "checked_weights",
     "library",
+    "members_of",
+    "padded_cells",
     "parameters",
-    "read_in_clear",
 ]
 
 _LENGTH = 4
@@ -176,7 +179,7 @@ class Grid:
         """The nearest numbers of the grid, float64; InputError for one that is not finite, or of which
         `terms` could add up to more than a ciphertext carries."""
         limit = PARAMETERS["sum"].largest / self.terms
-        _check_size(x, limit, f"encrypted in a sum of {self.terms}")
+        check_size(x, limit, f"encrypted in a sum of {self.terms}")
         return np.round(np.asarray(x, dtype=np.float64) * 2.0**self.bits) * self.step
 
     def settle(self, decrypted: np.ndarray) -> np.ndarray:
@@ -191,7 +194,7 @@ class Grid:
         return near
 
 
-def _check_size(x: np.ndarray, limit: float, why: str) -> None:
+def check_size(x: np.ndarray, limit: float, why: str) -> None:
     if x.size and not bool((np.abs(x) < limit).all()):
         worst = float(np.abs(x).max())
         raise InputError(
@@ -250,7 +253,7 @@ class Layout:
 # ---- bytes of a fixed length -------------------------------------------------------------------------------
 
 
-def _padded(body: bytes, size: int) -> np.ndarray:
+def padded_cells(body: bytes, size: int) -> np.ndarray:
     """The bytes behind their number, and zeros up to `size`: [size] uint8."""
     if len(body) > size - _LENGTH:
         raise ProtocolError(
@@ -262,8 +265,8 @@ def _padded(body: bytes, size: int) -> np.ndarray:
     return cell
 
 
-def _body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
-    """What `_padded` was given; ProtocolError for anything else."""
+def cell_body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
+    """What `padded_cells` was given; ProtocolError for anything else."""
     raw = np.ascontiguousarray(cell, dtype=np.uint8).tobytes()
     length = int.from_bytes(raw[:_LENGTH], "little")
     if len(raw) not in sizes or length > len(raw) - _LENGTH or raw[_LENGTH + length :].strip(b"\0"):
@@ -322,7 +325,7 @@ def _load_context(chosen: Parameters, body: bytes, what: str) -> Any:
 def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[Any, int]:
     """A ciphertext, and how many primes it is at; ProtocolError for bytes that are none of this set."""
     sizes = (chosen.ciphertext_bytes, *([] if chosen.product_bytes is None else [chosen.product_bytes]))
-    body = _body(cell, sizes, "a ciphertext")
+    body = cell_body(cell, sizes, "a ciphertext")
     ts = library()
     vector = _parsed(lambda: ts.ckks_vector_from(context, body), "a ciphertext")
     parts = _parsed(vector.ciphertext, "a ciphertext")
@@ -362,27 +365,27 @@ class KeyHolder:
         """The holder of the key that `secret` gave, [secret_bytes] uint8. ProtocolError for other bytes."""
         chosen = parameters(name)
         what = "a secret key"
-        context = _load_context(chosen, _body(secret, (chosen.secret_bytes,), what), what)
+        context = _load_context(chosen, cell_body(secret, (chosen.secret_bytes,), what), what)
         if not context.has_secret_key():
             raise ProtocolError("a secret key was expected, and a context without one came")
         return cls(chosen, context)
 
     def secret(self) -> np.ndarray:
         """What other clients need, and the server must not have: [secret_bytes] uint8."""
-        return _padded(_serialized(self._context, secret=True), self.parameters.secret_bytes)
+        return padded_cells(_serialized(self._context, secret=True), self.parameters.secret_bytes)
 
     def public(self) -> np.ndarray:
         """What the server needs: the parameters, and no key, [PUBLIC_BYTES] uint8."""
-        return _padded(_serialized(self._context, secret=False), PUBLIC_BYTES)
+        return padded_cells(_serialized(self._context, secret=False), PUBLIC_BYTES)
 
     def encrypt(self, slots: np.ndarray) -> np.ndarray:
         """Ciphertexts [m, ciphertext_bytes] uint8 of numbers [m, slots]; InputError for one that is too large
         or not finite."""
-        _check_size(slots, self.parameters.largest, "encrypted")
+        check_size(slots, self.parameters.largest, "encrypted")
         ts, size = library(), self.parameters.ciphertext_bytes
         sealed = np.empty((len(slots), size), dtype=np.uint8)
         for cell, row in zip(sealed, slots, strict=True):
-            cell[:] = _padded(ts.ckks_vector(self._context, row).serialize(), size)
+            cell[:] = padded_cells(ts.ckks_vector(self._context, row).serialize(), size)
         return sealed
 
     def decrypt(self, sealed: np.ndarray) -> np.ndarray:
@@ -411,7 +414,7 @@ class Evaluator:
         server must be unable to decrypt."""
         chosen = parameters(name)
         what = "a server's context"
-        body = _body(public, (PUBLIC_BYTES, chosen.secret_bytes), what)
+        body = cell_body(public, (PUBLIC_BYTES, chosen.secret_bytes), what)
         context = _load_context(chosen, body, what)
         if context.has_secret_key():
             raise ProtocolError(
@@ -425,11 +428,11 @@ class Evaluator:
         group[m] = g, of which there must be one."""
         size = self.parameters.ciphertext_bytes
         sums = np.empty((count, size), dtype=np.uint8)
-        for g, members in enumerate(_members(group, count)):
+        for g, members in enumerate(members_of(group, count)):
             total, _ = self._load(sealed[members[0]])
             for m in members[1:]:
                 total.add_(self._load(sealed[m])[0])
-            sums[g] = _padded(total.serialize(), size)
+            sums[g] = padded_cells(total.serialize(), size)
         return sums
 
     def weighted(self, sealed: np.ndarray, weights: sp.csr_matrix) -> np.ndarray:
@@ -439,7 +442,7 @@ class Evaluator:
         Off by at most 2e-7 of the sum of the products' sizes, and 1e-8 for each of them. InputError for a row
         without weights, and for weights that are too small or together too large."""
         size = self.parameters.product_bytes
-        matrix = _checked_weights(self.parameters, weights, len(sealed))
+        matrix = checked_weights(self.parameters, weights, len(sealed))
         assert size is not None
         fresh = {int(j): self._load(sealed[j])[0] for j in np.unique(matrix.indices)}
         sums = np.empty((matrix.shape[0], size), dtype=np.uint8)
@@ -451,7 +454,7 @@ class Evaluator:
             ]
             for term in terms[1:]:
                 terms[0].add_(term)
-            sums[i] = _padded(terms[0].serialize(), size)
+            sums[i] = padded_cells(terms[0].serialize(), size)
         return sums
 
     def weighted_rows(
@@ -464,10 +467,10 @@ class Evaluator:
         weights serves all rows of a ciphertext. Errors and bounds are those of `weighted`."""
         size = self.parameters.product_bytes
         pieces = layout.pieces
-        matrix = _checked_weights(self.parameters, weights, len(sealed) // pieces)
+        matrix = checked_weights(self.parameters, weights, len(sealed) // pieces)
         assert size is not None
         fresh = lru_cache(maxsize=LOADED)(lambda at: self._load(sealed[at])[0])
-        members = _members(unit, int(unit.max()) + 1 if len(unit) else 0)
+        members = members_of(unit, int(unit.max()) + 1 if len(unit) else 0)
         sums = np.empty((len(members) * pieces, size), dtype=np.uint8)
         for u, rows in enumerate(members):
             entries = np.concatenate([np.arange(matrix.indptr[i], matrix.indptr[i + 1]) for i in rows])
@@ -481,7 +484,7 @@ class Evaluator:
                 (total, *others) = (fresh(int(j) * pieces + piece) * factor for j, factor in terms)
                 for other in others:
                     total.add_(other)
-                sums[u * pieces + piece] = _padded(total.serialize(), size)
+                sums[u * pieces + piece] = padded_cells(total.serialize(), size)
         return sums
 
     def _load(self, cell: np.ndarray) -> tuple[Any, int]:
@@ -501,7 +504,7 @@ def _spread(weights: np.ndarray, layout: Layout) -> list[float]:
     return numbers
 
 
-def _members(group: np.ndarray, count: int) -> list[np.ndarray]:
+def members_of(group: np.ndarray, count: int) -> list[np.ndarray]:
     """The positions of each group, ascending."""
     order = np.argsort(group, kind="stable")
     sizes = np.bincount(group, minlength=count)
@@ -510,7 +513,7 @@ def _members(group: np.ndarray, count: int) -> list[np.ndarray]:
     return np.split(order, np.cumsum(sizes)[:-1]) if count else []
 
 
-def _checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) -> sp.csr_matrix:
+def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) -> sp.csr_matrix:
     if chosen.product_bytes is None:
         raise InputError(
             f"the parameter set {chosen.name!r} only adds: a product would decrypt to wrong numbers; use "
@@ -535,89 +538,3 @@ def _checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) -
             "keep the result within what a ciphertext carries; scale them"
         )
     return matrix
-
-
-# ---- the ideal form ----------------------------------------------------------------------------------------
-
-
-class IdealKeyHolder:
-    """`KeyHolder` without encryption: as many bytes, and the numbers are readable in them."""
-
-    protection = "simulated"
-
-    def __init__(self, name: str) -> None:
-        self.parameters = parameters(name)
-
-    @classmethod
-    def make(cls, name: str) -> "IdealKeyHolder":
-        return cls(name)
-
-    @classmethod
-    def from_secret(cls, name: str, secret: np.ndarray) -> "IdealKeyHolder":
-        _body(secret, (parameters(name).secret_bytes,), "a secret key")
-        return cls(name)
-
-    def secret(self) -> np.ndarray:
-        return _padded(b"", self.parameters.secret_bytes)
-
-    def public(self) -> np.ndarray:
-        return _padded(b"", PUBLIC_BYTES)
-
-    def encrypt(self, slots: np.ndarray) -> np.ndarray:
-        _check_size(slots, self.parameters.largest, "encrypted")
-        return _in_clear(slots, self.parameters.ciphertext_bytes)
-
-    def decrypt(self, sealed: np.ndarray) -> np.ndarray:
-        return read_in_clear(self.parameters, sealed)
-
-
-class IdealEvaluator:
-    """`Evaluator` on what `IdealKeyHolder` gives."""
-
-    protection = "simulated"
-
-    def __init__(self, name: str) -> None:
-        self.parameters = parameters(name)
-
-    @classmethod
-    def load(cls, name: str, public: np.ndarray) -> "IdealEvaluator":
-        _body(public, (PUBLIC_BYTES,), "a server's context")
-        return cls(name)
-
-    def add(self, sealed: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-        slots = read_in_clear(self.parameters, sealed)
-        sums = [slots[members].sum(0) for members in _members(group, count)]
-        return _in_clear(np.array(sums).reshape(count, slots.shape[1]), self.parameters.ciphertext_bytes)
-
-    def weighted(self, sealed: np.ndarray, weights: sp.csr_matrix) -> np.ndarray:
-        matrix = _checked_weights(self.parameters, weights, len(sealed))
-        assert self.parameters.product_bytes is not None
-        return _in_clear(matrix @ read_in_clear(self.parameters, sealed), self.parameters.product_bytes)
-
-    def weighted_rows(
-        self, sealed: np.ndarray, weights: sp.csr_matrix, unit: np.ndarray, place: np.ndarray, layout: Layout
-    ) -> np.ndarray:
-        matrix = _checked_weights(self.parameters, weights, len(sealed) // layout.pieces)
-        assert self.parameters.product_bytes is not None
-        slots = read_in_clear(self.parameters, sealed).reshape(-1, layout.pieces * layout.slots)
-        count = int(unit.max()) + 1 if len(unit) else 0
-        packed = layout.pack(matrix @ slots[:, : layout.width], unit, place, count)
-        return _in_clear(packed, self.parameters.product_bytes)
-
-
-def _in_clear(slots: np.ndarray, size: int) -> np.ndarray:
-    rows = [_padded(np.ascontiguousarray(row, dtype="<f8").tobytes(), size) for row in slots]
-    return np.array(rows, dtype=np.uint8).reshape(len(slots), size)
-
-
-def read_in_clear(chosen: Parameters, sealed: np.ndarray) -> np.ndarray:
-    """The numbers [m, slots] in what `IdealKeyHolder` or `IdealEvaluator` gave; ProtocolError for other
-    bytes."""
-    sizes = (chosen.ciphertext_bytes, *([] if chosen.product_bytes is None else [chosen.product_bytes]))
-    rows = np.empty((len(sealed), chosen.slots), dtype=np.float64)
-    for row, cell in zip(rows, sealed, strict=True):
-        body = _body(cell, sizes, "a simulated ciphertext")
-        if len(body) != 8 * chosen.slots:
-            raise ProtocolError(f"a simulated ciphertext has {len(body)} bytes of numbers, not the set's")
-        row[:] = np.frombuffer(body, dtype="<f8")
-    return rows

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import torch
 
+from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.deployment.place_data import place_data
 from graphfed.errors import GraphfedError, InputError, shown
@@ -24,7 +25,7 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.runs import folder as files
 from graphfed.runs.config import EVERY, checked_training
-from graphfed.runs.folder_schema import DeployedResult, LedgerFile, SiteManifest
+from graphfed.runs.folder_schema import LedgerFile
 from graphfed.runs.progress import show_news, show_progress
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, now, peak_rss_mb, versions, write_manifest

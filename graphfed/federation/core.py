@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.crypto.session import Ended, Party, run_all, run_both, run_one
 from graphfed.errors import GraphfedError, InputError, PlaceError
-from graphfed.federation import payload as pay
 from graphfed.federation.ledger import Charge, Flow, Ledger
 from graphfed.federation.link import SERVER_END, Link, Message, Pair, deliver
 from graphfed.federation.received import Received, ReceivedError

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from graphfed.federation import payload as pay
-from graphfed.federation import wire
+import graphfed.federation.payload as pay
+from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["SERVER_END", "Link", "Message", "Pair", "deliver"]
@@ -63,7 +63,7 @@ def deliver(
     for source, to in pairs:
         if source in ends and to not in ends:
             message = messages[source, to]
-            text = wire.encode(message.payload, grad=message.grad, dtypes=message.dtypes)
+            text = encode(message.payload, grad=message.grad, dtypes=message.dtypes)
             link.send(to, f"{key}/{source}>{to}", text)
     arrived: dict[Pair, Message] = {}
     for source, to in pairs:
@@ -75,21 +75,21 @@ def deliver(
             text = link.recv(source, f"{key}/{source}>{to}")
             try:
                 arrived[source, to] = _open(text, device)
-            except wire.WireError as error:
+            except WireError as error:
                 raise refusal(source, f"what cannot be read ({error})") from error
     return arrived
 
 
 def _open(text: bytes, device: torch.device) -> Message:
     """A message from its bytes; what its header says of the payload must fit the payload."""
-    payload, header = wire.decode(text)
+    payload, header = decode(text)
     grad, dtypes = header.get("grad"), header.get("dtypes")
     if not isinstance(grad, list) or not all(isinstance(g, bool) for g in grad):
-        raise wire.WireError(f"the header says grad={grad!r} where a list of booleans is expected")
+        raise WireError(f"the header says grad={grad!r} where a list of booleans is expected")
     if not isinstance(dtypes, list) or not all(d in ("", *pay.FLOATING) for d in dtypes):
-        raise wire.WireError(f"the header says dtypes={dtypes!r} where a list of floating dtypes is expected")
+        raise WireError(f"the header says dtypes={dtypes!r} where a list of floating dtypes is expected")
     if dtypes and len(dtypes) != len(pay.leaves(payload)):
-        raise wire.WireError(f"the header gives {len(dtypes)} dtypes for {len(pay.leaves(payload))} tensors")
+        raise WireError(f"the header gives {len(dtypes)} dtypes for {len(pay.leaves(payload))} tensors")
 
     def move(x: Any) -> Any:
         return x.to(device) if isinstance(x, Tensor | SparseMatrix) else x

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.errors import GraphfedError
-from graphfed.federation import payload as pay
 from graphfed.federation.link import SERVER_END, Pair
 from graphfed.federation.transfer import Transfer, tell
 from graphfed.nn.sparse import SparseMatrix, SparseWeights

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.errors import PlaceError
-from graphfed.federation import payload as pay
 from graphfed.federation.ledger import Charge, Flow
 from graphfed.federation.link import Message, Pair
 from graphfed.federation.wire import WireError

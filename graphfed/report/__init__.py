@@ -3,10 +3,5 @@
 read.py      folders -> plain data
 charts.py    plain data -> charts as SVG, in colours that follow the page
 device.py    one device of a run with one for each vertex: what it sent to whom
-drawing.py   how every chart is drawn
 page.py      plain data and charts -> HTML, the model card, and the files
 """
-
-from graphfed.report.page import tell_device, write_card, write_report
-
-__all__ = ["tell_device", "write_card", "write_report"]

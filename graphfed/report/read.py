@@ -10,16 +10,12 @@ import numpy as np
 from graphfed.errors import InputError
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 from graphfed.runs.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
-from graphfed.runs.folder_schema import (
-    AuditFile,
-    GraphOverview,
-    LedgerFile,
-    MetricsLine,
-    SensorOverview,
-)
+from graphfed.runs.folder_schema import AuditFile, LedgerFile, MetricsLine
+from graphfed.runs.overview_schema import GraphOverview, SensorOverview
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result
-from graphfed.studies.compare import Comparison, comparison_in, comparison_of
+from graphfed.studies.compare import comparison_of
+from graphfed.studies.comparison import Comparison, comparison_in
 
 __all__ = ["Run", "Subject", "read_subject"]
 

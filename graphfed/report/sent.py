@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphfed.deployment.folder_schema import SiteManifest
 from graphfed.errors import InputError, did_you_mean
 from graphfed.report.page import LINKS, PROTECTION, words_of
 from graphfed.runs.folder import read_json
-from graphfed.runs.folder_schema import LedgerFile, SiteManifest
+from graphfed.runs.folder_schema import LedgerFile
 
 __all__ = ["Sent", "last_run", "sent_in"]
 

@@ -15,7 +15,7 @@ from graphfed.reproductions.policies import RecipePolicy
 from graphfed.reproductions.recipe import POLICIES
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.folder_schema import PolicyResult
+from graphfed.studies.folder_schema import PolicyResult
 from graphfed.studies.plan import InputCache
 from graphfed.studies.policy_settings import BanditConfig, take_settings
 from graphfed.tasks.run_config import RunConfig

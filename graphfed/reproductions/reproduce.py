@@ -44,10 +44,10 @@ from graphfed.reproductions.workloads import FILE as WORKLOADS
 from graphfed.reproductions.workloads import balanced_or_read, require_same, structure
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.folder_schema import ReproductionFile
 from graphfed.runs.progress import human_seconds
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, execute, has_checkpoint, now, write_manifest
+from graphfed.studies.folder_schema import ReproductionFile
 from graphfed.studies.jobs import Run, check_jobs, run_all
 from graphfed.studies.plan import InputCache, chosen_seeds, run_name, statistic
 from graphfed.tasks.graph_inputs import GraphInputs

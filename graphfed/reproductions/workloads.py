@@ -22,9 +22,9 @@ from graphfed.files import write_json
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.workload import BalanceConfig
 from graphfed.runs import folder as files
-from graphfed.runs.folder_schema import WorkloadsFile
 from graphfed.runs.run import computing_with
 from graphfed.runtime.local import stacked
+from graphfed.studies.folder_schema import WorkloadsFile
 from graphfed.tasks.graph_inputs import load_graph
 from graphfed.tasks.run_config import RunConfig
 

@@ -421,7 +421,7 @@ def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
     A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
     First-layer weights stored only where clients can differ (`SparseWeights`) are four arrays: values,
     pair_client, pair_feature and num_clients after the name; with clients one at a time [K, F, H]."""
-    from graphfed.federation import payload as pay
+    import graphfed.federation.payload as pay
     from graphfed.nn.sparse import SparseWeights
 
     flat = [_flatten(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The schema of every JSON file in the folder of a run, a comparison, a sweep, a reproduction or a policy.
+"""The schemas of the JSON files in a run's folder, and of every manifest; what other schemas are made of.
 
 One pydantic model describes each file; `check_content` compares a parsed file with its model and says in one
 line what is wrong. A folder may come from anybody, so nothing in it is used before this check.
@@ -18,29 +18,31 @@ from graphfed.federation.ledger import PHASES
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 
 __all__ = [
+    "Amount",
     "AnyManifest",
     "AuditFile",
     "CheckpointFile",
-    "ComparisonFile",
     "ComparisonManifest",
+    "Count",
     "DeployedManifest",
-    "DeployedResult",
-    "EpisodeLine",
-    "GraphOverview",
+    "Details",
+    "FileModel",
+    "Integer",
     "LedgerFile",
+    "Metrics",
     "MetricsLine",
     "OtherManifest",
-    "PolicyResult",
-    "ReproductionFile",
+    "Positive",
+    "Real",
     "ResultFile",
     "RunManifest",
-    "SensorOverview",
-    "SiteManifest",
-    "SweepFile",
+    "Seconds",
+    "SentBytes",
+    "Share",
     "SweepManifest",
-    "TrialFile",
-    "WorkloadsFile",
+    "Time",
     "check_content",
+    "check_metrics",
 ]
 
 #: Whole numbers that every reader can hold in 64 bits.
@@ -66,7 +68,7 @@ def _check_time(text: str) -> str:
 Time = Annotated[str, AfterValidator(_check_time)]
 
 
-class _Model(BaseModel):
+class FileModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
@@ -109,18 +111,18 @@ def _fault(fault: Any) -> str:
 # ---- a run -------------------------------------------------------------------------------------------------
 
 
-class _Hashes(_Model):
+class _Hashes(FileModel):
     data: str
     split: str
     partition: str
 
 
-class _Seconds(_Model):
+class Seconds(FileModel):
     total: Amount
     __pydantic_extra__: dict[str, Real | None]
 
 
-class _Bytes(_Model):
+class SentBytes(FileModel):
     total: Count
     up: Count
     down: Count
@@ -129,16 +131,16 @@ class _Bytes(_Model):
     by_transfer: dict[str, Count]
 
 
-class _Warning(_Model):
+class _Warning(FileModel):
     code: str
     text: str
 
 
-class _Privacy(_Model):
+class _Privacy(FileModel):
     left_the_clients: dict[str, Any] = {}
 
 
-class _Details(_Model):
+class Details(FileModel):
     """What the report, the tables and the summary read of a result's details."""
 
     recipe: dict[str, Any] = {}
@@ -153,7 +155,7 @@ class _Details(_Model):
     warnings: list[_Warning] = []
 
     @model_validator(mode="after")
-    def check_confusion(self) -> "_Details":
+    def check_confusion(self) -> "Details":
         table = self.test_confusion or []
         # The last column counts vertices without a prediction.
         if any(len(row) != len(table) + 1 for row in table):
@@ -161,7 +163,7 @@ class _Details(_Model):
         return self
 
 
-def _check_metrics(task: str, **parts: dict[str, Any]) -> None:
+def check_metrics(task: str, **parts: dict[str, Any]) -> None:
     """The metric that decides in a task must be there: tables and reports are made of it."""
     needed = TASKS.get(task, TASKS[CLASSIFICATION]).metric
     for part, metrics in parts.items():
@@ -169,7 +171,7 @@ def _check_metrics(task: str, **parts: dict[str, Any]) -> None:
             raise ValueError(f"{part} has no {needed!r}")
 
 
-class ResultFile(_Model):
+class ResultFile(FileModel):
     """result.json of a run."""
 
     method: str
@@ -183,21 +185,21 @@ class ResultFile(_Model):
     runtime: str
     val: Metrics
     test: Metrics
-    seconds: _Seconds
-    bytes: _Bytes
+    seconds: Seconds
+    bytes: SentBytes
     privacy: _Privacy
     peak_rss_mb: Real
     hashes: _Hashes
     versions: dict[str, str]
-    details: _Details
+    details: Details
 
     @model_validator(mode="after")
     def check_metrics(self) -> "ResultFile":
-        _check_metrics(self.task, val=self.val, test=self.test)
+        check_metrics(self.task, val=self.val, test=self.test)
         return self
 
 
-class MetricsLine(_Model):
+class MetricsLine(FileModel):
     """A line of metrics.jsonl."""
 
     round: Count
@@ -207,7 +209,7 @@ class MetricsLine(_Model):
     facts: dict[str, Real | None] = {}
 
 
-class _Transfer(_Model):
+class _Transfer(FileModel):
     phase: Literal[PHASES]  # type: ignore[valid-type]
     name: str
     sender: Literal["clients", "server"] = Field(alias="from")
@@ -229,7 +231,7 @@ class _Transfer(_Model):
         return self
 
 
-class LedgerFile(_Model):
+class LedgerFile(FileModel):
     """ledger.json."""
 
     num_clients: Count
@@ -246,7 +248,7 @@ class LedgerFile(_Model):
         return self
 
 
-class _Progress(_Model):
+class _Progress(FileModel):
     best_round: Count
     best: Annotated[str, AfterValidator(lambda text: str(float(text)) and text)] | None
     stale: Count
@@ -254,7 +256,7 @@ class _Progress(_Model):
     diverged: Count
 
 
-class _Decision(_Model):
+class _Decision(FileModel):
     """The control values that open a round."""
 
     keep: bool
@@ -266,7 +268,7 @@ class _Decision(_Model):
     interrupt: Annotated[int, Field(ge=0, le=1)]
 
 
-class CheckpointFile(_Model):
+class CheckpointFile(FileModel):
     """checkpoint/round-*/PROCESS.json."""
 
     version: Integer
@@ -284,7 +286,7 @@ class CheckpointFile(_Model):
     ledger: LedgerFile
 
 
-class _Check(_Model):
+class _Check(FileModel):
     check: str
     tests: str
     attacker_sees: str
@@ -294,7 +296,7 @@ class _Check(_Model):
     leaks: bool | None
 
 
-class AuditFile(_Model):
+class AuditFile(FileModel):
     """audit.json."""
 
     checks: list[_Check]
@@ -309,7 +311,7 @@ def _check_task(task: str) -> str:
     return task
 
 
-class _Config(_Model):
+class _Config(FileModel):
     """A run's config. Its values are checked again where it is used: here only their kinds."""
 
     method: str
@@ -338,11 +340,11 @@ class _AnyConfig(_Config):
     checkpoint_every: Amount
 
 
-class _Resumed(_Model):
+class _Resumed(FileModel):
     at: str
 
 
-class _DataFacts(_Model):
+class _DataFacts(FileModel):
     name: str
     split: str
     vertices: Count | None = None
@@ -354,18 +356,18 @@ class _DataFacts(_Model):
     edge_weights: bool | None = None
 
 
-class _PartitionFacts(_Model):
+class _PartitionFacts(FileModel):
     name: str
     options: dict[str, Any]
     file: str | None
     site_names: list[str] = []
 
 
-class AnyManifest(_Model):
+class AnyManifest(FileModel):
     """manifest.json of whatever kind: a mapping."""
 
 
-class _Manifest(_Model):
+class _Manifest(FileModel):
     command: str
     started: Time
     hashes: dict[str, str]
@@ -384,7 +386,7 @@ class RunManifest(_Manifest):
     threads: Count | None
 
 
-class _Asked(_Model):
+class _Asked(FileModel):
     run: Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
     kit: str
     split: str
@@ -405,17 +407,17 @@ class DeployedManifest(_Manifest):
     threads: str
 
 
-class _PlannedRun(_Model):
+class _PlannedRun(FileModel):
     seed: Integer
     config: _AnyConfig
 
 
-class _PlannedRow(_Model):
+class _PlannedRow(FileModel):
     label: str
     runs: Annotated[list[_PlannedRun], Field(min_length=1)]
 
 
-class ComparisonManifest(_Model):
+class ComparisonManifest(FileModel):
     """manifest.json of a comparison."""
 
     command: str
@@ -424,19 +426,19 @@ class ComparisonManifest(_Model):
     hashes: dict[str, _Hashes]
 
     @model_validator(mode="after")
-    def check_seeds(self) -> "ComparisonManifest":
+    def _check_seeds(self) -> "ComparisonManifest":
         _check_seeds([run.seed for row in self.rows for run in row.runs], self.hashes)
         return self
 
 
-class _SweepPlan(_Model):
+class _SweepPlan(FileModel):
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]]
     ranges: dict[str, Annotated[list[Real | bool], Field(min_length=2, max_length=3)]]
     trials: Positive | None
     runs: Annotated[list[_PlannedRun], Field(min_length=1)]
 
 
-class SweepManifest(_Model):
+class SweepManifest(FileModel):
     """manifest.json of a sweep."""
 
     command: str
@@ -444,7 +446,7 @@ class SweepManifest(_Model):
     hashes: dict[str, _Hashes]
 
     @model_validator(mode="after")
-    def check_seeds(self) -> "SweepManifest":
+    def _check_seeds(self) -> "SweepManifest":
         _check_seeds([run.seed for run in self.sweep.runs], self.hashes)
         return self
 
@@ -455,412 +457,8 @@ def _check_seeds(seeds: Sequence[int], hashes: dict[str, Any]) -> None:
             raise ValueError(f"hashes has none of seed {seed}")
 
 
-class OtherManifest(_Model):
+class OtherManifest(FileModel):
     """manifest.json of a reproduction or a policy. What was asked is checked where it is asked again."""
 
     reproduce: dict[str, Any] = {}
     policy: dict[str, Any] = {}
-
-
-# ---- the overview ------------------------------------------------------------------------------------------
-
-
-class _Class(_Model):
-    name: str
-    vertices: Count
-    train: Count
-    val: Count
-    test: Count
-
-
-class _ConstantFeatures(_Model):
-    count: Count
-    names: list[str]
-
-
-class _Missing(_Model):
-    labels: Count
-    split: Count
-    features: Count
-    constant_features: _ConstantFeatures
-
-
-class _Components(_Model):
-    count: Count
-    largest: Count
-    isolated_vertices: Count
-
-
-class _Degrees(_Model):
-    min: Count
-    median: Amount
-    mean: Amount
-    percentile_99: Amount
-    max: Count
-    histogram: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
-
-
-class _Site(_Model):
-    site: Count
-    name: str
-    owned: Count
-    edges: Count
-    cut_edges: Count
-    train: Count
-    val: Count
-    test: Count
-    classes: list[Count]
-
-
-class _Pairs(_Model):
-    val: Count
-    test: Count
-
-
-class _Weights(_Model):
-    min: Real
-    median: Real
-    max: Real
-
-
-class _Sizes(_Model):
-    smallest: Count
-    largest: Count
-    ratio: Amount | None
-
-
-class _Shared(_Model):
-    vertices: Count
-    edges: Count
-
-
-class _Cut(_Model):
-    count: Count
-    share: Real | None
-
-
-class _Drawing(_Model):
-    vertices: list[Count]
-    positions: list[Annotated[list[Real], Field(min_length=2, max_length=2)]]
-    sites: list[Count]
-    edges: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
-    sampled: bool
-
-    @model_validator(mode="after")
-    def check_drawing(self) -> "_Drawing":
-        count = len(self.vertices)
-        if not count == len(self.positions) == len(self.sites):
-            raise ValueError("vertices, positions and sites must have the same length")
-        if any(end >= count for *ends, _ in self.edges for end in ends):
-            raise ValueError(f"an edge ends at none of the {count} vertices")
-        return self
-
-
-class GraphOverview(_Model):
-    """overview.json of a graph (`graphfed.data.graphs.overview`)."""
-
-    kind: Literal["graph"] = "graph"
-    name: str
-    dropped: list[str] = []
-    vertices: Count
-    edges: Count
-    features: Count
-    classes: list[_Class]
-    pairs: _Pairs | None = None
-    missing: _Missing
-    edge_weights: _Weights | None
-    components: _Components
-    degrees: _Degrees
-    homophily: Real | None
-    num_sites: Count
-    sites: list[_Site]
-    site_sizes: _Sizes | None = None
-    shared: _Shared | None = None
-    cut_edges: _Cut
-    label_skew: Real | None
-    drawing: _Drawing
-
-    @model_validator(mode="after")
-    def check_classes(self) -> "GraphOverview":
-        for number, site in enumerate(self.sites):
-            if len(site.classes) != len(self.classes):
-                raise ValueError(f"sites.{number}.classes must have {len(self.classes)} numbers")
-        return self
-
-
-class _Sensors(_Model):
-    ids: Annotated[list[str], Field(min_length=1)]
-    position: list[Annotated[list[Real], Field(min_length=2, max_length=2)]] | None
-    geographic: bool
-    missing: list[Share]
-    observed: list[bool]
-
-
-class _Windows(_Model):
-    lags: Positive
-    horizon: Positive
-    every: Positive
-    train: Count
-    val: Count
-    test: Count
-
-
-class _Gap(_Model):
-    sensor: str
-    start: Time
-    steps: Annotated[int, Field(ge=0, le=10**9)]
-
-
-class _Summary(_Model):
-    end: Time
-    missing: Share
-    availability: list[Share]
-    longest_gap: _Gap | None
-    edges: Count
-    components: Count
-    largest_component: Count
-    isolated: Count
-
-
-class SensorOverview(_Model):
-    """overview.json of sensors (`graphfed.data.sensors.overview`)."""
-
-    kind: Literal["sensors"]
-    name: str
-    note: str
-    quantity: str
-    # A day at most: what readings in a table may have.
-    step_minutes: Annotated[int, Field(ge=1, le=10**6)]
-    start: Time
-    steps: Annotated[int, Field(ge=1, le=10**9)]
-    sensors: _Sensors
-    edges: list[Annotated[list[Real], Field(min_length=3, max_length=3)]]
-    windows: _Windows
-    summary: _Summary
-
-    @model_validator(mode="after")
-    def check_sensors(self) -> "SensorOverview":
-        each, count = self.sensors, len(self.sensors.ids)
-        lengths = {len(each.missing), len(each.observed)}
-        lengths |= {count} if each.position is None else {len(each.position)}
-        if lengths != {count}:
-            raise ValueError(f"sensors: every list must have {count} entries, one for each id")
-        if any(not (0 <= end < count and end == int(end)) for *ends, _ in self.edges for end in ends):
-            raise ValueError(f"an edge ends at none of the {count} sensors")
-        return self
-
-
-# ---- several runs ------------------------------------------------------------------------------------------
-
-
-class _Statistic(_Model):
-    mean: Real | None
-    std: Amount | None
-    values: list[Real | None]
-
-
-class _ComparedRow(_Model):
-    label: str
-    method: str
-    seeds: Annotated[list[Integer], Field(min_length=1)]
-    test: dict[str, _Statistic]
-    val: dict[str, _Statistic]
-    test_pooled: dict[str, _Statistic] = {}
-    bytes: _Statistic
-    seconds: _Statistic
-    rounds: Annotated[list[Count], Field(min_length=1)]
-    recipe: dict[str, Any]
-    folders: Annotated[list[str | None], Field(min_length=1)]
-
-
-class ComparisonFile(_Model):
-    """comparison.json."""
-
-    dataset: str
-    task: str
-    clients: Positive
-    partition: str
-    seeds: Annotated[list[Integer], Field(min_length=1)]
-    references_added: list[str]
-    references_missing: list[str]
-    rows: Annotated[list[_ComparedRow], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def check_rows(self) -> "ComparisonFile":
-        if self.task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}")
-        first = self.rows[0]
-        for number, row in enumerate(self.rows):
-            _check_metrics(self.task, **{f"rows.{number}.test": row.test, f"rows.{number}.val": row.val})
-            if row.test.keys() != first.test.keys():
-                raise ValueError(f"rows.{number}.test and rows.0.test have different metrics")
-            if row.bytes.mean is None or row.seconds.mean is None:
-                raise ValueError(f"rows.{number}: bytes and seconds must have a mean")
-        if len({row.label for row in self.rows}) < len(self.rows):
-            raise ValueError("rows: two rows have one label")
-        return self
-
-
-class TrialFile(_Model):
-    """trials/*.json of a sweep."""
-
-    settings: dict[str, Any]
-    val: Metrics | None
-    rounds: Count | None
-    best_round: Count | None
-    bytes: Count | None
-    seconds: Amount | None
-    failed: str | None
-
-    @model_validator(mode="after")
-    def check_ended(self) -> "TrialFile":
-        if self.failed is None and (self.val is None or self.seconds is None or self.rounds is None):
-            raise ValueError("a trial that did not fail must have val, rounds and seconds")
-        return self
-
-
-class _Trial(_Model):
-    trial: Positive
-    settings: dict[str, Any]
-    val: dict[str, _Statistic]
-    seconds: _Statistic
-    failed: str | None
-
-
-class _ChosenTrial(_Model):
-    trial: Positive
-    settings: dict[str, Any]
-    val: dict[str, _Statistic]
-    test: dict[str, _Statistic]
-    folders: list[str | None]
-
-
-class SweepFile(_Model):
-    """sweep.json."""
-
-    method: str
-    dataset: str
-    clients: Positive
-    partition: str
-    seeds: Annotated[list[Integer], Field(min_length=1)]
-    metric: str
-    trials: Annotated[list[_Trial], Field(min_length=1)]
-    chosen: _ChosenTrial
-    edges: list[str]
-    task: str = CLASSIFICATION
-
-    @model_validator(mode="after")
-    def check_trials(self) -> "SweepFile":
-        if self.task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}")
-        keys = self.trials[0].settings.keys()
-        for number, trial in enumerate(self.trials):
-            if trial.settings.keys() != keys:
-                raise ValueError(f"trials.{number}.settings and trials.0.settings have different keys")
-            if trial.failed is None and self.metric not in trial.val:
-                raise ValueError(f"trials.{number}.val has no {self.metric!r}")
-        if self.metric not in self.chosen.test:
-            raise ValueError(f"chosen.test has no {self.metric!r}")
-        return self
-
-
-class _Item(_Model):
-    item: str
-
-
-class ReproductionFile(_Model):
-    """reproduce.json: the items that were made again."""
-
-    items: list[_Item] = []
-
-
-class WorkloadsFile(_Model):
-    """workloads.json of a row of a reproduction."""
-
-    asked: dict[str, Any]
-
-
-class _Accuracies(_Model):
-    best: Real
-    final: Real
-
-
-class _FinalEpisode(_Model):
-    value: Real = Field(alias="return")
-    accuracy: _Accuracies
-    modelled_seconds: Real
-
-
-class _Arm(_Model):
-    share: Real
-    chance: Real
-
-
-class _PolicyDetails(_Model):
-    best: _Arm | None = None
-    kept_episode: Count | None = None
-
-
-class _PolicySeconds(_Model):
-    rounds: Real
-    evaluation: Real
-    learning: Real
-
-
-class PolicyResult(_Model):
-    """result.json of a learned policy."""
-
-    kind: Literal["bandit", "ddpg"]
-    dataset: str
-    clients: Positive
-    partition: str
-    seed: Integer
-    rounds: Positive
-    reward: dict[str, Any]
-    policy_saw_test: bool
-    returns: Annotated[list[Real], Field(min_length=1)]
-    final: _FinalEpisode
-    details: _PolicyDetails
-    seconds: _PolicySeconds
-    peak_rss_mb: Real
-    hashes: dict[str, str]
-    versions: dict[str, str]
-
-    @model_validator(mode="after")
-    def check_details(self) -> "PolicyResult":
-        needed = "best" if self.kind == "bandit" else "kept_episode"
-        if getattr(self.details, needed) is None:
-            raise ValueError(f"details has no {needed!r}")
-        return self
-
-
-class EpisodeLine(_Model):
-    """A line of episodes.jsonl of a policy."""
-
-    episode: Positive
-    value: float = Field(alias="return")
-
-
-# ---- what the coordinator of a deployment gets from the server ---------------------------------------------
-
-
-class DeployedResult(_Model):
-    """result.json that the server's place of a deployed run keeps."""
-
-    rounds: Count
-    best_round: Count | None
-    val: Metrics
-    test: Metrics
-    test_confusion: list[list[Amount]] | None
-    seconds: _Seconds
-    bytes: _Bytes
-    privacy: dict[str, Any]
-    details: _Details
-    wire: Any
-
-
-class SiteManifest(_Model):
-    """manifest.json that a place of a deployed run keeps."""
-
-    joined: dict[str, Any] = {}
-    asked: dict[str, Any] = {}

@@ -14,10 +14,10 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.files import write_bytes
 from graphfed.runs import folder as files
-from graphfed.runs.folder_schema import EpisodeLine
 from graphfed.runs.progress import OnEvent, human_seconds
 from graphfed.runs.train import Event
 from graphfed.runtime.interrupts import Interrupted, Wish
+from graphfed.studies.folder_schema import EpisodeLine
 from graphfed.studies.policy_environment import FederationEnvironment, PreparedFederation, Reward
 from graphfed.studies.policy_settings import LearningConfig
 

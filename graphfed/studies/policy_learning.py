@@ -31,7 +31,6 @@ from graphfed.methods.base import TrainingConfig
 from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, write_policy
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.folder_schema import PolicyResult
 from graphfed.runs.progress import OnEvent, show_progress, stages_of
 from graphfed.runs.reopen import check_hashes, config_from_json, read_manifest
 from graphfed.runs.run import (
@@ -44,6 +43,7 @@ from graphfed.runs.run import (
     write_manifest,
 )
 from graphfed.runtime.interrupts import listening
+from graphfed.studies.folder_schema import PolicyResult
 from graphfed.studies.policy_settings import (
     KINDS,
     WINDOW,

@@ -12,25 +12,23 @@ errors above what any of them is worth. So trials keep validation metrics only, 
 trained again, which costs one trial more and gives the same weights."""
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphfed.data.graphs.graph import Split
-from graphfed.errors import GraphfedError, InputError, shown
+from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_json
-from graphfed.methods.base import WINDOW_SETTINGS, TrainingConfig
+from graphfed.methods.base import TrainingConfig
 from graphfed.methods.tasks import CLASSIFICATION, TASKS
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.folder_schema import SweepFile, TrialFile
 from graphfed.runs.progress import human_seconds, show_dropped, show_progress
 from graphfed.runs.reopen import check_hashes, config_from_json, read_manifest
 from graphfed.runs.run import Result, execute, keep_partition, now, write_manifest
-from graphfed.runs.settings import unknown_setting
+from graphfed.studies.folder_schema import SweepFile, TrialFile
 from graphfed.studies.plan import (
     Row,
     chosen_seeds,
@@ -42,6 +40,16 @@ from graphfed.studies.plan import (
     statistic,
     statistics,
 )
+from graphfed.studies.sweep_plan import (
+    Plan,
+    Range,
+    check_settings,
+    checked_grid,
+    checked_range,
+    load_optuna,
+    trial_count,
+    with_settings,
+)
 from graphfed.tasks.graph_inputs import GraphInputs
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
@@ -51,28 +59,10 @@ from graphfed.terminal import markup
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Range", "Sweep", "resume_sweep", "sweep", "sweep_in"]
+__all__ = ["Sweep", "resume_sweep", "sweep", "sweep_in"]
 
-#: Trials of one sweep: more than anybody waits for.
-MAX_TRIALS = 10_000
 #: Of the trials, how many the screen shows.
 SHOWN = 30
-#: What a person reads where the extra is missing.
-_INSTALL = "a search (trials, ranges) needs Optuna; install it: pip install 'graphfed[sweep]'"
-
-
-@dataclass(frozen=True)
-class Range:
-    """Where a search draws a setting: from `low` to `high`, both included, whole numbers where both are;
-    `log`: evenly on the logarithm."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    def to_json(self) -> list[Any]:
-        """``[low, high, log]``."""
-        return [self.low, self.high, self.log]
 
 
 @dataclass(frozen=True)
@@ -169,15 +159,18 @@ def sweep(
 
     Raises InputError, with nothing written, for a value that cannot be used or a folder of something else;
     GraphfedError when no trial gave finite predictions."""
-    grid, drawn = _grid(grid), {key: _range(key, value) for key, value in (ranges or {}).items()}
-    count = _trial_count(grid, drawn, trials)
+    grid, drawn = (
+        checked_grid(grid),
+        {key: checked_range(key, value) for key, value in (ranges or {}).items()},
+    )
+    count = trial_count(grid, drawn, trials)
     if options.get("data") is not None:
         options = {**options, "data": data_source(options["data"])}  # files are read once
     configs = {
         seed: make_config(method, **options, seed=seed, settings=settings) for seed in chosen_seeds(seeds)
     }
-    plan = _Plan(configs, grid, drawn, count)
-    _check_settings(plan, {*(settings or {}), *(k for k, v in options.items() if v is not None)})
+    plan = Plan(configs, grid, drawn, count)
+    check_settings(plan, {*(settings or {}), *(k for k, v in options.items() if v is not None)})
     first = next(iter(configs.values()))
     folder = files.chosen_folder(out, f"sweep-{first.method.name}-{first.data_name}")
     if folder is None:
@@ -216,7 +209,7 @@ def resume_sweep(
             for run in asked["runs"]
         }
         drawn = {key: Range(*value) for key, value in asked["ranges"].items()}
-        plan = _Plan(configs, asked["grid"], drawn, asked["trials"])
+        plan = Plan(configs, asked["grid"], drawn, asked["trials"])
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
     with files.open_folder(folder, resume=True):
@@ -237,136 +230,6 @@ def sweep_in(folder: Path) -> Sweep:
 # ---- the plan ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """configs: what is common, for each seed; grid, ranges: what varies; trials: how many a search runs, None
-    for every combination of the grid."""
-
-    configs: dict[int, RunConfig]
-    grid: dict[str, list[Any]]
-    ranges: dict[str, Range]
-    trials: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "grid": self.grid,
-            "ranges": {key: drawn.to_json() for key, drawn in self.ranges.items()},
-            "trials": self.trials,
-            "runs": [{"seed": seed, "config": config.to_json()} for seed, config in self.configs.items()],
-        }
-
-    def combinations(self) -> Iterator[dict[str, Any]]:
-        """Every combination of the grid's values, the last setting fastest."""
-        for values in itertools.product(*self.grid.values()):
-            yield dict(zip(self.grid, values, strict=True))
-
-
-def _grid(grid: Any) -> dict[str, list[Any]]:
-    if grid is not None and not isinstance(grid, Mapping):
-        raise InputError(
-            f"grid={shown(grid)} cannot be used; give lists by setting, as in {{'lr': [0.1, 0.5]}}"
-        )
-    chosen: dict[str, list[Any]] = {}
-    for key, values in (grid or {}).items():
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-            raise InputError(f"grid {key}={shown(values)} cannot be used; give a list of values")
-        chosen[key] = list(values)
-        if not chosen[key]:
-            raise InputError(f"grid {key} has no value; give at least one, as in {key}=0.1,0.5")
-        for value in chosen[key]:
-            if not isinstance(value, str | int | float | None):
-                raise InputError(f"grid {key}: {shown(value)} is no number, text or None")
-            if chosen[key].count(value) > 1:
-                raise InputError(f"grid {key} has {shown(value)} twice; give each value once")
-    return chosen
-
-
-def _range(key: str, value: Any) -> Range:
-    """A range from a `Range`, ``(low, high)`` or ``(low, high, "log")``."""
-    parts = value.to_json() if isinstance(value, Range) else value
-    if not isinstance(parts, list | tuple) or list(parts[2:]) not in ([], ["log"], [True], [False]):
-        raise InputError(f"range {key}={shown(value)} cannot be read; give low:high or low:high:log")
-    if len(parts) < 2:
-        only = ":".join(str(part)[:60] for part in parts)
-        raise InputError(f"range {key}={only} needs two ends; give low:high or low:high:log")
-    drawn = Range(parts[0], parts[1], bool(parts[2:] and parts[2]))
-    ends = (drawn.low, drawn.high)
-    if (
-        any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends)
-        or not ends[0] < ends[1]
-    ):
-        raise InputError(
-            f"range {key}={shown(ends[0])}:{shown(ends[1])} cannot be used; the lower end must be a number "
-            "below the upper one"
-        )
-    if drawn.log and drawn.low <= 0:
-        raise InputError(f"range {key}={drawn.low}:{drawn.high}:log cannot be used; its ends must be above 0")
-    return drawn
-
-
-def _trial_count(grid: Mapping[str, Any], ranges: Mapping[str, Any], trials: Any) -> int | None:
-    """How many trials a search runs; None where every combination is tried."""
-    doubled = sorted({*grid} & {*ranges})
-    if doubled:
-        raise InputError(f"{doubled[0]} is in the grid and has a range; give it once")
-    if trials is None:
-        if ranges:
-            raise InputError("a range needs a search: say how many trials, as in --optuna 20")
-        if not grid:
-            raise InputError("nothing varies; give values, as in --grid lr=0.1,0.5")
-        size = 1
-        for values in grid.values():
-            size *= len(values)
-        if size > MAX_TRIALS:
-            raise InputError(
-                f"the grid has {size} combinations, at most {MAX_TRIALS} are tried; use fewer values"
-            )
-        return None
-    if isinstance(trials, bool) or not isinstance(trials, int) or not 1 <= trials <= MAX_TRIALS:
-        raise InputError(f"trials={shown(trials)} cannot be used; give a whole number from 1 to {MAX_TRIALS}")
-    if not grid and not ranges:
-        raise InputError("nothing varies; give ranges, as in --range lr=0.01:1:log")
-    _optuna()
-    return trials
-
-
-#: Settings, and an option, that say what is trained on or which readings are scored.
-_OF_INPUTS = ("clients", "missing", *WINDOW_SETTINGS)
-
-
-def _check_settings(plan: _Plan, given: set[str]) -> None:
-    """InputError unless every value can be a setting of the method that is not given already."""
-    config = next(iter(plan.configs.values()))
-    names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
-    for key in (*plan.grid, *plan.ranges):
-        if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
-            raise InputError(
-                f"{key} changes what is trained on, or scored, and a sweep compares settings on the same "
-                "inputs; start one sweep for each value"
-            )
-        if key not in names:
-            hint = unknown_setting(key, names)
-            raise InputError(f"{config.method.name} has no setting {shown(key)}; {hint}")
-        if key in given:
-            raise InputError(f"{key} is fixed and varied at once; give it once")
-    for key, drawn in plan.ranges.items():
-        for end in (drawn.low, drawn.high):
-            _with_settings(config, {key: end})
-    if plan.trials is None:
-        for values in plan.combinations():
-            _with_settings(config, values)
-    for key, choices in plan.grid.items():
-        for value in choices:
-            _with_settings(config, {key: value})
-
-
-def _with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The same run with other settings of its method; InputError for one that cannot be used."""
-    asked = config.to_json()
-    changed = {**asked, "training": {**asked["training"], **settings}}
-    return config_from_json(changed, Path(), data=config.data_source, origin="")
-
-
 def _check_inputs(
     folder: Path, inputs: Mapping[tuple[str, int], Inputs], manifest: Mapping[str, Any]
 ) -> None:
@@ -382,7 +245,7 @@ def _has_trials(folder: Path) -> bool:
 
 
 def _finish(
-    plan: _Plan,
+    plan: Plan,
     inputs: Mapping[tuple[str, int], Inputs],
     folder: Path | None,
     command: str,
@@ -413,7 +276,7 @@ def _finish(
     results = []
     for seed, config in plan.configs.items():
         here = None if folder is None else folder / run_name("chosen", seed)
-        chosen = _with_settings(config, best["settings"])
+        chosen = with_settings(config, best["settings"])
         with show_progress(f"chosen settings, seed {seed}", progress) as on_event:
             results.append(run_or_read(chosen, inputs["", seed], here, command, on_event))
     finished = Sweep(
@@ -454,7 +317,7 @@ def _trial_run(
             )
         return told
     told = {"settings": settings, **dict.fromkeys(_RUN_KEYS)}
-    chosen = _with_settings(config, settings)
+    chosen = with_settings(config, settings)
     with show_progress(label, progress) as on_event:
         try:
             result = execute(chosen, inputs, folder=None, command="", on_event=on_event)
@@ -528,7 +391,7 @@ def _chosen(best: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any
 
 
 def _search(
-    plan: _Plan,
+    plan: Plan,
     count: int,
     metric: str,
     error: bool,
@@ -536,7 +399,7 @@ def _search(
 ) -> list[dict[str, Any]]:
     """Trials that Optuna's TPE sampler proposes. The sampler is seeded and told the same values in the same
     order, so a search that was stopped proposes its first trials again, and reads them."""
-    optuna = _optuna()
+    optuna = load_optuna()
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     kinds: dict[str, Any] = {key: CategoricalDistribution(values) for key, values in plan.grid.items()}
@@ -562,15 +425,7 @@ def _search(
     return trials
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise InputError(_INSTALL) from None
-    return optuna
-
-
-def _edges(plan: _Plan, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _edges(plan: Plan, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """A sentence for each chosen number at an end of what was tried (of a range: in its outer twentieths)."""
     told = []
     for key, value in settings.items():

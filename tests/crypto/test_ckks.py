@@ -9,18 +9,8 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphfed.crypto.ckks import (
-    PARAMETERS,
-    PUBLIC_BYTES,
-    Evaluator,
-    Grid,
-    IdealEvaluator,
-    IdealKeyHolder,
-    KeyHolder,
-    Layout,
-    parameters,
-    read_in_clear,
-)
+from graphfed.crypto.ckks import PARAMETERS, PUBLIC_BYTES, Evaluator, Grid, KeyHolder, Layout, parameters
+from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder, read_in_clear
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError
 
@@ -322,7 +312,7 @@ def test_a_context_with_a_public_key_of_a_stranger_is_refused():
     """Other parameters in the same form: a scale of 2^20."""
     import tenseal as ts
 
-    from graphfed.crypto.ckks import _padded
+    from graphfed.crypto.ckks import padded_cells
 
     stranger = ts.context(ts.SCHEME_TYPE.CKKS, 4096, -1, [54, 54], ts.ENCRYPTION_TYPE.SYMMETRIC, n_threads=1)
     stranger.global_scale = 2.0**20
@@ -330,7 +320,7 @@ def test_a_context_with_a_public_key_of_a_stranger_is_refused():
         save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
     )
     with pytest.raises(ProtocolError, match="other parameters"):
-        Evaluator.load("sum", _padded(text, PUBLIC_BYTES))
+        Evaluator.load("sum", padded_cells(text, PUBLIC_BYTES))
 
 
 def test_a_group_without_a_ciphertext_is_an_error(holders, evaluators):

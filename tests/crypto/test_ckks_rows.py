@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from graphfed.crypto.ckks import (
-    PARAMETERS,
-    Evaluator,
-    Grid,
-    IdealEvaluator,
-    IdealKeyHolder,
-    KeyHolder,
-    Layout,
-    _padded,
-)
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder, Layout, padded_cells
+from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError
 
@@ -98,6 +90,6 @@ def test_the_most_terms_that_are_promised_can_be_summed():
 
 
 def test_a_ciphertext_that_is_longer_than_its_place_is_refused():
-    assert len(_padded(bytes(12), 16)) == 16
+    assert len(padded_cells(bytes(12), 16)) == 16
     with pytest.raises(ProtocolError, match="TenSEAL gave 13 bytes where at most 12"):
-        _padded(bytes(13), 16)
+        padded_cells(bytes(13), 16)

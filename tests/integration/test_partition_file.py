@@ -22,7 +22,7 @@ from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 from graphfed.runs.reopen import read_manifest, reopen
 from graphfed.runs.run import Result
-from graphfed.studies.compare import Comparison
+from graphfed.studies.comparison import Comparison
 from graphfed.studies.sweep import Sweep
 
 

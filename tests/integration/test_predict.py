@@ -243,7 +243,7 @@ def test_a_plain_pyg_network_with_the_runs_weights_predicts_the_same(layers: int
 
 
 def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None:
-    from graphfed.report import write_card
+    from graphfed.report.page import write_card
 
     text = write_card(bank / "run").read_text()
     assert "# fedgcn on accounts" in text
@@ -254,7 +254,7 @@ def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None
 
 
 def test_no_text_of_a_run_s_files_is_markup_in_its_model_card(bank: Path, tmp_path: Path) -> None:
-    from graphfed.report import write_card
+    from graphfed.report.page import write_card
 
     run = tmp_path / "run"
     shutil.copytree(bank / "run", run)
@@ -401,7 +401,7 @@ def test_the_report_and_the_card_of_the_banks_do_not_lead_with_accuracy(
 ) -> None:
     """A run that finds no fraud is 99 % accurate."""
     from graphfed.cli.output import summary
-    from graphfed.report import write_card, write_report
+    from graphfed.report.page import write_card, write_report
     from graphfed.runs.run import Result
 
     result = Result.read(bank / "run")

@@ -14,7 +14,8 @@ import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.errors import InputError
-from graphfed.report import charts, write_report
+from graphfed.report import charts
+from graphfed.report.page import write_report
 
 SECTIONS = ("result", "data", "cost", "left", "sent", "audit", "how")
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -15,7 +15,7 @@ import pytest
 import graphfed
 from graphfed.methods import registry
 from graphfed.methods.tasks import FORECASTING
-from graphfed.report import write_report
+from graphfed.report.page import write_report
 from graphfed.studies.compare import REFERENCES
 
 CHROMIUM = shutil.which("chromium")

@@ -17,7 +17,8 @@ import graphfed
 from graphfed.cli import main
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.report import charts, tell_device, write_card, write_report
+from graphfed.report import charts
+from graphfed.report.page import tell_device, write_card, write_report
 from graphfed.runs.progress import human_bytes
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from graphfed.data.sensors.roads import make_roads
 from graphfed.errors import InputError
 from graphfed.methods import registry
 from graphfed.methods.tasks import FORECASTING
-from graphfed.report import forecast_charts, write_card, write_report
+from graphfed.report import forecast_charts
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import (
     SensorForecasts,
@@ -33,6 +33,7 @@ from graphfed.report.forecast_table import (
     span_to_draw,
 )
 from graphfed.report.forecasts import bytes_by_round
+from graphfed.report.page import write_card, write_report
 from graphfed.report.read import read_subject
 from graphfed.runs.progress import human_bytes
 from graphfed.studies.compare import REFERENCES

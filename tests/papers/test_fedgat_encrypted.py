@@ -28,7 +28,8 @@ from worlds import (
 
 import graphfed
 from graphfed.audit.run import audit
-from graphfed.crypto.ckks import PARAMETERS, SMALLEST_WEIGHT, KeyHolder, read_in_clear
+from graphfed.crypto.ckks import PARAMETERS, SMALLEST_WEIGHT, KeyHolder
+from graphfed.crypto.ckks_ideal import read_in_clear
 from graphfed.crypto.errors import ProtocolError
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment

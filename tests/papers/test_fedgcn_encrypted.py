@@ -26,7 +26,8 @@ from worlds import (
 import graphfed
 from graphfed.audit.attacks.fedgcn import run as fedgcn_features
 from graphfed.audit.base import AuditedRun
-from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder, read_in_clear
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder
+from graphfed.crypto.ckks_ideal import read_in_clear
 from graphfed.crypto.errors import ProtocolError
 from graphfed.data.graphs.graph import make_graph
 from graphfed.data.partitions.partition import from_assignment

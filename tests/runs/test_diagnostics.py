@@ -16,7 +16,8 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import TITLES, check_comparison, swings, unequal_settings
 from graphfed.runs.run import Result
-from graphfed.studies.compare import Comparison, compare, comparison_in
+from graphfed.studies.compare import compare
+from graphfed.studies.comparison import Comparison, comparison_in
 
 #: Settings that train a GCN to the end on the graphs below.
 HEALTHY: dict[str, Any] = {
@@ -207,7 +208,7 @@ def test_warnings_are_in_the_files_of_a_comparison_and_read_back(doubtful: Compa
 
 
 def test_warnings_are_in_the_report_of_a_comparison(doubtful: Comparison, tmp_path: Path) -> None:
-    from graphfed.report import write_report
+    from graphfed.report.page import write_report
 
     assert doubtful.folder is not None
     page = write_report([doubtful.folder], tmp_path / "report.html").read_text()

@@ -13,7 +13,8 @@ import graphfed
 from graphfed.errors import InputError
 from graphfed.runs.run import Result
 from graphfed.studies import plan as module
-from graphfed.studies.compare import REFERENCES, Comparison, compare, comparison_of
+from graphfed.studies.compare import REFERENCES, compare, comparison_of
+from graphfed.studies.comparison import Comparison
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.runs.run import Result
 from graphfed.studies import sweep as module
+from graphfed.studies import sweep_plan
 from graphfed.studies.sweep import Sweep, sweep
 
 GRID = {"lr": [0.5, 1e-4], "hidden": [4, 8, 16]}
@@ -77,12 +78,12 @@ def test_the_screen_is_sorted_by_validation_and_has_one_test_score(tried: Sweep)
 
 
 def test_the_best_value_at_the_edge_of_the_grid_is_told_and_one_inside_is_not() -> None:
-    plan = module._Plan({}, {"lr": [0.1, 0.5, 1.0], "backbone": ["gcn", "gat"]}, {}, None)
+    plan = sweep_plan.Plan({}, {"lr": [0.1, 0.5, 1.0], "backbone": ["gcn", "gat"]}, {}, None)
     assert module._edges(plan, {"lr": 0.5, "backbone": "gcn"}) == ()
     (told,) = module._edges(plan, {"lr": 1.0, "backbone": "gcn"})
     assert "lr=1 is at the edge" in told
     assert "a larger one" in told
-    drawn = module._Plan({}, {}, {"lr": module.Range(0.01, 1.0, log=True)}, 3)
+    drawn = sweep_plan.Plan({}, {}, {"lr": module.Range(0.01, 1.0, log=True)}, 3)
     assert module._edges(drawn, {"lr": 0.1}) == ()
     (told,) = module._edges(drawn, {"lr": 0.0101})
     assert "a smaller one" in told

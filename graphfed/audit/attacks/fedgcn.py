@@ -24,7 +24,8 @@ import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import Transcript, dense_rows
-from graphfed.crypto.ckks import Grid, KeyHolder, Layout, read_in_clear
+from graphfed.crypto.ckks import Grid, KeyHolder, Layout
+from graphfed.crypto.ckks_ideal import read_in_clear
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import GraphfedError
 from graphfed.federation.cohort import Cohort

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.crypto.aggregation import Client, IdealClient, IdealServer, Server, Terms
 from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.sharing import decode, encode
 from graphfed.errors import InputError
-from graphfed.federation import payload as pay
 from graphfed.federation.core import Federation
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseWeights

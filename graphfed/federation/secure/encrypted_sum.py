@@ -22,16 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.crypto.ckks import (
-    PARAMETERS,
-    Evaluator,
-    Grid,
-    IdealEvaluator,
-    IdealKeyHolder,
-    KeyHolder,
-    Layout,
-    library,
-)
+from graphfed.crypto.ckks import PARAMETERS, Evaluator, Grid, KeyHolder, Layout, library
+from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
 from graphfed.federation.route import PeerIds, Route, RouteTable, RowIds

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.crypto.sharing import additive_shares, decode, encode
 from graphfed.errors import InputError
-from graphfed.federation import payload as pay
 from graphfed.federation.core import Federation
 from graphfed.federation.values import Located
 

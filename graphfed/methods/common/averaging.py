@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.crypto.aggregation import FEWEST_CLIENTS, Terms
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation import payload as pay
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.methods.base import TrainingConfig
 

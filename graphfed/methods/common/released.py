@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
-from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task, TrainingConfig

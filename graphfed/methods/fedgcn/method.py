@@ -41,9 +41,9 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
+import graphfed.federation.payload as pay
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation import payload as pay
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.encrypted_sum import encrypted_sum

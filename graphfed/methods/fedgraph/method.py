@@ -47,9 +47,9 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import graphfed.federation.payload as pay
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located, as_leaves
-from graphfed.federation import payload as pay
 from graphfed.federation.route import PeerRoute
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg

@@ -1,0 +1,194 @@
+"""overview.json, as its readers expect it: the numbers and the drawing of a graph or of sensors."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from graphfed.runs.folder_schema import Amount, Count, FileModel, Positive, Real, Share, Time
+
+__all__ = ["GraphOverview", "SensorOverview"]
+
+
+class _Class(FileModel):
+    name: str
+    vertices: Count
+    train: Count
+    val: Count
+    test: Count
+
+
+class _ConstantFeatures(FileModel):
+    count: Count
+    names: list[str]
+
+
+class _Missing(FileModel):
+    labels: Count
+    split: Count
+    features: Count
+    constant_features: _ConstantFeatures
+
+
+class _Components(FileModel):
+    count: Count
+    largest: Count
+    isolated_vertices: Count
+
+
+class _Degrees(FileModel):
+    min: Count
+    median: Amount
+    mean: Amount
+    percentile_99: Amount
+    max: Count
+    histogram: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
+
+
+class _Site(FileModel):
+    site: Count
+    name: str
+    owned: Count
+    edges: Count
+    cut_edges: Count
+    train: Count
+    val: Count
+    test: Count
+    classes: list[Count]
+
+
+class _Pairs(FileModel):
+    val: Count
+    test: Count
+
+
+class _Weights(FileModel):
+    min: Real
+    median: Real
+    max: Real
+
+
+class _Sizes(FileModel):
+    smallest: Count
+    largest: Count
+    ratio: Amount | None
+
+
+class _Shared(FileModel):
+    vertices: Count
+    edges: Count
+
+
+class _Cut(FileModel):
+    count: Count
+    share: Real | None
+
+
+class _Drawing(FileModel):
+    vertices: list[Count]
+    positions: list[Annotated[list[Real], Field(min_length=2, max_length=2)]]
+    sites: list[Count]
+    edges: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
+    sampled: bool
+
+    @model_validator(mode="after")
+    def check_drawing(self) -> "_Drawing":
+        count = len(self.vertices)
+        if not count == len(self.positions) == len(self.sites):
+            raise ValueError("vertices, positions and sites must have the same length")
+        if any(end >= count for *ends, _ in self.edges for end in ends):
+            raise ValueError(f"an edge ends at none of the {count} vertices")
+        return self
+
+
+class GraphOverview(FileModel):
+    """overview.json of a graph (`graphfed.data.graphs.overview`)."""
+
+    kind: Literal["graph"] = "graph"
+    name: str
+    dropped: list[str] = Field(default_factory=list)
+    vertices: Count
+    edges: Count
+    features: Count
+    classes: list[_Class]
+    pairs: _Pairs | None = None
+    missing: _Missing
+    edge_weights: _Weights | None
+    components: _Components
+    degrees: _Degrees
+    homophily: Real | None
+    num_sites: Count
+    sites: list[_Site]
+    site_sizes: _Sizes | None = None
+    shared: _Shared | None = None
+    cut_edges: _Cut
+    label_skew: Real | None
+    drawing: _Drawing
+
+    @model_validator(mode="after")
+    def check_classes(self) -> "GraphOverview":
+        for number, site in enumerate(self.sites):
+            if len(site.classes) != len(self.classes):
+                raise ValueError(f"sites.{number}.classes must have {len(self.classes)} numbers")
+        return self
+
+
+class _Sensors(FileModel):
+    ids: Annotated[list[str], Field(min_length=1)]
+    position: list[Annotated[list[Real], Field(min_length=2, max_length=2)]] | None
+    geographic: bool
+    missing: list[Share]
+    observed: list[bool]
+
+
+class _Windows(FileModel):
+    lags: Positive
+    horizon: Positive
+    every: Positive
+    train: Count
+    val: Count
+    test: Count
+
+
+class _Gap(FileModel):
+    sensor: str
+    start: Time
+    steps: Annotated[int, Field(ge=0, le=10**9)]
+
+
+class _Summary(FileModel):
+    end: Time
+    missing: Share
+    availability: list[Share]
+    longest_gap: _Gap | None
+    edges: Count
+    components: Count
+    largest_component: Count
+    isolated: Count
+
+
+class SensorOverview(FileModel):
+    """overview.json of sensors (`graphfed.data.sensors.overview`)."""
+
+    kind: Literal["sensors"]
+    name: str
+    note: str
+    quantity: str
+    # A day at most: what readings in a table may have.
+    step_minutes: Annotated[int, Field(ge=1, le=10**6)]
+    start: Time
+    steps: Annotated[int, Field(ge=1, le=10**9)]
+    sensors: _Sensors
+    edges: list[Annotated[list[Real], Field(min_length=3, max_length=3)]]
+    windows: _Windows
+    summary: _Summary
+
+    @model_validator(mode="after")
+    def check_sensors(self) -> "SensorOverview":
+        each, count = self.sensors, len(self.sensors.ids)
+        lengths = {len(each.missing), len(each.observed)}
+        lengths |= {count} if each.position is None else {len(each.position)}
+        if lengths != {count}:
+            raise ValueError(f"sensors: every list must have {count} entries, one for each id")
+        if any(not (0 <= end < count and end == int(end)) for *ends, _ in self.edges for end in ends):
+            raise ValueError(f"an edge ends at none of the {count} sensors")
+        return self

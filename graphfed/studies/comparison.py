@@ -1,0 +1,204 @@
+"""A comparison's table: what `compare` returns, and what its folder holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.runs import folder as files
+from graphfed.runs.diagnostics import TITLES, ResultWarning, check_comparison, unequal_settings
+from graphfed.runs.progress import human_bytes, human_seconds
+from graphfed.studies.folder_schema import ComparisonFile
+from graphfed.studies.plan import settings_text, spread
+from graphfed.tasks.headline import COLUMNS, RANK_NOTE, headline
+from graphfed.terminal import markup
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["AS_READ", "Comparison", "comparison_in", "table_metrics"]
+
+
+#: An error over all readings, the missing ones among them.
+AS_READ = "rmse_as_read"
+
+
+def table_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics that a table of these rows shows. Errors over missing readings: one of them, where some
+    reading is missing."""
+    if task == CLASSIFICATION:
+        return headline(task, rows[0], rows[0]["test"])
+    metrics = [name for name in rows[0]["test"] if name != "loss"]
+    if not TASKS[task].error:
+        return metrics
+    missing = any(row["test"][AS_READ]["mean"] != row["test"][TASKS[task].metric]["mean"] for row in rows)
+    return [name for name in metrics if not name.endswith("_as_read") or (missing and name == AS_READ)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished table.
+
+    rows: one a method, as in comparison.json: label, method, seeds; test {metric: {mean, std, values}};
+    val and test_pooled alike; hashes {data, split, partition} with one entry for each seed; bytes and seconds
+    {mean, std, values}; rounds, best_round and folders for each seed; recipe (what differs from the default);
+    headline (the metrics that come first); training (all settings but the seed); warnings: [{seed, code,
+    text}], of the row's runs.
+    added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`).
+    std is the sample standard deviation (n - 1 in the denominator), None for a single seed, which says
+    nothing of it."""
+
+    dataset: str
+    task: str
+    clients: int
+    partition: str
+    seeds: tuple[int, ...]
+    rows: tuple[dict[str, Any], ...]
+    added: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    folder: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object in comparison.json."""
+        content: dict[str, Any] = files.plain(
+            {
+                "dataset": self.dataset,
+                "task": self.task,
+                "clients": self.clients,
+                "partition": self.partition,
+                "seeds": self.seeds,
+                "references_added": self.added,
+                "references_missing": self.missing,
+                "rows": self.rows,
+                "warnings": [warning.to_json() for warning in self.warnings],
+            }
+        )
+        return content
+
+    @property
+    def warnings(self) -> list[ResultWarning]:
+        """What looks wrong with the table and with the runs of its rows."""
+        chosen_by = {row.get("selected_by") for row in self.rows}
+        metric = chosen_by.pop() if len(chosen_by) == 1 else None
+        return check_comparison(self.task, metric or TASKS[self.task].metric, self.rows)
+
+    def table(self) -> "Table":
+        """The rows for a screen (a rich table); it fits 80 columns, where long labels are broken."""
+        from rich.table import Table
+
+        seeds = ", ".join(str(seed) for seed in self.seeds)
+        lengths = sorted({rounds for row in self.rows for rounds in row["rounds"]})
+        differ = len(lengths) > 1
+        table = Table(
+            title=markup(
+                f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
+                + ("" if differ else f"; {lengths[0]} rounds")
+            ),
+            caption=markup(self._caption()),
+            caption_justify="left",
+        )
+        metrics, error = table_metrics(self.task, self.rows), TASKS[self.task].error
+        # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
+        # have their deviation below them.
+        table.add_column("method", overflow="fold", min_width=6 if error else None)
+        short = COLUMNS if self.task == CLASSIFICATION else {}
+        for metric in metrics:
+            name = short.get(metric, metric.replace("_", " "))
+            table.add_column(name, justify="right", no_wrap=not error)
+        pooled = any(row["test_pooled"] for row in self.rows)
+        doubted = self._doubted()
+        if pooled:
+            table.add_column("pooled", justify="right", no_wrap=True)
+        for name in (*(("rounds",) if differ else ()), "bytes", "time"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self.rows:
+            cells = [spread(row["test"].get(metric), error=error) for metric in metrics]
+            if pooled:
+                cells.append(spread(row["test_pooled"].get(metrics[0])))
+            if differ:
+                rounds = sorted(set(row["rounds"]))
+                cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
+            cells.append(human_bytes(row["bytes"]["mean"]))
+            cells.append(human_seconds(row["seconds"]["mean"]))
+            marks = ("*" if self._own_recipe(row) else "") + ("!" if row["label"] in doubted else "")
+            table.add_row(markup(row["label"]) + marks, *cells)
+        return table
+
+    def __str__(self) -> str:
+        """The table as text, 80 columns wide."""
+        import io
+
+        from rich.console import Console
+
+        page = io.StringIO()
+        Console(file=page, width=80, emoji=False).print(self.table())
+        return page.getvalue().rstrip()
+
+    def _shared_recipe(self) -> dict[str, Any]:
+        """What differs from the default recipe in every row alike."""
+        first = self.rows[0]["recipe"]
+        return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
+
+    def _own_recipe(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What differs from the default recipe in this row and not in all, and what differs from the values
+        that most rows have, whose defaults may differ between methods."""
+        shared = self._shared_recipe()
+        own = {key: value for key, value in row["recipe"].items() if key not in shared}
+        return own | unequal_settings(self.rows).get(row["label"], {})
+
+    def _doubted(self) -> dict[str, list[str]]:
+        """By row, what looks wrong with it, in a few words each (unequal settings have a mark of their
+        own)."""
+        found: dict[str, list[str]] = {}
+        for warning in self.warnings:
+            for label in warning.rows if warning.code != "unequal_recipes" else ():
+                found.setdefault(label, []).append(TITLES[warning.code])
+        return found
+
+    def _caption(self) -> str:
+        unit = "mape in percent" if TASKS[self.task].error else "percent"
+        lines = [
+            f"test {TASKS[self.task].scored}, {unit}: mean ± sample standard deviation over seeds",
+            "bytes, time: mean of a run",
+        ]
+        shown = table_metrics(self.task, self.rows)
+        if self.task == CLASSIFICATION:
+            lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
+        if AS_READ in shown:
+            lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
+        if any(row["test_pooled"] for row in self.rows):
+            lines.insert(len(lines) - 1, "pooled: the same weights on the whole graph, which no client has")
+        if self.added:
+            lines.append(f"added for reference: {', '.join(self.added)}")
+        if self.missing:
+            lines.append(f"reference rows missing here: {', '.join(self.missing)}")
+        shared = self._shared_recipe()
+        if shared:
+            lines.append(f"every row differs from the default recipe in {settings_text(shared)}")
+        own = {row["label"]: recipe for row in self.rows if (recipe := self._own_recipe(row))}
+        if own:
+            lines.append("* training settings that not all rows have, so compare with care:")
+            lines += [f"* {label}: {settings_text(recipe)}" for label, recipe in own.items()]
+        lines += [f"! {label}: {', '.join(titles)}" for label, titles in self._doubted().items()]
+        return "\n".join(lines)
+
+
+def comparison_in(folder: Path) -> Comparison:
+    """The finished comparison in `folder`, from comparison.json; InputError when it is damaged."""
+    content = files.read_json(folder / "comparison.json", ComparisonFile)
+    return Comparison(
+        dataset=content["dataset"],
+        task=content["task"],
+        clients=content["clients"],
+        partition=content["partition"],
+        seeds=tuple(content["seeds"]),
+        rows=tuple(content["rows"]),
+        added=tuple(content["references_added"]),
+        missing=tuple(content["references_missing"]),
+        folder=folder,
+    )
+
+
+#: No value of a setting.
+_ABSENT = object()

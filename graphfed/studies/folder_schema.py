@@ -1,0 +1,215 @@
+"""The files of comparisons, sweeps, reproductions and policies, as their readers expect them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.runs.folder_schema import (
+    Amount,
+    Count,
+    FileModel,
+    Integer,
+    Metrics,
+    Positive,
+    Real,
+    check_metrics,
+)
+
+__all__ = [
+    "ComparisonFile",
+    "EpisodeLine",
+    "PolicyResult",
+    "ReproductionFile",
+    "SweepFile",
+    "TrialFile",
+    "WorkloadsFile",
+]
+
+
+class _Statistic(FileModel):
+    mean: Real | None
+    std: Amount | None
+    values: list[Real | None]
+
+
+class _ComparedRow(FileModel):
+    label: str
+    method: str
+    seeds: Annotated[list[Integer], Field(min_length=1)]
+    test: dict[str, _Statistic]
+    val: dict[str, _Statistic]
+    test_pooled: dict[str, _Statistic] = Field(default_factory=dict)
+    bytes: _Statistic
+    seconds: _Statistic
+    rounds: Annotated[list[Count], Field(min_length=1)]
+    recipe: dict[str, Any]
+    folders: Annotated[list[str | None], Field(min_length=1)]
+
+
+class ComparisonFile(FileModel):
+    """comparison.json."""
+
+    dataset: str
+    task: str
+    clients: Positive
+    partition: str
+    seeds: Annotated[list[Integer], Field(min_length=1)]
+    references_added: list[str]
+    references_missing: list[str]
+    rows: Annotated[list[_ComparedRow], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def check_rows(self) -> "ComparisonFile":
+        if self.task not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}")
+        first = self.rows[0]
+        for number, row in enumerate(self.rows):
+            check_metrics(self.task, **{f"rows.{number}.test": row.test, f"rows.{number}.val": row.val})
+            if row.test.keys() != first.test.keys():
+                raise ValueError(f"rows.{number}.test and rows.0.test have different metrics")
+            if row.bytes.mean is None or row.seconds.mean is None:
+                raise ValueError(f"rows.{number}: bytes and seconds must have a mean")
+        if len({row.label for row in self.rows}) < len(self.rows):
+            raise ValueError("rows: two rows have one label")
+        return self
+
+
+class TrialFile(FileModel):
+    """trials/*.json of a sweep."""
+
+    settings: dict[str, Any]
+    val: Metrics | None
+    rounds: Count | None
+    best_round: Count | None
+    bytes: Count | None
+    seconds: Amount | None
+    failed: str | None
+
+    @model_validator(mode="after")
+    def check_ended(self) -> "TrialFile":
+        if self.failed is None and (self.val is None or self.seconds is None or self.rounds is None):
+            raise ValueError("a trial that did not fail must have val, rounds and seconds")
+        return self
+
+
+class _Trial(FileModel):
+    trial: Positive
+    settings: dict[str, Any]
+    val: dict[str, _Statistic]
+    seconds: _Statistic
+    failed: str | None
+
+
+class _ChosenTrial(FileModel):
+    trial: Positive
+    settings: dict[str, Any]
+    val: dict[str, _Statistic]
+    test: dict[str, _Statistic]
+    folders: list[str | None]
+
+
+class SweepFile(FileModel):
+    """sweep.json."""
+
+    method: str
+    dataset: str
+    clients: Positive
+    partition: str
+    seeds: Annotated[list[Integer], Field(min_length=1)]
+    metric: str
+    trials: Annotated[list[_Trial], Field(min_length=1)]
+    chosen: _ChosenTrial
+    edges: list[str]
+    task: str = CLASSIFICATION
+
+    @model_validator(mode="after")
+    def check_trials(self) -> "SweepFile":
+        if self.task not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}")
+        keys = self.trials[0].settings.keys()
+        for number, trial in enumerate(self.trials):
+            if trial.settings.keys() != keys:
+                raise ValueError(f"trials.{number}.settings and trials.0.settings have different keys")
+            if trial.failed is None and self.metric not in trial.val:
+                raise ValueError(f"trials.{number}.val has no {self.metric!r}")
+        if self.metric not in self.chosen.test:
+            raise ValueError(f"chosen.test has no {self.metric!r}")
+        return self
+
+
+class _Item(FileModel):
+    item: str
+
+
+class ReproductionFile(FileModel):
+    """reproduce.json: the items that were made again."""
+
+    items: list[_Item] = Field(default_factory=list)
+
+
+class WorkloadsFile(FileModel):
+    """workloads.json of a row of a reproduction."""
+
+    asked: dict[str, Any]
+
+
+class _Accuracies(FileModel):
+    best: Real
+    final: Real
+
+
+class _FinalEpisode(FileModel):
+    value: Real = Field(alias="return")
+    accuracy: _Accuracies
+    modelled_seconds: Real
+
+
+class _Arm(FileModel):
+    share: Real
+    chance: Real
+
+
+class _PolicyDetails(FileModel):
+    best: _Arm | None = None
+    kept_episode: Count | None = None
+
+
+class _PolicySeconds(FileModel):
+    rounds: Real
+    evaluation: Real
+    learning: Real
+
+
+class PolicyResult(FileModel):
+    """result.json of a learned policy."""
+
+    kind: Literal["bandit", "ddpg"]
+    dataset: str
+    clients: Positive
+    partition: str
+    seed: Integer
+    rounds: Positive
+    reward: dict[str, Any]
+    policy_saw_test: bool
+    returns: Annotated[list[Real], Field(min_length=1)]
+    final: _FinalEpisode
+    details: _PolicyDetails
+    seconds: _PolicySeconds
+    peak_rss_mb: Real
+    hashes: dict[str, str]
+    versions: dict[str, str]
+
+    @model_validator(mode="after")
+    def check_details(self) -> "PolicyResult":
+        needed = "best" if self.kind == "bandit" else "kept_episode"
+        if getattr(self.details, needed) is None:
+            raise ValueError(f"details has no {needed!r}")
+        return self
+
+
+class EpisodeLine(FileModel):
+    """A line of episodes.jsonl of a policy."""
+
+    episode: Positive
+    value: float = Field(alias="return")

@@ -1,0 +1,185 @@
+"""What a sweep tries: grids and ranges of settings, checked before the first trial."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import InputError, shown
+from graphfed.methods.base import WINDOW_SETTINGS
+from graphfed.runs.reopen import config_from_json
+from graphfed.runs.settings import unknown_setting
+from graphfed.tasks.run_config import RunConfig
+
+__all__ = [
+    "MAX_TRIALS",
+    "Plan",
+    "Range",
+    "check_settings",
+    "checked_grid",
+    "checked_range",
+    "trial_count",
+    "with_settings",
+]
+
+
+#: Trials of one sweep: more than anybody waits for.
+MAX_TRIALS = 10_000
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a search draws a setting: from `low` to `high`, both included, whole numbers where both are;
+    `log`: evenly on the logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def to_json(self) -> list[Any]:
+        """``[low, high, log]``."""
+        return [self.low, self.high, self.log]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """configs: what is common, for each seed; grid, ranges: what varies; trials: how many a search runs, None
+    for every combination of the grid."""
+
+    configs: dict[int, RunConfig]
+    grid: dict[str, list[Any]]
+    ranges: dict[str, Range]
+    trials: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "grid": self.grid,
+            "ranges": {key: drawn.to_json() for key, drawn in self.ranges.items()},
+            "trials": self.trials,
+            "runs": [{"seed": seed, "config": config.to_json()} for seed, config in self.configs.items()],
+        }
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """Every combination of the grid's values, the last setting fastest."""
+        for values in itertools.product(*self.grid.values()):
+            yield dict(zip(self.grid, values, strict=True))
+
+
+def checked_grid(grid: Any) -> dict[str, list[Any]]:
+    if grid is not None and not isinstance(grid, Mapping):
+        raise InputError(
+            f"grid={shown(grid)} cannot be used; give lists by setting, as in {{'lr': [0.1, 0.5]}}"
+        )
+    chosen: dict[str, list[Any]] = {}
+    for key, values in (grid or {}).items():
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+            raise InputError(f"grid {key}={shown(values)} cannot be used; give a list of values")
+        chosen[key] = list(values)
+        if not chosen[key]:
+            raise InputError(f"grid {key} has no value; give at least one, as in {key}=0.1,0.5")
+        for value in chosen[key]:
+            if not isinstance(value, str | int | float | None):
+                raise InputError(f"grid {key}: {shown(value)} is no number, text or None")
+            if chosen[key].count(value) > 1:
+                raise InputError(f"grid {key} has {shown(value)} twice; give each value once")
+    return chosen
+
+
+def checked_range(key: str, value: Any) -> Range:
+    """A range from a `Range`, ``(low, high)`` or ``(low, high, "log")``."""
+    parts = value.to_json() if isinstance(value, Range) else value
+    if not isinstance(parts, list | tuple) or list(parts[2:]) not in ([], ["log"], [True], [False]):
+        raise InputError(f"range {key}={shown(value)} cannot be read; give low:high or low:high:log")
+    if len(parts) < 2:
+        only = ":".join(str(part)[:60] for part in parts)
+        raise InputError(f"range {key}={only} needs two ends; give low:high or low:high:log")
+    drawn = Range(parts[0], parts[1], bool(parts[2:] and parts[2]))
+    ends = (drawn.low, drawn.high)
+    if (
+        any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends)
+        or not ends[0] < ends[1]
+    ):
+        raise InputError(
+            f"range {key}={shown(ends[0])}:{shown(ends[1])} cannot be used; the lower end must be a number "
+            "below the upper one"
+        )
+    if drawn.log and drawn.low <= 0:
+        raise InputError(f"range {key}={drawn.low}:{drawn.high}:log cannot be used; its ends must be above 0")
+    return drawn
+
+
+def trial_count(grid: Mapping[str, Any], ranges: Mapping[str, Any], trials: Any) -> int | None:
+    """How many trials a search runs; None where every combination is tried."""
+    doubled = sorted({*grid} & {*ranges})
+    if doubled:
+        raise InputError(f"{doubled[0]} is in the grid and has a range; give it once")
+    if trials is None:
+        if ranges:
+            raise InputError("a range needs a search: say how many trials, as in --optuna 20")
+        if not grid:
+            raise InputError("nothing varies; give values, as in --grid lr=0.1,0.5")
+        size = 1
+        for values in grid.values():
+            size *= len(values)
+        if size > MAX_TRIALS:
+            raise InputError(
+                f"the grid has {size} combinations, at most {MAX_TRIALS} are tried; use fewer values"
+            )
+        return None
+    if isinstance(trials, bool) or not isinstance(trials, int) or not 1 <= trials <= MAX_TRIALS:
+        raise InputError(f"trials={shown(trials)} cannot be used; give a whole number from 1 to {MAX_TRIALS}")
+    if not grid and not ranges:
+        raise InputError("nothing varies; give ranges, as in --range lr=0.01:1:log")
+    load_optuna()
+    return trials
+
+
+#: Settings, and an option, that say what is trained on or which readings are scored.
+_OF_INPUTS = ("clients", "missing", *WINDOW_SETTINGS)
+
+
+def check_settings(plan: Plan, given: set[str]) -> None:
+    """InputError unless every value can be a setting of the method that is not given already."""
+    config = next(iter(plan.configs.values()))
+    names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
+    for key in (*plan.grid, *plan.ranges):
+        if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
+            raise InputError(
+                f"{key} changes what is trained on, or scored, and a sweep compares settings on the same "
+                "inputs; start one sweep for each value"
+            )
+        if key not in names:
+            hint = unknown_setting(key, names)
+            raise InputError(f"{config.method.name} has no setting {shown(key)}; {hint}")
+        if key in given:
+            raise InputError(f"{key} is fixed and varied at once; give it once")
+    for key, drawn in plan.ranges.items():
+        for end in (drawn.low, drawn.high):
+            with_settings(config, {key: end})
+    if plan.trials is None:
+        for values in plan.combinations():
+            with_settings(config, values)
+    for key, choices in plan.grid.items():
+        for value in choices:
+            with_settings(config, {key: value})
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The same run with other settings of its method; InputError for one that cannot be used."""
+    asked = config.to_json()
+    changed = {**asked, "training": {**asked["training"], **settings}}
+    return config_from_json(changed, Path(), data=config.data_source, origin="")
+
+
+#: What a person reads where the extra is missing.
+_INSTALL = "a search (trials, ranges) needs Optuna; install it: pip install 'graphfed[sweep]'"
+
+
+def load_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise InputError(_INSTALL) from None
+    return optuna
