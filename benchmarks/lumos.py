@@ -33,7 +33,8 @@ from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.lumos import method as lumos
-from graphfed.methods.lumos.method import METHOD, LumosConfig
+from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.method import METHOD
 from graphfed.runtime.local import stacked
 
 #: Epochs that are left out, and how many are timed.

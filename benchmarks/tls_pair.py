@@ -36,6 +36,7 @@ def certify(folder: Path, *names: str) -> None:
     now = datetime.datetime.now(datetime.UTC)
     authority = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     for name in ("authority", *names):
         key = authority if name == "authority" else ec.generate_private_key(ec.SECP256R1())
         subject = (
@@ -50,6 +51,10 @@ def certify(folder: Path, *names: str) -> None:
             .not_valid_before(now - datetime.timedelta(hours=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=name == "authority", path_length=None), critical=True)
+            # Python 3.13 refuses certificates without these.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(identifier, critical=False)
+            .add_extension(_usage(x509, authority=name == "authority"), critical=True)
             .sign(authority, hashes.SHA256())
         )
         (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -57,6 +62,19 @@ def certify(folder: Path, *names: str) -> None:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         (folder / f"{name}.key").write_bytes(secret)
+
+
+def _usage(x509: Any, *, authority: bool) -> Any:
+    """An authority signs certificates and nothing else; the others sign what they send."""
+    of_keys = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+        **dict.fromkeys(of_keys, False),
+    )
 
 
 def _context(folder: Path, name: str, *, server: bool) -> ssl.SSLContext:

@@ -92,11 +92,14 @@ PACKAGES: dict[str, Package] = {
     "lumos": Package(
         (
             "methods/lumos/method.py",
+            "methods/lumos/devices.py",
+            "methods/lumos/links.py",
             "methods/lumos/feature_encoding.py",
             "methods/lumos/tree.py",
             "methods/lumos/balancing.py",
             "methods/lumos/workload.py",
             "methods/lumos/mcmc.py",
+            "methods/lumos/candidates.py",
             "methods/lumos/assignment.py",
             "methods/lumos/symmetric.py",
         ),
@@ -115,6 +118,7 @@ PACKAGES: dict[str, Package] = {
     "sapgnn": Package(
         (
             "methods/sapgnn/method.py",
+            "methods/sapgnn/config.py",
             "methods/sapgnn/ppgnn.py",
             "methods/common/split_learning.py",
             "methods/common/entity_alignment.py",
@@ -134,6 +138,7 @@ PACKAGES: dict[str, Package] = {
     "cnfgnn": Package(
         (
             "methods/cnfgnn/method.py",
+            "methods/cnfgnn/config.py",
             "methods/common/forecasting.py",
             "methods/baselines/gru_fmtl.py",
             "methods/cnfgnn/graph_network.py",
@@ -154,6 +159,8 @@ PACKAGES: dict[str, Package] = {
     "fedgat": Package(
         (
             "methods/fedgat/method.py",
+            "methods/fedgat/pretraining.py",
+            "methods/fedgat/config.py",
             "methods/fedgat/ldp.py",
             "methods/fedgat/embedding_exchange.py",
             "methods/fedgat/receptive_fields.py",
@@ -181,6 +188,7 @@ PACKAGES: dict[str, Package] = {
     "fedgraph": Package(
         (
             "methods/fedgraph/method.py",
+            "methods/fedgraph/config.py",
             "methods/fedgraph/client_graphs.py",
             "methods/fedgraph/sampling_policies.py",
             "methods/fedgraph/sampling.py",

@@ -104,12 +104,6 @@ def test_a_folder_has_at_most_sixteen_modules_and_lies_at_most_three_deep():
 LONG = {
     "graphfed.federation.core": 1285,
     "graphfed.federation.secure.compare": 712,
-    "graphfed.methods.cnfgnn.method": 666,
-    "graphfed.methods.fedgat.method": 777,
-    "graphfed.methods.fedgraph.method": 672,
-    "graphfed.methods.lumos.mcmc": 610,
-    "graphfed.methods.lumos.method": 732,
-    "graphfed.methods.sapgnn.method": 646,
     "graphfed.reproductions.reproduce": 744,
 }
 

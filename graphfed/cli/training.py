@@ -78,6 +78,14 @@ def run(
     ] = None,
     checkpoint_every: CheckpointEvery = None,
     settings: Settings = None,
+    show_config: Annotated[
+        bool,
+        typer.Option(
+            "--show-config",
+            rich_help_panel=OUTPUT_PANEL,
+            help="Print every choice of the run, defaults included, as YAML that --config reads, and end.",
+        ),
+    ] = False,
     as_json: Json = False,
     report: Report = True,
     progress: Progress = True,
@@ -93,6 +101,7 @@ def run(
         graphfed run central --task link_prediction
         graphfed run last_value --data roads --set horizon=6
         graphfed run --config experiment.yaml --rounds 20 --json
+        graphfed run fedgcn --data cora --show-config > experiment.yaml
         graphfed run fedavg --clients 3 --runtime nvflare
         graphfed run sapgnn --runtime nvflare --kit kits/coordinator
     Files:
@@ -129,10 +138,23 @@ def run(
     )
     options |= given
     chosen = options.pop("set", {}) | parse_settings(settings or ())
+    if show_config:
+        _show_config(options, chosen)
+        return
     act = _deployed if "kit" in options else _here
     with interruption_told():
         result = act(options, settings=chosen, progress=progress, command=command_line())
     _print_result(result, as_json, report)
+
+
+def _show_config(options: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Print a run as a config file and load nothing; --out and --kit stay as they were given."""
+    from graphfed.plain_yaml import dump_yaml
+    from graphfed.runs.config import make_config
+
+    kept = {key: str(options.pop(key)) for key in ("out", "kit") if key in options}
+    config = make_config(options.pop("method", None), **options, settings=settings)
+    tell(dump_yaml(config.to_options() | kept).rstrip())
 
 
 def _here(options: dict[str, Any], **more: Any) -> "Result":

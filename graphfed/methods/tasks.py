@@ -49,6 +49,7 @@ TASKS: dict[str, TaskSpec] = {
             "lr": 0.01,
             "dropout": 0.01,
             "local_steps": 1,
+            "select": "auto",  # the shared one selects by the accuracy of classes
         },
     ),
     FORECASTING: TaskSpec(

@@ -30,7 +30,7 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.data.graphs.overview import site_names
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import write_bytes, write_json
-from graphfed.methods.fedgraph.method import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.tasks import TASKS
 from graphfed.reproductions import sensors
 from graphfed.reproductions.curves import curve_of

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 
 from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError
+from graphfed.methods.cnfgnn.config import CNFGNNConfig
 from graphfed.methods.cnfgnn.costs import forecast_operations
-from graphfed.methods.cnfgnn.method import CNFGNNConfig
 from graphfed.methods.common.forecasting import NeuralConfig
 from graphfed.reproductions.recipe import Item
 from graphfed.studies.plan import InputCache

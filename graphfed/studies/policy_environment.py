@@ -33,7 +33,8 @@ from graphfed.methods.base import State, Task
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import method as fedgraph
-from graphfed.methods.fedgraph.method import Clients, FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.method import Clients
 from graphfed.methods.fedgraph.sampling_policies import squash
 from graphfed.random import fold
 from graphfed.runs.train import EVALUATIONS, agree_before_setup

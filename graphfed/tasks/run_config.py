@@ -10,6 +10,7 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
+from graphfed.errors import InputError
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.tasks import TASKS
 from graphfed.tasks.source import DataSource
@@ -90,6 +91,48 @@ class RunConfig:
             "checkpoint_every": self.checkpoint_every,
             "training": dataclasses.asdict(self.training),
         }
+
+    def to_options(self) -> dict[str, Any]:
+        """Return the run as the options of a config file, which `runs.config.read_config` reads.
+
+        Returns:
+            Every choice under the name of its option, and the settings under ``set``. What has no value is
+            left out of the options; a setting without a value is None.
+
+        Raises:
+            InputError: The data is an object in Python, which no file can name.
+        """
+        if self.data_source.source is None:
+            raise InputError(
+                f"data {self.data_name!r} is an object in Python, which a config file cannot name; "
+                "give the name of a data set or the path of a description"
+            )
+        settings = {key: value for key, value in dataclasses.asdict(self.training).items() if key != "seed"}
+        options = {
+            "method": self.method.name,
+            "task": self.task,
+            "data": self.data_source.source,
+            "clients": self.clients,
+            "partition": self.partition,
+            "rounds": settings.pop("rounds"),
+            "seed": self.seed,
+            "split": self.split,
+            "runtime": self.runtime,
+            "sites": self.sites,
+            "placement": self.placement,
+            "device": self.device,
+            "threads": self.threads,
+            "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
+            "checkpoint_every": self.checkpoint_every,
+        }
+        settings["split_seed"] = self.split_seed
+        if self.partition_file is None:
+            settings["partition_seed"] = self.partition_seed
+            settings |= {f"partition.{key}": value for key, value in self.partition_options.items()}
+        else:
+            options["partition"] = str(self.partition_file.resolve())
+        settings |= {f"data.{key}": value for key, value in self.data_options.items()}
+        return {key: value for key, value in options.items() if value is not None} | {"set": settings}
 
     def recipe(self) -> dict[str, Any]:
         """The settings in which this run differs from the default recipe, so that no table hides it.

@@ -40,7 +40,7 @@ from graphfed.audit.attacks.fedgraph_messages import (
 from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.run import audit
 from graphfed.data.graphs.graph import Graph, Split, make_graph
-from graphfed.methods.fedgraph.method import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.runs.run import Result, load_inputs

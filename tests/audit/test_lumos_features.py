@@ -13,7 +13,7 @@ from graphfed.audit.attacks import lumos as lumos_features
 from graphfed.audit.attacks.lumos import Seen, overhear, predicted, rounds_used, solve
 from graphfed.audit.base import AuditedRun
 from graphfed.audit.run import audit
-from graphfed.methods.lumos.method import LumosConfig
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.runs.config import make_config
 from graphfed.runs.run import Result, load_inputs
 

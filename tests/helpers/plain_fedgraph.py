@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from worlds import World
 
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods.fedgraph.method import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.random import entry_words, fold, uniform, uniform_entries
 
 Vertices = dict[int, set[int]]

@@ -20,8 +20,9 @@ from graphfed.federation import Federation, as_leaves
 from graphfed.federation.series import starts_of
 from graphfed.methods.base import State
 from graphfed.methods.cnfgnn import method as cnfgnn
+from graphfed.methods.cnfgnn.config import CNFGNNConfig, releases
 from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
-from graphfed.methods.cnfgnn.method import METHOD, CNFGNNConfig
+from graphfed.methods.cnfgnn.method import METHOD
 from graphfed.methods.common import forecasting
 from graphfed.methods.common.memory import SeriesExtent
 from graphfed.methods.registry import get_method
@@ -176,7 +177,7 @@ def test_no_window_crosses_more_often_than_epsilon_counts() -> None:
         width = torch.get_default_dtype().itemsize
         expected = windows * world.clients * config.hidden * width
         assert sum(e.bytes for e in fed.ledger.entries if e.name == "hidden") == expected
-    assert cnfgnn.releases(config) == LAGS * (rounds + 1) == 16
+    assert releases(config) == LAGS * (rounds + 1) == 16
 
 
 @pytest.mark.parametrize("noise_multiplier", [5.0, 20.0])

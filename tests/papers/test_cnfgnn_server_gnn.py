@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
 from graphfed.errors import InputError
-from graphfed.methods.cnfgnn.method import CNFGNNConfig
+from graphfed.methods.cnfgnn.config import CNFGNNConfig
 from graphfed.methods.cnfgnn.server_gnn import HEADS, SERVER_NETWORKS, get_server_network
 from graphfed.nn import precision
 from graphfed.nn.edges import make_edges
@@ -156,7 +156,7 @@ def test_the_default_of_cnfgnn_does_not_see_how_large_the_network_is() -> None:
     """Two copies of a graph, and every edge twice: the embeddings are those of one; sums give others."""
     adjacency, v = adjacency_of(0, 7), draw(0, 7, 3, HIDDEN)
     one = make_edges(sp.csr_matrix(adjacency))
-    two = make_edges(sp.csr_matrix(sp.block_diag([adjacency, adjacency])))
+    two = make_edges(sp.csr_matrix(sp.block_diag([sp.coo_array(adjacency)] * 2)))
     for name, same in ((CNFGNNConfig().network, True), ("graph_network", False)):
         network = SERVER_NETWORKS[name]
         weights = network.init(0, HIDDEN)

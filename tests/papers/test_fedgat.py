@@ -29,8 +29,10 @@ from graphfed.federation import Federation, Link
 from graphfed.federation.cohort import make_cohort, with_unit_features
 from graphfed.federation.route import RouteTable
 from graphfed.methods.common.memory import GraphExtent
-from graphfed.methods.fedgat.method import FedGATConfig, kept_edges, memory, pool, without_singles
+from graphfed.methods.fedgat.config import FedGATConfig
+from graphfed.methods.fedgat.method import kept_edges, memory, without_singles
 from graphfed.methods.fedgat.moment_messages import numbers
+from graphfed.methods.fedgat.pretraining import pool
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import stacked
@@ -179,8 +181,8 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
 
 
 def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphfed.methods.fedgat.method.memory_bytes", lambda: (2**20, 2**30))
-    monkeypatch.setattr("graphfed.methods.fedgat.method.messages_of", None)
+    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", lambda: (2**20, 2**30))
+    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.messages_of", None)
     expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use form=vector"
     with pytest.raises(InputError, match=expected):
         run_local("fedgat", small_world(), form="matrix")
@@ -194,7 +196,7 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
     """The routes of the slots and entries are as long as the message: on a graph of mean degree 31 they took
     two minutes before the refusal."""
     little = lambda: (2**10, 2**30)  # noqa: E731
-    monkeypatch.setattr("graphfed.methods.fedgat.method.memory_bytes", little)
+    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", little)
     monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.memory_bytes", little)
     monkeypatch.setattr(Federation, "widened", None)
     with pytest.raises(InputError, match="GiB of memory"):

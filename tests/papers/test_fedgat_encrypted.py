@@ -39,8 +39,7 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.payload import leaves
 from graphfed.federation.route import RouteTable
-from graphfed.methods.fedgat import encrypted_moments
-from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat import encrypted_moments, pretraining
 from graphfed.methods.fedgat.method import kept_edges, without_singles
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, vector_message, vector_weights
 from graphfed.methods.registry import get_method
@@ -89,7 +88,7 @@ def set_up(
     """The set-up alone, and what came to the clients."""
     fed = fed or PLACEMENTS[placement](world.clients)
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
-    real = fedgat.moments_view
+    real = pretraining.moments_view
 
     def watched(
         cohort: Any, hood: Any, size: Any, sums: Tensor, scores: Tensor, decoders: Tensor, heads: int
@@ -97,12 +96,12 @@ def set_up(
         seen.append((sums, scores, decoders))
         return real(cohort, hood, size, sums, scores, decoders, heads)
 
-    monkeypatch.setattr(fedgat, "moments_view", watched)
+    monkeypatch.setattr(pretraining, "moments_view", watched)
     config = config_of(METHOD, **settings)
     data = fed.locate(CLIENTS, "data", cohorts_of(world, fed.hosts, config))
     with fed.phase("setup", round=0):
         METHOD.setup(fed, data, world.task, config)
-    monkeypatch.setattr(fedgat, "moments_view", real)
+    monkeypatch.setattr(pretraining, "moments_view", real)
     return Received(fed, *(torch.cat(parts) for parts in zip(*seen, strict=True)))
 
 
@@ -254,6 +253,8 @@ def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest
     cohorts = cohorts_of(world, fed.hosts, config_of(METHOD))
     x = torch.cat([c.x.to_dense() for c in cohorts if isinstance(c.x, SparseMatrix)])
     assert np.array_equal(read[:, :12], x.numpy())
+    hidden = [e["protection"] for e in fed.ledger.to_json()["entries"] if e["name"].endswith(HIDDEN)]
+    assert hidden == ["simulated"] * 2
 
 
 @pytest.mark.parametrize("features", [12, 1100, 4100])

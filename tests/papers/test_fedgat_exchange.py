@@ -26,7 +26,7 @@ from worlds import (
 from graphfed.errors import InputError
 from graphfed.methods.base import State
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.fedgat.method import FedGATConfig
+from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import numbers
 from graphfed.methods.fedgat.polynomial_gat import Score, score_series
 from graphfed.methods.registry import get_method

@@ -8,7 +8,7 @@ import torch
 from worlds import World, cohorts_of, config_of, last_round_stands, make_world, run_local
 
 from graphfed.federation import Federation
-from graphfed.methods.fedgat.method import FedGATConfig
+from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_vectors
 from graphfed.methods.fedgat.score_range import error_between, first_facts, news_of, score_facts, score_range

@@ -31,7 +31,8 @@ from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import client_graphs
 from graphfed.methods.fedgraph import method as fedgraph
-from graphfed.methods.fedgraph.method import FedGraphConfig, modelled_seconds
+from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.method import modelled_seconds
 from graphfed.methods.fedgraph.sampling_policies import (
     LEAST_CHANCE,
     PolicyFile,

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import make_graph
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, shown
-from graphfed.methods.base import TrainingConfig
+from graphfed.methods.base import PRESETS, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import TASKS
+from graphfed.plain_yaml import dump_yaml
 from graphfed.runs.config import OPTIONS, make_config, parse_settings, read_config
+from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, settings_of
 from graphfed.tasks.run_config import default_threads
 from graphfed.tasks.source import DEFAULT_DATA
@@ -401,3 +404,68 @@ def test_numbers_of_a_config_file_are_read_as_on_the_command_line(tmp_path: Path
     assert read_config(path)["set"] == {
         "lr": 0.001, "a": -20000.0, "b": 1.5, "c": 7, "d": None, "e": "1e3x", "f": "no",
     }  # fmt: skip
+
+
+# ---- a run as a config file --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("method", "task"), [(name, task) for name in METHODS for task in get_method(name).tasks]
+)
+def test_the_options_of_every_run_make_the_same_run_from_a_file(
+    method: str, task: str, preset: str, tmp_path: Path
+) -> None:
+    run = make_config(method, task=task, seed=3, settings={"preset": preset})
+    (tmp_path / "run.yaml").write_text(dump_yaml(run.to_options()))
+    options = read_config(tmp_path / "run.yaml")
+    again = make_config(options.pop("method"), settings=options.pop("set"), **options)
+    assert again.to_json() == run.to_json()
+    assert config_from_json(run.to_json(), tmp_path).to_json() == run.to_json()
+
+
+def test_shown_choices_are_those_of_the_command_and_of_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "run",
+        "fedprox",
+        "--rounds",
+        "7",
+        "--set",
+        "mu=0.5",
+        "--set",
+        "partition.beta=2",
+        "--clients",
+        "4",
+    ]
+    assert main([*asked, "--show-config"]) == 0
+    shown = capsys.readouterr().out
+    (tmp_path / "shown.yaml").write_text(shown)
+    assert main(["run", "--config", str(tmp_path / "shown.yaml"), "--show-config"]) == 0
+    assert capsys.readouterr().out == shown
+    options = read_config(tmp_path / "shown.yaml")
+    assert {key: options[key] for key in ("method", "rounds", "clients")} == {
+        "method": "fedprox",
+        "rounds": 7,
+        "clients": 4,
+    }
+    assert {options["set"][key] for key in ("mu", "partition.beta")} == {0.5, 2.0}
+
+
+def test_a_description_s_files_are_found_from_wherever_the_shown_choices_are_read(tmp_path: Path) -> None:
+    (tmp_path / "bank.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\nid: id\nlabel: kind\n")
+    (tmp_path / "nodes.csv").write_text("id,kind,x\na,0,1.0\nb,1,2.0\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\n")
+    run = make_config("fedavg", data=tmp_path / "bank.yaml")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "run.yaml").write_text(dump_yaml(run.to_options()))
+    options = read_config(tmp_path / "elsewhere" / "run.yaml")
+    again = make_config(options.pop("method"), settings=options.pop("set"), **options)
+    assert again.to_json()["data_source"] == run.to_json()["data_source"]
+
+
+def test_data_in_python_has_no_name_for_a_file() -> None:
+    graph = load("digits")
+    with pytest.raises(InputError, match="is an object in Python"):
+        make_config("fedavg", data=graph).to_options()

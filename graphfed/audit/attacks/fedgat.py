@@ -29,8 +29,9 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
 from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
-from graphfed.methods.fedgat.method import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
 
@@ -92,7 +93,7 @@ def message_of(pooled: Pooled, rows: Tensor, config: FedGATConfig) -> Message:
     step = width if vectors else max(1, PART // (8 * n * slots**2))
     for first in range(0, width, step):
         some = slice(first, first + step)
-        k, m, decoders = fedgat.messages_of(Pooled(x[:, some], part), config)
+        k, m, decoders = pretraining.messages_of(Pooled(x[:, some], part), config)
         k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
         sums[..., 0] = k[..., 0]
         sums[..., 1:][..., some] = k[..., 1:]
@@ -261,7 +262,7 @@ def run(audited: AuditedRun) -> Finding:
     fed, data, config, task = opened(audited)
     with fed.phase("setup", round=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
-        route, at_server = fedgat.upload(fed, data, task)
+        route, at_server = pretraining.upload(fed, data, task)
     pooled: Pooled = at_server.parts[0]
     elsewhere, recovered, worst = 0, 0, 0.0
     for part in attacked(pooled, fed.table(route).parts[0], config):

@@ -20,6 +20,7 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import dense_rows
 from graphfed.methods.fedgat import ldp as fedgat_ldp
 from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat import pretraining
 from graphfed.methods.fedgat.ldp import FedGATLdpConfig
 from graphfed.methods.fedgat.moment_messages import Pooled
 
@@ -43,7 +44,7 @@ def run(audited: AuditedRun) -> Finding:
     assert isinstance(config, FedGATLdpConfig)
     with fed.phase("setup", round=0):
         data = fed.clients.run(fedgat.kept_edges, data, config)
-        route, in_clear = fedgat.upload(fed, data, task)
+        route, in_clear = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)
         noised = fedgat_ldp.pooled_of(fed, data, route, released, config)
     truth: Pooled = in_clear.parts[0]

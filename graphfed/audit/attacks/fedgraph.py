@@ -49,7 +49,7 @@ from graphfed.audit.attacks.fedgraph_messages import (
 from graphfed.audit.attacks.least_squares import bounded
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
-from graphfed.methods.fedgraph.method import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig
 
 __all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
 

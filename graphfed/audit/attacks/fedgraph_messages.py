@@ -19,7 +19,8 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import PeerRoute
 from graphfed.methods.base import State
 from graphfed.methods.fedgraph.client_graphs import Layer, Silo, aggregate, choose, transform, wants_of
-from graphfed.methods.fedgraph.method import METHOD, Clients, FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.method import METHOD, Clients
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import SparseMatrix, ranges
 

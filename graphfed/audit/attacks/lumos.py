@@ -31,7 +31,7 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerRoute
 from graphfed.methods.lumos.bit_matrix import BitMatrix
-from graphfed.methods.lumos.method import LumosConfig
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout

@@ -31,11 +31,8 @@ windows (N_i / N). A missing reading is left out of losses unless missing=as_rea
 scale is a federated statistic. Every client draws the same order of windows."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.data.sensors.windows import TimeSplit
@@ -44,7 +41,8 @@ from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.series import Network, SensorData, starts_of
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.cnfgnn.server_gnn import check_gat, get_server_network
+from graphfed.methods.cnfgnn.config import ALTERNATING, CNFGNNConfig, epsilon_of
+from graphfed.methods.cnfgnn.server_gnn import get_server_network
 from graphfed.methods.common import averaging
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
@@ -52,7 +50,6 @@ from graphfed.methods.common.forecasting import (
     PART,
     WINDOWS,
     Batch,
-    NeuralConfig,
     Standardised,
     Weights,
     absent,
@@ -82,70 +79,9 @@ from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState
 from graphfed.nn.precision import product_dtype
 from graphfed.privacy.clipped import ClippedNoise
-from graphfed.privacy.gaussian import composed_gaussian_epsilon
 from graphfed.random import fold, permutation
 
-__all__ = ["METHOD", "CNFGNNConfig"]
-
-ALTERNATING = ("at_fedavg", "at")
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class CNFGNNConfig(NeuralConfig):
-    layers: int = Field(default=1, ge=1, le=1, description="recurrent layers; the paper's network has one")
-    strategy: Literal["at_fedavg", "at", "sl_fedavg", "sl", "centralised"] = Field(
-        default="at_fedavg",
-        description="how the networks are trained: alternating (the paper's), with clients' weights averaged "
-        "or their own; by split learning, averaged or own; or at the server, which gets all readings",
-    )
-    local_epochs: int = Field(
-        default=1, ge=1, description="passes of a client over its windows in a round (R_c; alternating only)"
-    )
-    server_rounds: int = Field(
-        default=1,
-        ge=1,
-        description="passes of the server over the windows in a round (R_s; alternating only)",
-    )
-    server_lr: float = Field(
-        default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the server's graph network"
-    )
-    network: Literal["graph_network", "mean_network", "gat", "diffusion"] = Field(
-        default="mean_network",
-        description="the server's network: the paper's graph network, the same with means for its sums "
-        "(which carries over to sensors that training did not see), graph attention, or the diffusion "
-        "convolution of DCRNN",
-    )
-    server_batch: int = Field(
-        default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
-    )
-
-    hidden_bits: Literal[8, 32] = Field(
-        default=32, description="bits of each number of an encoding on its way to the server"
-    )
-    clip: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="largest 2-norm of an encoding that leaves a site, with noise on it (none: as it is)",
-    )
-    noise_multiplier: float = Field(
-        default=5.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="deviation of the noise on clipped encodings, over twice the clip",
-    )
-    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the epsilon that is told for it")
-
-    @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> "CNFGNNConfig":
-        if self.network == "gat":
-            check_gat(self.hidden)
-        return self
-
-    @property
-    def averages(self) -> bool:
-        """Whether clients share weights."""
-        return self.strategy in ("at_fedavg", "sl_fedavg")
+__all__ = ["METHOD"]
 
 
 @dataclass(frozen=True)
@@ -167,18 +103,6 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     """The shared first weights, which everyone draws from the seed."""
     forecaster = Forecaster(encoder=config.hidden, decoder=2 * config.hidden)
     return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
-
-
-def releases(config: CNFGNNConfig) -> int:
-    """How many encodings a reading has a part in, at most: those of `lags` windows, each encoded once a round
-    or once an evaluation, and once at the end."""
-    return config.lags * (config.rounds + 1)
-
-
-def epsilon_of(config: CNFGNNConfig) -> float:
-    """Of all encodings of a run together, between any two values of one reading of one sensor, given the
-    common scale and the weights of every round: these cross too, without noise, and depend on the reading."""
-    return composed_gaussian_epsilon(config.noise_multiplier, config.delta, releases(config))
 
 
 def wire_of(config: CNFGNNConfig) -> Wrapper | None:

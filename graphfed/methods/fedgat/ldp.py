@@ -32,8 +32,9 @@ from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.common.released import NoisedConfig, by_vertex, noise_of, vertex_route
 from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
-from graphfed.methods.fedgat.method import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
@@ -93,7 +94,7 @@ def pooled_of(
     fed: Federation, data: Located, vertices: Route, released: Located, config: FedGATLdpConfig
 ) -> Located:
     """What the server makes the message of; data: with the edges that are kept."""
-    pooled: Located = fed.server.run(smoothed, fedgat.with_edges(fed, data, vertices, released), config)
+    pooled: Located = fed.server.run(smoothed, pretraining.with_edges(fed, data, vertices, released), config)
     return pooled
 
 

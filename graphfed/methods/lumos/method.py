@@ -39,94 +39,57 @@ no edges. Trees have training edges only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy
 
-from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.core import as_leaves
-from graphfed.federation.route import PeerIds, PeerRoute
+from graphfed.federation.route import PeerRoute
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.federation.secure.compare import PairRows, open_pairs, pair_route, send
 from graphfed.federation.secure.ragged import send_bytes
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common import averaging, released
+from graphfed.methods.common import averaging
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import fresh, step
 from graphfed.methods.lumos import balancing, feature_encoding
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.devices import Devices, check_graph, neighbour_rows
 from graphfed.methods.lumos.feature_encoding import (
-    EncoderConfig,
     bytes_of_bins,
     encode,
     received_features,
     sizes_told,
 )
-from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, at, fused, general, make_forest, times
-from graphfed.methods.lumos.workload import BalanceConfig, Kept
+from graphfed.methods.lumos.links import (
+    draw_negatives,
+    link_loss,
+    look_around,
+    pair_scores,
+    rows_to_send,
+    scored_ends,
+)
+from graphfed.methods.lumos.tree import FUSED_LAYERS, at, fused, general, make_forest, times
+from graphfed.methods.lumos.workload import Kept
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
-from graphfed.nn.batch import Block
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.privacy.noise import Noise
-from graphfed.random import entry_words, fold, glorot, uniform
+from graphfed.random import fold, glorot
 
-__all__ = ["METHOD", "LumosConfig"]
+__all__ = ["METHOD"]
 
 Weights = dict[str, Tensor]
 #: Of every device's own gradient, in one process.
 MAX_BYTES = 4 * 2**30
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class LumosConfig(EncoderConfig, BalanceConfig):
-    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network on the trees")
-    local_steps: Literal[1] = Field(default=1, description="passes over the training vertices in a round")
-    virtual_nodes: bool = Field(
-        default=True, description="trees with virtual vertices; without: each device's own neighbourhood"
-    )
-    trainer: Literal["fused", "general"] = Field(
-        default="fused",
-        description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
-    )
-    aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
-        default="clear",
-        description="how the gradients of the weights add up at the server: it reads each device's, or by "
-        "secure aggregation their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
-    )
-    negatives: int = Field(
-        default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"
-    )
-    seed: int = Field(default=0, ge=0, description="seed of weights, dropout, coins and negatives")
-
-
 # ---- what a cohort's devices know --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Devices:
-    """A cohort of n devices, ready to train. x [n, F] own features; noised [P, F] of the kept neighbours: the
-    deviations from `unsent_value`; own_pool, received_pool: POOL's weights of own leaves and of leaves that
-    arrive [n, .]; blocks: of the general trainer, else None; kept_rows [P], receivers [R]: the devices
-    (cohort rows) of kept pairs, and of the neighbours that keep a device."""
-
-    cohort: Cohort
-    forest: Forest
-    blocks: tuple[Block, ...] | None
-    noised: BitMatrix
-    unsent_value: float
-    own_pool: SparseMatrix
-    received_pool: SparseMatrix
-    kept_rows: Tensor
-    receivers: Tensor
 
 
 @dataclass(frozen=True)
@@ -149,36 +112,6 @@ class LinkRoutes:
     to_keepers: PeerRoute
     scored: Mapping[str, PeerRoute]
     around: Located
-
-
-def neighbour_rows(cohort: Cohort) -> PairRows:
-    """Every device's neighbours. InputError where a client holds anything but one vertex, and for edge
-    weights."""
-    counts = torch.bincount(cohort.client, minlength=cohort.num_clients)
-    wrong = (counts != 1).nonzero()[:, 0]
-    if len(wrong):
-        count = int(counts[wrong[0]])
-        raise InputError(
-            f"lumos is for one vertex at every client, and client {cohort.clients[int(wrong[0])]} holds "
-            f"{count or 'no'} {'vertices' if count else 'vertex'}; use partition 'ego'"
-        )
-    if cohort.cut_weight is not None:
-        raise InputError(NO_WEIGHTS)
-    order = torch.argsort(cohort.cut_row * (1 << 32) + cohort.cut_client)
-    return PairRows(cohort.cut_row[order], cohort.cut_client[order])
-
-
-NO_WEIGHTS = (
-    "lumos learns on trees, whose edges have no weights; leave the edge weights out (in a description: "
-    "'weight:' with nothing after it)"
-)
-
-
-def check_graph(graph: Graph, config: LumosConfig) -> None:
-    """InputError for a graph with edge weights, and one with a feature outside its bounds."""
-    if graph.edge_weight is not None:
-        raise InputError(f"{graph.name!r}: {NO_WEIGHTS}")
-    released.check_graph(graph, config)
 
 
 def positions(kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -319,78 +252,6 @@ def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
         return gradients, torch.ones(devices.forest.num_devices)
     count = torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
     return gradients, count.double()
-
-
-# ---- at the devices: links ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Around:
-    """Whom a device never draws: itself and its neighbours. codes [C + n] ascending: for each, its device
-    times num_clients, plus its id less the number of ids before it; start [n]: of each device; free [n]: how
-    many are left to draw from."""
-
-    codes: Tensor
-    start: Tensor
-    free: Tensor
-    num_clients: int
-
-
-def look_around(rows: PairRows, ids: Tensor, num_clients: int) -> Around:
-    device = torch.cat([rows.client, torch.arange(len(ids), device=ids.device)])
-    other = torch.cat([rows.other, ids])
-    order = torch.argsort(device * num_clients + other)
-    device, other = device[order], other[order]
-    count = torch.bincount(device, minlength=len(ids))
-    start = count.cumsum(0) - count
-    rank = torch.arange(len(device), device=device.device) - start[device]
-    return Around(device * num_clients + other - rank, start, num_clients - count, num_clients)
-
-
-def draw_negatives(
-    devices: Devices, around: Around, ids: Tensor, config: LumosConfig, number: int
-) -> PeerIds:
-    """For each kept neighbour `negatives` clients that are no neighbours, uniformly, with repetition."""
-    forest = devices.forest
-    pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), config.negatives)
-    which = torch.arange(len(pairs), device=ids.device) % config.negatives
-    device = devices.kept_rows[pairs]
-    open_ = around.free[device] > 0
-    pairs, which, device = pairs[open_], which[open_], device[open_]
-    # The leaf's id stands for the pair.
-    draw = uniform(fold(config.seed, "negatives", number), entry_words(forest.ids[1][pairs], which))[:, 0]
-    rank = (draw * around.free[device]).long().clamp(max=around.free[device] - 1)
-    before = torch.searchsorted(around.codes, device * around.num_clients + rank, right=True)
-    drawn = rank + before - around.start[device]
-    everyone = torch.arange(len(ids), device=ids.device)
-    return PeerIds(drawn, drawn, device, ids, everyone)
-
-
-def scored_ends(devices: Devices, ids: Tensor, target: str) -> PeerIds:
-    """The other ends of the pairs that each device scores."""
-    links = devices.cohort.links
-    assert links is not None
-    which = devices.cohort.pairs(target)
-    site, everyone = links.site[which], torch.arange(len(ids), device=ids.device)
-    return PeerIds(site, site, links.row[which], ids, everyone)
-
-
-def rows_to_send(devices: Devices, h: Tensor) -> Tensor:
-    """h_v for every device that keeps v."""
-    return h.index_select(0, devices.receivers)
-
-
-def link_loss(devices: Devices, wanted: PeerIds, h: Tensor, kept: Tensor, drawn: Tensor) -> Tensor:
-    """Eq. (33), corrected: the cohort's sum; kept [P, H], drawn [Q, H]: embeddings that were asked for."""
-    positive = (h.index_select(0, devices.kept_rows) * kept).sum(1)
-    negative = (h.index_select(0, wanted.client) * drawn).sum(1)
-    return softplus(-positive).sum() + softplus(negative).sum()
-
-
-def pair_scores(devices: Devices, h: Tensor, ends: Tensor, target: str) -> Tensor:
-    links = devices.cohort.links
-    assert links is not None
-    return (h.index_select(0, links.row[devices.cohort.pairs(target)]) * ends).sum(1)
 
 
 # ---- at the server -----------------------------------------------------------------------------------------

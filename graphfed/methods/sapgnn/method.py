@@ -38,14 +38,11 @@ work."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, field_validator
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
-from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.core import as_leaves
 from graphfed.federation.route import Route, RouteTable
@@ -54,7 +51,6 @@ from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import Alignment, Holders, align, common_seed, training_vertices
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import (
-    SplitConfig,
     Weights,
     copies,
     fresh,
@@ -66,70 +62,22 @@ from graphfed.methods.common.split_learning import (
     summed,
     times,
 )
+from graphfed.methods.sapgnn.config import (
+    SapgnnConfig,
+    has_local_weights,
+    output_widths,
+    sends_features,
+    uploaded_width,
+)
 from graphfed.nn.layers import Dropout
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
 
-__all__ = ["METHOD", "SapgnnConfig"]
+__all__ = ["METHOD"]
 
 Rows = Tensor | SparseMatrix
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class SapgnnConfig(SplitConfig):
-    backbone: Literal["maxpool"] = Field(default="maxpool", description="graph network")
-    maps: Literal["linear", "identity"] = Field(
-        default="linear", description="maps before upload: linear ones, or none (the paper's, shows features)"
-    )
-    update: Literal["concat", "sum", "product", "tropical"] = Field(
-        default="concat", description="how a vertex's own part and its neighbours' maximum are joined"
-    )
-    aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
-    norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
-    pooling: Literal["clear", "simulated", "secure"] = Field(
-        default="clear",
-        description="maximum over holders: in clear at the server, by a protocol that shows it the maximum "
-        "only, or with that protocol's numbers and cost and nothing hidden",
-    )
-    batch_size: int | None = Field(
-        default=None, ge=1, description="training vertices in a step; none: all of them"
-    )
-
-    @field_validator("update", mode="before")
-    @classmethod
-    def _separable(cls, update: Any) -> Any:
-        if not isinstance(update, str) or update not in UPDATES:
-            raise InputError(
-                f"update={shown(update)} cannot be used: pooling over holders is exact only for an update "
-                "whose every output is a maximum of nondecreasing functions of one coordinate each; choose "
-                f"one of: {', '.join(UPDATES)}"
-            )
-        return update
-
-
-# ---- shapes ------------------------------------------------------------------------------------------------
-
-
-def output_widths(task: Task, config: SapgnnConfig) -> list[int]:
-    """The width of h entering every layer, and of the last one's output."""
-    last = task.num_classes if config.predictor == "server" else config.hidden
-    return [task.num_features, *[config.hidden] * (config.layers - 1), last]
-
-
-def uploaded_width(width: int, config: SapgnnConfig) -> int:
-    """u_l: what a vertex uploads to a layer whose input has `width`."""
-    return UPDATES[config.update].width * (config.hidden if config.maps == "linear" else width)
-
-
-def has_local_weights(config: SapgnnConfig) -> bool:
-    return config.maps == "linear" or UPDATES[config.update].weighted or config.predictor == "holders"
-
-
-def sends_features(config: SapgnnConfig) -> bool:
-    """Whether the first layer's uploads are the features and their maxima, the same in every round."""
-    return config.maps == "identity" and not UPDATES[config.update].weighted
 
 
 def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:

@@ -1,0 +1,85 @@
+"""The settings of CNFGNN."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass as config_dataclass
+
+from graphfed.methods.cnfgnn.server_gnn import check_gat
+from graphfed.methods.common.forecasting import NeuralConfig
+from graphfed.privacy.gaussian import composed_gaussian_epsilon
+
+__all__ = ["ALTERNATING", "CNFGNNConfig", "epsilon_of", "releases"]
+
+
+ALTERNATING = ("at_fedavg", "at")
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class CNFGNNConfig(NeuralConfig):
+    layers: int = Field(default=1, ge=1, le=1, description="recurrent layers; the paper's network has one")
+    strategy: Literal["at_fedavg", "at", "sl_fedavg", "sl", "centralised"] = Field(
+        default="at_fedavg",
+        description="how the networks are trained: alternating (the paper's), with clients' weights averaged "
+        "or their own; by split learning, averaged or own; or at the server, which gets all readings",
+    )
+    local_epochs: int = Field(
+        default=1, ge=1, description="passes of a client over its windows in a round (R_c; alternating only)"
+    )
+    server_rounds: int = Field(
+        default=1,
+        ge=1,
+        description="passes of the server over the windows in a round (R_s; alternating only)",
+    )
+    server_lr: float = Field(
+        default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the server's graph network"
+    )
+    network: Literal["graph_network", "mean_network", "gat", "diffusion"] = Field(
+        default="mean_network",
+        description="the server's network: the paper's graph network, the same with means for its sums "
+        "(which carries over to sensors that training did not see), graph attention, or the diffusion "
+        "convolution of DCRNN",
+    )
+    server_batch: int = Field(
+        default=48, ge=1, description="windows of a step of the server's graph network (alternating only)"
+    )
+
+    hidden_bits: Literal[8, 32] = Field(
+        default=32, description="bits of each number of an encoding on its way to the server"
+    )
+    clip: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest 2-norm of an encoding that leaves a site, with noise on it (none: as it is)",
+    )
+    noise_multiplier: float = Field(
+        default=5.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="deviation of the noise on clipped encodings, over twice the clip",
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of the epsilon that is told for it")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "CNFGNNConfig":
+        if self.network == "gat":
+            check_gat(self.hidden)
+        return self
+
+    @property
+    def averages(self) -> bool:
+        """Whether clients share weights."""
+        return self.strategy in ("at_fedavg", "sl_fedavg")
+
+
+def releases(config: CNFGNNConfig) -> int:
+    """How many encodings a reading has a part in, at most: those of `lags` windows, each encoded once a round
+    or once an evaluation, and once at the end."""
+    return config.lags * (config.rounds + 1)
+
+
+def epsilon_of(config: CNFGNNConfig) -> float:
+    """Of all encodings of a run together, between any two values of one reading of one sensor, given the
+    common scale and the weights of every round: these cross too, without noise, and depend on the reading."""
+    return composed_gaussian_epsilon(config.noise_multiplier, config.delta, releases(config))
