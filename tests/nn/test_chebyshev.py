@@ -65,6 +65,11 @@ def test_more_numbers_than_a_part_are_evaluated_alike() -> None:
     assert torch.equal(evaluate(series, 2.0, x)[70_000:], evaluate(series, 2.0, x[70_000:].clone()))
 
 
+def test_numbers_that_do_not_lie_in_order_in_memory_are_evaluated_alike() -> None:
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    assert torch.equal(evaluate((1.0, 2.0, 3.0), 1.0, x.t()), evaluate((1.0, 2.0, 3.0), 1.0, x).t())
+
+
 def test_powers_are_the_same_polynomial() -> None:
     series = chebyshev_series(score_function(Score("smooth", True, 10, 3.0)), 10, 3.0)
     x = np.linspace(-3, 3, 50)
