@@ -41,6 +41,7 @@ from graphfed.memory import memory_bytes
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.fedgat import method as fedgat
+from graphfed.methods.fedgat import pretraining
 from graphfed.methods.fedgat.receptive_fields import first_hood
 from graphfed.methods.registry import get_method
 from graphfed.runtime.local import stacked
@@ -152,11 +153,11 @@ def foretold(inputs: Inputs, form: str) -> dict[str, float]:
     config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
     fed, data, task = places(inputs, config)
     data = fed.clients.run(fedgat.kept_edges, data, config)
-    _, graph = fedgat.upload(fed, data, task)
-    asked = fedgat.ask(fed, graph, fed.clients.run(first_hood, data, config.layers))
+    _, graph = pretraining.upload(fed, data, task)
+    asked = pretraining.ask(fed, graph, fed.clients.run(first_hood, data, config.layers))
     table = fed.table(asked.route)
-    told = fed.control(fedgat.message_bytes, graph, table, task, config, True, name="fedgat/size")
-    memory = fedgat.memory_of(told["once"], told["sent"], True)
+    told = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
+    memory = pretraining.memory_of(told["once"], told["sent"], True)
     sizes = {"once": told["once"], "sent": told["sent"], "memory": memory}
     return {name: round(size / GIB, 3) for name, size in sizes.items()}
 
