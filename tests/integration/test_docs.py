@@ -9,6 +9,7 @@ much, and durations, spreads, losses and best rounds by any amount."""
 
 import importlib.util
 import os
+import pkgutil
 import re
 import runpy
 import shlex
@@ -47,6 +48,8 @@ OTHER_FENCES = {
 BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE
 )
+#: A module, function or class of the package as pages write it.
+DOTTED = re.compile(r"\bgraphfed(?:\.[A-Za-z_]\w*)+")
 OUTPUT = re.compile(r"output(?:, within (\d+) %)?")
 MARK = re.compile(r"run|run, needs: .+|refused: .+|file: \S+|not run: .+")
 
@@ -236,6 +239,22 @@ def anchors(page: Path) -> set[str]:
     """What the headings of a page can be linked by."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*TEXTS, "docs/tutorial/three_banks.py", "docs/_ext/from_the_program.py"])
+def test_every_name_of_the_package_that_is_written_down_exists(name: str) -> None:
+    written_by_the_reader = {"graphfed.methods.skeleton"}
+    for dotted in sorted(set(DOTTED.findall((ROOT / name).read_text())) - written_by_the_reader):
+        try:
+            pkgutil.resolve_name(dotted)
+        except (ImportError, AttributeError):
+            pytest.fail(f"{name} names {dotted}, which does not exist")
+
+
+def test_a_name_that_does_not_exist_is_noticed() -> None:
+    (found,) = DOTTED.findall("see graphfed.report.write_report.")
+    with pytest.raises(AttributeError):
+        pkgutil.resolve_name(found)
 
 
 def test_the_page_on_choosing_names_every_method_and_no_other() -> None:
