@@ -25,7 +25,7 @@ from worlds import (
     weighted,
 )
 
-from graphfed.data.partitions.partition import partition
+from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
@@ -365,11 +365,11 @@ def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
 
 
 def test_each_client_draws_as_many_columns_as_it_is_told_and_in_proportion() -> None:
-    """Of two clients with columns 0 to 2 and 3 to 4, with replacement."""
+    """Of two clients with columns 0 to 2 and 3 to 4, the last of them elsewhere, with replacement."""
     chance = torch.tensor([0.5, 0.0, 0.5, 0.25, 0.75], dtype=torch.float64)
     column = torch.tensor([0, 2, 3, 4])
     importance = client_graphs.Importance(column, chance[column].cumsum(0), chance)
-    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]))
+    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]), client=torch.tensor([0, 0, 0, 1]))
     times = torch.zeros(5, dtype=torch.int64)
     for key in range(200):
         drawn = client_graphs._draw_columns(silo, importance, torch.tensor([2, 5]), key)
@@ -496,3 +496,17 @@ def test_a_client_without_neighbours_elsewhere_and_one_without_training_vertices
     world = World(world.graph, replace(world.split, train=train_mask), world.partition)
     weights, _ = trained(as_asked(METHOD, world), probability=0.5)
     assert all(w.isfinite().all() for w in weights.values())
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_client_without_nodes_draws_no_column_of_another_client(empty: int) -> None:
+    """Each client draws from its own columns, so a run does not depend on whether they are stacked."""
+    world = make_world(3, clients=2)
+    client = world.partition.held_site[np.argsort(world.partition.held_id)]
+    clients = np.array([k for k in range(3) if k != empty])[client]
+    world = World(world.graph, world.split, from_assignment(world.graph, clients, num_sites=3))
+    settings = {**PLAIN, "policy": "fastgcn", "layer_size": 8, "batch": 5}
+    together, _ = run_local("fedgraph", last_round_stands(world), **settings)
+    alone, _ = run_local("fedgraph", last_round_stands(world), "one at a time", **settings)
+    for name, w in alone.state.weights.parts[0].items():
+        assert torch.allclose(together.state.weights.parts[0][name], w, rtol=0, atol=1e-10), name
