@@ -46,13 +46,13 @@ LIBRARIES: dict[str, tuple[str, bool, str]] = {
     "networkx": ("networkx", True, "the partition 'louvain' is missing"),
     "jinja2": ("jinja2", True, "no report can be written; give --no-report"),
     "matplotlib": ("matplotlib", False, "no report can be written; give --no-report"),
+    "optuna": ("optuna", False, "graphfed sweep is missing"),
     "torch_geometric": ("torch_geometric", False, "graphs cannot come as PyG Data"),
 }
 #: extra -> (modules, what it is for), as in pyproject.toml.
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "metis": (("pymetis",), "the partition 'metis'"),
     "hdf5": (("h5py",), "readings of sensors in HDF5 (METR-LA, PEMS-BAY)"),
-    "sweep": (("optuna",), "graphfed sweep --optuna"),
     "track": (("tensorboard", "mlflow", "sqlalchemy", "alembic"), "graphfed track"),
     "deploy": (("nvflare", "cryptography"), "sites on machines of their own"),
     "secure": (

@@ -56,7 +56,7 @@ def sweep(
         typer.Option(
             parser=whole_number,
             metavar="N",
-            help="Search instead: N trials that Optuna proposes in the ranges (needs the extra 'sweep').",
+            help="Search instead: N trials that Optuna proposes in the ranges.",
         ),
     ] = None,
     ranges: Annotated[

@@ -253,7 +253,9 @@ def _answer(subject: Subject, figures: Figures) -> str:
             f"{result.method} {does}{_as_read(result.test, figures)} on {result.dataset}, dealt over "
             f"{result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} crossed."
         )
-    scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
+    found = {row["label"]: row["test"][metric]["mean"] for row in subject.comparison.rows}
+    means = {label: mean for label, mean in found.items() if mean is not None}
+    scored = [row for row in subject.comparison.rows if row["label"] in means]
     if not scored:
         return f"No row of this comparison has a test {called}."
     federated = [row for row in scored if is_federated(row)]
@@ -266,7 +268,7 @@ def _answer(subject: Subject, figures: Figures) -> str:
     others = [row for row in scored if row is not best and not is_federated(row)]
     if others:
         text += f" ({', '.join(_told(row, figures, bare=errors) for row in others)})"
-    smaller = [row for row in others if row["test"][metric]["mean"] < best["test"][metric]["mean"]]
+    smaller = [row for row in others if means[row["label"]] < means[best["label"]]]
     if errors and federated and smaller:
         text += f". A smaller one without sites working together: {', '.join(r['label'] for r in smaller)}"
     return text + "."
@@ -355,8 +357,8 @@ def _table(subject: Subject, figures: Figures) -> dict[str, Any]:
             cells.append(figures.cell(figures.metric, whole["mean"], whole["std"]))
         cells += [_difference(row, references.get(name), figures) for name in tested]
         cells += [
-            human_bytes(row["bytes"]["mean"]),
-            human_seconds(row["seconds"]["mean"]),
+            human_bytes(row["bytes"]["mean"] or 0.0),
+            human_seconds(row["seconds"]["mean"] or 0.0),
             _epsilon(subject.rows[row["label"]]),
         ]
         recipe = ", ".join(f"{key}={value}" for key, value in row["recipe"].items())

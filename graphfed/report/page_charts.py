@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts, forecasts
 from graphfed.report.figures import Errors, Figures
 from graphfed.report.forecast_table import SensorErrors
 from graphfed.report.read import Run, Subject
+from graphfed.studies.comparison import ComparedRow
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.registry import task_or_default
 
@@ -65,9 +66,10 @@ def _result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
         drawn["curves"] = charts.curves(lines, metric_name(followed, figures), task.scored, unit or "")
     if subject.comparison is not None:
         costs = [
-            (row["label"], row["bytes"]["mean"], told["mean"], told["std"])
+            (row["label"], sent, mean, row["test"][figures.metric]["std"])
             for row in subject.comparison.rows
-            if (told := row["test"][figures.metric])["mean"] is not None
+            if (mean := row["test"][figures.metric]["mean"]) is not None
+            and (sent := row["bytes"]["mean"]) is not None
         ]
         if any(crossed for _, crossed, _, _ in costs):
             drawn["costs"] = charts.score_against_bytes(costs, figures.called, unit)
@@ -173,7 +175,7 @@ def best_row(subject: Subject, figures: Figures) -> str:
     if subject.comparison is None:
         return next(iter(subject.rows))
     rows = [row for row in subject.comparison.rows if is_federated(row)] or list(subject.comparison.rows)
-    return str(best_of(rows, "val", figures)["label"])
+    return best_of(rows, "val", figures)["label"]
 
 
 def _class_names(run: Run, count: int) -> list[str]:
@@ -193,12 +195,12 @@ def is_federated(row: Mapping[str, Any]) -> bool:
     return bool(row["bytes"]["mean"]) and not (known is not None and known.pooled)
 
 
-def best_of(rows: Sequence[dict[str, Any]], part: str, figures: Figures) -> dict[str, Any]:
+def best_of(rows: Sequence[ComparedRow], part: Literal["val", "test"], figures: Figures) -> ComparedRow:
     """The row with the best mean of the metric that decides on a part of the split."""
     sign = -1 if isinstance(figures, Errors) else 1
 
-    def score(row: Mapping[str, Any]) -> float:
+    def score(row: ComparedRow) -> float:
         mean = row[part][figures.metric]["mean"]
-        return -math.inf if mean is None else sign * float(mean)
+        return -math.inf if mean is None else sign * mean
 
     return max(rows, key=score)

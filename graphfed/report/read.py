@@ -74,14 +74,14 @@ def read_subject(folders: Sequence[str | Path]) -> Subject:
     if any(None in row["folders"] for row in comparison.rows):
         raise InputError(f"{folder / 'comparison.json'} names no folders of its runs; make it again")
     # By name, because the folder may have been moved since.
-    rows = {row["label"]: [folder / Path(f).name for f in row["folders"]] for row in comparison.rows}
+    rows = {row["label"]: [folder / Path(f).name for f in row["folders"] if f] for row in comparison.rows}
     return Subject({label: [_read_run(path) for path in those] for label, those in rows.items()}, comparison)
 
 
 def _of_runs(paths: Sequence[Path]) -> Subject:
     comparison = comparison_of(paths)
     runs = {str(path): _read_run(path) for path in paths}
-    rows = {row["label"]: [runs[folder] for folder in row["folders"]] for row in comparison.rows}
+    rows = {row["label"]: [runs[folder] for folder in row["folders"] if folder] for row in comparison.rows}
     return Subject(rows, comparison)
 
 

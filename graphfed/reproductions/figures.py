@@ -13,7 +13,7 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.reproductions.history import Target, figure_at, has_place, history_of, moment_of
 from graphfed.reproductions.recipe import SCORE, RecipeRow
 from graphfed.runs.run import Result
-from graphfed.studies.plan import statistic
+from graphfed.studies.plan import Statistic, statistic
 from graphfed.tasks.registry import get_task
 
 __all__ = ["OF_RUN", "compared", "metric_of", "reached_by", "relative_to", "target_value"]
@@ -98,7 +98,7 @@ def compared(
     ]
 
 
-def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> dict[str, Any]:
+def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> Statistic:
     """By how many percent of the other row's figure this one's is above it: a `statistic` over the seeds that
     both have, each compared with itself. None where the other's is 0."""
     mine, theirs = (dict(zip(r["seeds"], r["ours"][metric]["values"], strict=True)) for r in (row, other))

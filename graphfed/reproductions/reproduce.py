@@ -655,11 +655,12 @@ def _found_row(
 ) -> dict[str, Any]:
     places, results = _runs_of(asked, item, folder)
     _check_metrics(item, results[0])
-    ours, printed, difference = {}, {}, {}
+    ours: dict[str, dict[str, Any]] = {}
+    printed, difference = {}, {}
     for metric in item.metrics:
         scale = 100 if metric in PERCENT else 1 / item.divided_by.get(metric, 1)
         values = [metric_of(result, metric, targets) for result in results]
-        ours[metric] = statistic([None if value is None else scale * value for value in values])
+        ours[metric] = {**statistic([None if value is None else scale * value for value in values])}
         reached = reached_by(metric, results, targets)
         ours[metric] |= {} if reached is None else {"reached": reached}
         there, mean = asked.printed.get(metric), ours[metric]["mean"]

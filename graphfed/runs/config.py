@@ -25,6 +25,7 @@ from graphfed.runs.settings import (
     OPTION_WORDS,
     SYNONYMS,
     explain,
+    given_settings,
     home_of,
     settings_of,
     unknown_setting,
@@ -114,9 +115,7 @@ def make_config(
             "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
         )
     chosen = get_method(_text("method", method))
-    if settings is not None and not isinstance(settings, Mapping):
-        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
-    settings = dict(settings or {})
+    given = given_settings(settings)
     seed = _integer("seed", seed, 0, MAX_SEED)
     asked = _task(task, chosen)
     definition = get_task(asked)
@@ -132,7 +131,7 @@ def make_config(
     made = "" if dealt.file else dealt.name
     if definition.own_partition and not made:
         raise InputError(f"the partition in {dealt.file} {definition.own_partition}")
-    training, rest = _training(chosen, asked, settings, rounds, seed, _other_names(made, data_defaults))
+    training, rest = _training(chosen, asked, given, rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients

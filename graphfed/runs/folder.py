@@ -18,6 +18,7 @@ file in it, so that no other does.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -50,6 +51,7 @@ __all__ = [
     "check_there",
     "chosen_folder",
     "default_folder",
+    "fields_of",
     "open_folder",
     "plain",
     "read_json",
@@ -76,6 +78,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+def fields_of(result: Any) -> dict[str, Any]:
+    """The fields of a result, a dataclass, as its file has them: all but the folder that they are in."""
+    names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
+    content: dict[str, Any] = plain({name: getattr(result, name) for name in names})
+    return content
 
 
 def chosen_folder(out: Any, label: str) -> Path | None:

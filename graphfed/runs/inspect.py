@@ -19,7 +19,7 @@ from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import data_setting_names, make_config, setting_names
-from graphfed.runs.settings import unknown_setting
+from graphfed.runs.settings import given_settings, unknown_setting
 from graphfed.tasks.graphs.inputs import load_graph, partition_graph, pooled_partition
 from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.node_classification import TASK, NodeInputs, check_labels, check_split
@@ -109,8 +109,7 @@ def inspect(
 
     Raises InputError for data that cannot be read and a partition that cannot be made; that no method can use
     the graph is part of what is told."""
-    if settings is not None and not isinstance(settings, Mapping):
-        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
+    settings = given_settings(settings)
     source = data_source(data)
     if source.kind == "sensors":
         return _inspect_sensors(source, clients, partition, split, data_dir, settings)

@@ -21,7 +21,7 @@ from graphfed.runs.config import EVERY, make_config
 from graphfed.runs.diagnostics import Evidence, check_run
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.progress import human_bytes, show_dropped, show_progress, stages_of
-from graphfed.runs.settings import changed_settings
+from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.registry import get_task
@@ -42,10 +42,12 @@ __all__ = [
     "finish",
     "has_checkpoint",
     "keep_partition",
+    "manifest_of",
     "now",
     "peak_rss_mb",
     "run",
     "versions",
+    "write_file",
     "write_manifest",
 ]
 
@@ -81,10 +83,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The object in result.json: plain numbers, None where a number is not finite."""
-        content: dict[str, Any] = files.plain(
-            {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "folder"}
-        )
-        return content
+        return files.fields_of(self)
 
     @staticmethod
     def read(folder: str | Path) -> "Result":
@@ -145,11 +144,6 @@ def run(
     Raises InputError, with nothing left written, for a value that cannot be used, the folder's name included;
     GraphfedError when the disk refuses the files; Interrupted (a KeyboardInterrupt), after saving, when
     SIGINT or SIGTERM came while it trained."""
-    if settings is not None and not isinstance(settings, Mapping):
-        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
-    doubled = sorted(set(settings or {}) & set(more))
-    if doubled:
-        raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
     config = make_config(
         method,
         task=task,
@@ -166,7 +160,7 @@ def run(
         threads=threads,
         data_dir=data_dir,
         checkpoint_every=checkpoint_every,
-        settings={**(settings or {}), **more},
+        settings=given_settings(settings, more),
     )
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
@@ -197,11 +191,11 @@ def execute(
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)
-        write_manifest(folder, _manifest(config, inputs, command))
+        write_manifest(folder, manifest_of(config, inputs, command))
         if own_partition:
             keep_partition(folder, config, inputs)
         stages_of(on_event)("describing and drawing the data")
-        _write(folder, "overview.json", inputs.overview())
+        write_file(folder, "overview.json", inputs.overview())
     return finish(config, inputs, folder=folder, start=None, on_event=on_event)
 
 
@@ -356,8 +350,8 @@ def diagnosed(
     }
 
 
-def _manifest(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]:
-    """What is asked, on what, with what: known before training."""
+def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]:
+    """The manifest of a run: what is asked, on what, with what, as it is known before training."""
     return {
         "command": command,
         "started": now(),
@@ -385,10 +379,11 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write manifest.json; GraphfedError when the disk refuses."""
-    _write(folder, "manifest.json", manifest)
+    write_file(folder, "manifest.json", manifest)
 
 
-def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+def write_file(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Write a JSON file of a folder; GraphfedError, which names the folder, when the disk refuses."""
     try:
         write_json(folder / name, files.plain(content))
     except OSError as error:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.partitions.partition import PARTITIONS
-from graphfed.errors import did_you_mean, shown
+from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.tasks.registry import get_task
@@ -28,6 +28,7 @@ __all__ = [
     "changed_settings",
     "explain",
     "explain_in",
+    "given_settings",
     "has_value",
     "home_of",
     "settings_in",
@@ -36,6 +37,24 @@ __all__ = [
     "unknown_setting",
     "unusable_value",
 ]
+
+
+def given_settings(settings: Any, named: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the settings in a mapping and those that are given by name.
+
+    Args:
+        settings: A mapping, or None.
+        named: Settings that were given as keywords.
+
+    Raises:
+        InputError: `settings` is of another type, or a setting is in both."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
+    chosen, others = dict(settings or {}), named or {}
+    doubled = sorted(chosen.keys() & others.keys())
+    if doubled:
+        raise InputError(f"{doubled[0]} is given twice, in settings and by name; give it once")
+    return {**chosen, **others}
 
 
 @dataclass(frozen=True)

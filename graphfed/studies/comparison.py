@@ -1,16 +1,16 @@
 """A comparison's table: what `compare` returns, and what its folder holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import TITLES, ResultWarning, check_comparison, unequal_settings
 from graphfed.runs.progress import human_bytes, human_seconds
 from graphfed.studies.folder_schema import ComparisonFile
-from graphfed.studies.plan import settings_text, spread
+from graphfed.studies.plan import Statistic, settings_text, spread
 from graphfed.tasks.headline import COLUMNS, RANK_NOTE, headline
 from graphfed.tasks.registry import get_task
 from graphfed.terminal import markup
@@ -18,14 +18,40 @@ from graphfed.terminal import markup
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["AS_READ", "Comparison", "comparison_in", "table_metrics"]
+__all__ = ["AS_READ", "ComparedRow", "Comparison", "comparison_in", "table_metrics"]
 
 
 #: An error over all readings, the missing ones among them.
 AS_READ = "rmse_as_read"
 
 
-def table_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+class ComparedRow(TypedDict):
+    """One line of a comparison: a method with settings, over seeds.
+
+    test, val, test_pooled: by metric. hashes {data, split, partition}, rounds, best_round, folders: of each
+    seed. recipe: what differs from the default. headline: the metrics that come first. training: all settings
+    but the seed. selected_by: the validation metric. warnings: {seed, code, text} of the row's runs."""
+
+    label: str
+    method: str
+    seeds: list[int]
+    test: dict[str, Statistic]
+    val: dict[str, Statistic]
+    test_pooled: dict[str, Statistic]
+    hashes: dict[str, list[str]]
+    rounds: list[int]
+    best_round: list[int | None]
+    bytes: Statistic
+    seconds: Statistic
+    recipe: dict[str, Any]
+    headline: list[str]
+    training: dict[str, Any]
+    selected_by: str
+    warnings: list[dict[str, Any]]
+    folders: list[str | None]
+
+
+def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
     """The metrics that a table of these rows shows. Errors over missing readings: one of them, where some
     reading is missing."""
     if task == CLASSIFICATION:
@@ -41,21 +67,14 @@ def table_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 class Comparison:
     """A finished table.
 
-    rows: one a method, as in comparison.json: label, method, seeds; test {metric: {mean, std, values}};
-    val and test_pooled alike; hashes {data, split, partition} with one entry for each seed; bytes and seconds
-    {mean, std, values}; rounds, best_round and folders for each seed; recipe (what differs from the default);
-    headline (the metrics that come first); training (all settings but the seed); warnings: [{seed, code,
-    text}], of the row's runs.
-    added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`).
-    std is the sample standard deviation (n - 1 in the denominator), None for a single seed, which says
-    nothing of it."""
+    added: the reference rows nobody asked for. missing: those that are not there (only `comparison_of`)."""
 
     dataset: str
     task: str
     clients: int
     partition: str
     seeds: tuple[int, ...]
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[ComparedRow, ...]
     added: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     folder: Path | None = None
@@ -120,8 +139,8 @@ class Comparison:
             if differ:
                 rounds = sorted(set(row["rounds"]))
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
-            cells.append(human_bytes(row["bytes"]["mean"]))
-            cells.append(human_seconds(row["seconds"]["mean"]))
+            cells.append(human_bytes(row["bytes"]["mean"] or 0.0))
+            cells.append(human_seconds(row["seconds"]["mean"] or 0.0))
             marks = ("*" if self._own_recipe(row) else "") + ("!" if row["label"] in doubted else "")
             table.add_row(markup(row["label"]) + marks, *cells)
         return table
@@ -141,7 +160,7 @@ class Comparison:
         first = self.rows[0]["recipe"]
         return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
 
-    def _own_recipe(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _own_recipe(self, row: ComparedRow) -> dict[str, Any]:
         """What differs from the default recipe in this row and not in all, and what differs from the values
         that most rows have, whose defaults may differ between methods."""
         shared = self._shared_recipe()

@@ -4,13 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs.folder_schema import (
     Amount,
     Count,
     FileModel,
     Integer,
-    Metrics,
     Positive,
     Real,
     check_metrics,
@@ -77,27 +75,13 @@ class ComparisonFile(FileModel):
 
 
 class TrialFile(FileModel):
-    """trials/*.json of a sweep."""
+    """trials/*.json of a sweep, and a trial in sweep.json."""
 
-    settings: dict[str, Any]
-    val: Metrics | None
-    rounds: Count | None
-    best_round: Count | None
-    bytes: Count | None
-    seconds: Amount | None
-    failed: str | None
-
-    @model_validator(mode="after")
-    def check_ended(self) -> "TrialFile":
-        if self.failed is None and (self.val is None or self.seconds is None or self.rounds is None):
-            raise ValueError("a trial that did not fail must have val, rounds and seconds")
-        return self
-
-
-class _Trial(FileModel):
     trial: Positive
     settings: dict[str, Any]
     val: dict[str, _Statistic]
+    rounds: list[Count]
+    best_round: list[Count | None]
     seconds: _Statistic
     failed: str | None
 
@@ -119,10 +103,10 @@ class SweepFile(FileModel):
     partition: str
     seeds: Annotated[list[Integer], Field(min_length=1)]
     metric: str
-    trials: Annotated[list[_Trial], Field(min_length=1)]
+    trials: Annotated[list[TrialFile], Field(min_length=1)]
     chosen: _ChosenTrial
     edges: list[str]
-    task: str = CLASSIFICATION
+    task: str
 
     @model_validator(mode="after")
     def check_trials(self) -> "SweepFile":

@@ -6,15 +6,24 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.base import WINDOW_SETTINGS, ForecastConfig
+from graphfed.methods.base import WINDOW_SETTINGS
 from graphfed.runs import folder as files
-from graphfed.runs.reopen import go_on
-from graphfed.runs.run import Result, check_memory, execute, has_checkpoint
+from graphfed.runs.progress import OnEvent
+from graphfed.runs.reopen import check_hashes, config_from_json, go_on
+from graphfed.runs.run import (
+    Result,
+    check_memory,
+    execute,
+    has_checkpoint,
+    keep_partition,
+    now,
+    write_manifest,
+)
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -22,10 +31,15 @@ from graphfed.tasks.run_config import RunConfig, no_stages
 __all__ = [
     "InputCache",
     "Row",
+    "Statistic",
+    "begin_runs",
+    "check_inputs",
     "chosen_seeds",
     "has_runs",
     "load_rows",
     "parse_seeds",
+    "planned_runs",
+    "read_configs",
     "require_equal_hashes",
     "run_name",
     "run_or_read",
@@ -45,7 +59,7 @@ class Row:
     """One line of a table to be: its name and a checked config for each seed."""
 
     label: str
-    configs: dict[int, RunConfig]
+    configs: Mapping[int, RunConfig]
 
 
 def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
@@ -104,7 +118,7 @@ def has_runs(folder: Path) -> bool:
 
 
 def run_or_read(
-    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: Any
+    config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: OnEvent | None
 ) -> Result:
     """One run in `folder` (None: nothing is written): read where it has ended, else gone on with. A saved
     partition is kept by the folder above."""
@@ -116,6 +130,45 @@ def run_or_read(
         return go_on(config, inputs, folder, on_event)
     with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
         return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
+
+
+# ---- a folder of several runs ------------------------------------------------------------------------------
+
+
+def planned_runs(configs: Mapping[int, RunConfig]) -> list[dict[str, Any]]:
+    """The configs of the seeds as a manifest has them."""
+    return [{"seed": seed, "config": config.to_json()} for seed, config in configs.items()]
+
+
+def read_configs(
+    runs: Sequence[Mapping[str, Any]], folder: Path, data: Any, data_dir: str | Path | None
+) -> dict[int, RunConfig]:
+    """The configs that `planned_runs` wrote into the manifest of `folder`, checked again.
+
+    data, data_dir: as `resume` takes them. KeyError or TypeError for what it never writes."""
+    return {
+        run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir) for run in runs
+    }
+
+
+def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: str, **asked: Any) -> None:
+    """Write the manifest of several runs, and keep a partition that was read from a file.
+
+    row: the first one; inputs: its, of each seed. asked: what the manifest of this kind of folder has of its
+    own."""
+    hashes = {str(seed): known.hashes for seed, known in inputs.items()}
+    write_manifest(folder, {"command": command, "started": now(), "hashes": hashes, **asked})
+    first = next(iter(row.configs))
+    keep_partition(folder, row.configs[first], inputs[first])
+
+
+def check_inputs(folder: Path, inputs: Mapping[int, Inputs], hashes: Mapping[str, Any]) -> None:
+    """InputError unless the inputs of every seed are those of the manifest in `folder`."""
+    for seed, known in inputs.items():
+        check_hashes(folder, known, hashes[str(seed)])
+
+
+# ---- inputs ------------------------------------------------------------------------------------------------
 
 
 class InputCache:
@@ -140,15 +193,17 @@ class InputCache:
 
 def load_rows(
     rows: Sequence[Row], on_stage: Callable[[str], None] = no_stages
-) -> dict[tuple[str, int], Inputs]:
-    """The inputs of every run, loaded once each; on_stage(text) is called with what begins."""
+) -> dict[str, dict[int, Inputs]]:
+    """The inputs of every run by label and seed, loaded once each; on_stage(text) is called with what begins.
+
+    InputError, before the first run, for one that does not fit into memory."""
     cache = InputCache(keep=None)
     loaded = {
-        (row.label, seed): cache.get(config, on_stage) for row in rows for seed, config in row.configs.items()
+        row.label: {seed: cache.get(config, on_stage) for seed, config in row.configs.items()} for row in rows
     }
     for row in rows:
         for seed, config in row.configs.items():
-            check_memory(config, loaded[row.label, seed])
+            check_memory(config, loaded[row.label][seed])
     return loaded
 
 
@@ -166,16 +221,8 @@ def _input_key(config: RunConfig) -> tuple[Any, ...]:
         config.partition_file,
         config.split,
         config.split_seed,
-        *_windows(config),
+        *(getattr(config.training, name, None) for name in WINDOW_SETTINGS),
     )
-
-
-def _windows(config: RunConfig) -> tuple[Any, ...]:
-    """Of forecasting: the settings that decide the windows."""
-    training = config.training
-    if not isinstance(training, ForecastConfig):
-        return ()
-    return tuple(getattr(training, name) for name in WINDOW_SETTINGS)
 
 
 def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
@@ -196,31 +243,40 @@ def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -
 # ---- statistics over seeds ---------------------------------------------------------------------------------
 
 
-def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, Any]]:
+class Statistic(TypedDict):
+    """A number over seeds. mean and std, the sample standard deviation (n - 1 in the denominator; None for
+    one value), are None where a value is missing."""
+
+    mean: float | None
+    std: float | None
+    values: list[float | None]
+
+
+def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, Statistic]:
     """Over seeds, for each metric of the first one."""
     return {name: statistic([m.get(name) for m in metrics]) for name in metrics[0]}
 
 
-def statistic(values: Sequence[float | None]) -> dict[str, Any]:
-    """mean and sample standard deviation (ddof 1; None for one value); both None where a value is missing."""
+def statistic(values: Sequence[float | None]) -> Statistic:
+    """Mean and spread of a number over seeds."""
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return {"mean": None, "std": None, "values": list(values)}
     std = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return {"mean": float(np.mean(known)), "std": std, "values": known}
+    return {"mean": float(np.mean(known)), "std": std, "values": list(known)}
 
 
-def spread(told: Mapping[str, Any] | None, *, error: bool = False) -> str:
-    """A `statistic` as ``81.2 ± 0.4``, of a share in percent; of an error, in its own unit, to four digits of
+def spread(found: Statistic | None, *, error: bool = False) -> str:
+    """A `Statistic` as ``81.2 ± 0.4``, of a share in percent; of an error, in its own unit, to four digits of
     the mean: ``4.517 ± 0.032``."""
-    if not told or told["mean"] is None:
+    if not found or found["mean"] is None:
         return "-"
+    mean, std = found["mean"], found["std"]
     scale, decimals = 100, 1
     if error:
-        mean = abs(told["mean"])
-        scale, decimals = 1, max(0, 3 - math.floor(math.log10(mean))) if mean else 0
-    text = f"{scale * told['mean']:.{decimals}f}"
-    return text if told.get("std") is None else f"{text} ± {scale * told['std']:.{decimals}f}"
+        scale, decimals = 1, max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 0
+    text = f"{scale * mean:.{decimals}f}"
+    return text if std is None else f"{text} ± {scale * std:.{decimals}f}"
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

@@ -2,21 +2,27 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphfed.errors import InputError, shown
 from graphfed.methods.base import WINDOW_SETTINGS
 from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import unknown_setting
+from graphfed.studies.plan import planned_runs
 from graphfed.tasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 __all__ = [
     "MAX_TRIALS",
     "Plan",
-    "Range",
+    "Setting",
+    "Settings",
     "check_settings",
     "checked_grid",
     "checked_range",
@@ -24,55 +30,63 @@ __all__ = [
     "with_settings",
 ]
 
-
+#: A value of a setting, and the settings of a trial by name.
+Setting = str | int | float | bool | None
+Settings = Mapping[str, Setting]
 #: Trials of one sweep: more than anybody waits for.
 MAX_TRIALS = 10_000
 
 
 @dataclass(frozen=True)
-class Range:
-    """Where a search draws a setting: from `low` to `high`, both included, whole numbers where both are;
-    `log`: evenly on the logarithm."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    def to_json(self) -> list[Any]:
-        """``[low, high, log]``."""
-        return [self.low, self.high, self.log]
-
-
-@dataclass(frozen=True)
 class Plan:
-    """configs: what is common, for each seed; grid, ranges: what varies; trials: how many a search runs, None
-    for every combination of the grid."""
+    """What is tried.
 
-    configs: dict[int, RunConfig]
-    grid: dict[str, list[Any]]
-    ranges: dict[str, Range]
+    configs: what is common, for each seed; grid: values of settings; ranges: where Optuna draws others;
+    trials: how many a search runs, None for every combination of the grid."""
+
+    configs: Mapping[int, RunConfig]
+    grid: Mapping[str, Sequence[Setting]]
+    ranges: "Mapping[str, FloatDistribution | IntDistribution]"
     trials: int | None
+
+    @property
+    def first(self) -> RunConfig:
+        """The config of the first seed."""
+        return next(iter(self.configs.values()))
+
+    @property
+    def total(self) -> int:
+        """How many trials there are."""
+        return self.trials or math.prod(len(values) for values in self.grid.values())
 
     def to_json(self) -> dict[str, Any]:
         return {
             "grid": self.grid,
-            "ranges": {key: drawn.to_json() for key, drawn in self.ranges.items()},
+            "ranges": {key: [drawn.low, drawn.high, drawn.log] for key, drawn in self.ranges.items()},
             "trials": self.trials,
-            "runs": [{"seed": seed, "config": config.to_json()} for seed, config in self.configs.items()],
+            "runs": planned_runs(self.configs),
         }
 
-    def combinations(self) -> Iterator[dict[str, Any]]:
+    def combinations(self) -> Iterator[dict[str, Setting]]:
         """Every combination of the grid's values, the last setting fastest."""
         for values in itertools.product(*self.grid.values()):
             yield dict(zip(self.grid, values, strict=True))
 
+    def space(self) -> "dict[str, BaseDistribution]":
+        """What varies, as Optuna draws it: the grid's values as choices, then the ranges."""
+        from optuna.distributions import CategoricalDistribution
 
-def checked_grid(grid: Any) -> dict[str, list[Any]]:
+        choices = {key: CategoricalDistribution(values) for key, values in self.grid.items()}
+        return {**choices, **self.ranges}
+
+
+def checked_grid(grid: Any) -> dict[str, list[Setting]]:
+    """The values of each setting; InputError for what is no mapping to lists of different values."""
     if grid is not None and not isinstance(grid, Mapping):
         raise InputError(
             f"grid={shown(grid)} cannot be used; give lists by setting, as in {{'lr': [0.1, 0.5]}}"
         )
-    chosen: dict[str, list[Any]] = {}
+    chosen: dict[str, list[Setting]] = {}
     for key, values in (grid or {}).items():
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise InputError(f"grid {key}={shown(values)} cannot be used; give a list of values")
@@ -87,30 +101,32 @@ def checked_grid(grid: Any) -> dict[str, list[Any]]:
     return chosen
 
 
-def checked_range(key: str, value: Any) -> Range:
-    """A range from a `Range`, ``(low, high)`` or ``(low, high, "log")``."""
-    parts = value.to_json() if isinstance(value, Range) else value
-    if not isinstance(parts, list | tuple) or list(parts[2:]) not in ([], ["log"], [True], [False]):
+def checked_range(key: str, value: Any) -> "FloatDistribution | IntDistribution":
+    """Where a search draws a setting, from ``(low, high)`` or ``(low, high, "log")``: both ends included,
+    whole numbers where both are, with "log" evenly on the logarithm."""
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if not isinstance(value, list | tuple) or list(value[2:]) not in ([], ["log"], [True], [False]):
         raise InputError(f"range {key}={shown(value)} cannot be read; give low:high or low:high:log")
-    if len(parts) < 2:
-        only = ":".join(str(part)[:60] for part in parts)
+    if len(value) < 2:
+        only = ":".join(str(part)[:60] for part in value)
         raise InputError(f"range {key}={only} needs two ends; give low:high or low:high:log")
-    drawn = Range(parts[0], parts[1], bool(parts[2:] and parts[2]))
-    ends = (drawn.low, drawn.high)
+    low, high, log = value[0], value[1], bool(value[2:] and value[2])
     if (
-        any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends)
-        or not ends[0] < ends[1]
+        any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high))
+        or not low < high
     ):
         raise InputError(
-            f"range {key}={shown(ends[0])}:{shown(ends[1])} cannot be used; the lower end must be a number "
+            f"range {key}={shown(low)}:{shown(high)} cannot be used; the lower end must be a number "
             "below the upper one"
         )
-    if drawn.log and drawn.low <= 0:
-        raise InputError(f"range {key}={drawn.low}:{drawn.high}:log cannot be used; its ends must be above 0")
-    return drawn
+    if log and low <= 0:
+        raise InputError(f"range {key}={low}:{high}:log cannot be used; its ends must be above 0")
+    whole = isinstance(low, int) and isinstance(high, int)
+    return (IntDistribution if whole else FloatDistribution)(low, high, log=log)
 
 
-def trial_count(grid: Mapping[str, Any], ranges: Mapping[str, Any], trials: Any) -> int | None:
+def trial_count(grid: Mapping[str, Sequence[Setting]], ranges: Mapping[str, Any], trials: Any) -> int | None:
     """How many trials a search runs; None where every combination is tried."""
     doubled = sorted({*grid} & {*ranges})
     if doubled:
@@ -120,9 +136,7 @@ def trial_count(grid: Mapping[str, Any], ranges: Mapping[str, Any], trials: Any)
             raise InputError("a range needs a search: say how many trials, as in --optuna 20")
         if not grid:
             raise InputError("nothing varies; give values, as in --grid lr=0.1,0.5")
-        size = 1
-        for values in grid.values():
-            size *= len(values)
+        size = math.prod(len(values) for values in grid.values())
         if size > MAX_TRIALS:
             raise InputError(
                 f"the grid has {size} combinations, at most {MAX_TRIALS} are tried; use fewer values"
@@ -132,7 +146,6 @@ def trial_count(grid: Mapping[str, Any], ranges: Mapping[str, Any], trials: Any)
         raise InputError(f"trials={shown(trials)} cannot be used; give a whole number from 1 to {MAX_TRIALS}")
     if not grid and not ranges:
         raise InputError("nothing varies; give ranges, as in --range lr=0.01:1:log")
-    load_optuna()
     return trials
 
 
@@ -142,7 +155,7 @@ _OF_INPUTS = ("clients", "missing", *WINDOW_SETTINGS)
 
 def check_settings(plan: Plan, given: set[str]) -> None:
     """InputError unless every value can be a setting of the method that is not given already."""
-    config = next(iter(plan.configs.values()))
+    config = plan.first
     names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
     for key in (*plan.grid, *plan.ranges):
         if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
@@ -166,20 +179,8 @@ def check_settings(plan: Plan, given: set[str]) -> None:
             with_settings(config, {key: value})
 
 
-def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+def with_settings(config: RunConfig, settings: Settings) -> RunConfig:
     """The same run with other settings of its method; InputError for one that cannot be used."""
     asked = config.to_json()
     changed = {**asked, "training": {**asked["training"], **settings}}
     return config_from_json(changed, Path(), data=config.data_source, origin="")
-
-
-#: What a person reads where the extra is missing.
-_INSTALL = "a search (trials, ranges) needs Optuna; install it: pip install 'graphfed[sweep]'"
-
-
-def load_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise InputError(_INSTALL) from None
-    return optuna

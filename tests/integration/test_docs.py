@@ -228,7 +228,7 @@ def test_every_link_and_every_file_that_is_named_leads_somewhere(name: str) -> N
             linked = path.parent / file if file else path
             assert linked.exists(), target
             assert not heading or heading in anchors(linked), target
-    written = {"model_card.md", "trials/0001-seed0.json", "chosen-seed0/"}  # into folders of runs and sweeps
+    written = {"model_card.md", "trials/0001.json", "chosen-seed0/"}  # into folders of runs and sweeps
     named = set(re.findall(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|md)|/))`", text))
     named |= set(re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:yaml|json))`", text))
     bases = (ROOT, ROOT / "graphfed", ROOT / "docs")

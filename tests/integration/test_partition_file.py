@@ -122,7 +122,7 @@ def test_a_sweep_goes_on_when_the_file_is_gone(saved: Partition) -> None:
     whole = graphfed.sweep("fedavg", grid=grid, seeds=[0], partition="sites.safetensors", out="s", **OPTIONS)
     assert [str(path) for path in Path("s").rglob("partition.safetensors")] == ["s/partition.safetensors"]
     HERE.unlink()
-    for name in ("sweep.json", "trials/0002-seed0.json", "chosen-seed0/result.json"):
+    for name in ("sweep.json", "trials/0002.json", "chosen-seed0/result.json"):
         (Path("s") / name).unlink()
     again = graphfed.resume("s")
     assert isinstance(again, Sweep)

@@ -14,9 +14,9 @@ import pytest
 
 import graphfed
 from graphfed.methods import registry
+from graphfed.methods.baselines.references import REFERENCES
 from graphfed.methods.tasks import FORECASTING
 from graphfed.report.page import write_report
-from graphfed.studies.compare import REFERENCES
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [

@@ -22,6 +22,7 @@ import graphfed
 from graphfed.data.sensors.roads import make_roads
 from graphfed.errors import InputError
 from graphfed.methods import registry
+from graphfed.methods.baselines.references import REFERENCES
 from graphfed.methods.tasks import FORECASTING
 from graphfed.report import forecast_charts
 from graphfed.report.figures import Errors, unit_of
@@ -36,7 +37,6 @@ from graphfed.report.forecasts import bytes_by_round
 from graphfed.report.page import write_card, write_report
 from graphfed.report.read import read_subject
 from graphfed.runs.progress import human_bytes
-from graphfed.studies.compare import REFERENCES
 
 DATA: dict[str, Any] = {"data": "roads", "settings": {"data.sensors": 12, "data.weeks": 1}}
 

@@ -67,7 +67,7 @@ FILES = {
     "comparison": ("manifest.json", "comparison.json"),
     "open-comparison": ("manifest.json",),
     "sweep": ("sweep.json",),
-    "open-sweep": ("manifest.json", "trials/0001-seed0.json"),
+    "open-sweep": ("manifest.json", "trials/0001.json"),
     "sensors": ("manifest.json", "overview.json", "result.json"),
 }
 Case = tuple[str, str, tuple[str | int, ...], str]

@@ -266,7 +266,6 @@ def test_a_sweep_chooses_the_smallest_error() -> None:
 
 
 def test_a_search_of_settings_looks_for_the_smallest_error() -> None:
-    pytest.importorskip("optuna", reason="searches need the extra sweep")
     settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
     found = graphfed.sweep(
         "gru_fedavg", ranges={"lr": (1e-7, 0.1, "log")}, trials=3, seeds=(0,), rounds=2, settings=settings,

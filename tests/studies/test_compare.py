@@ -11,9 +11,10 @@ import pytest
 
 import graphfed
 from graphfed.errors import InputError
+from graphfed.methods.baselines.references import REFERENCES
 from graphfed.runs.run import Result
 from graphfed.studies import plan as module
-from graphfed.studies.compare import REFERENCES, compare, comparison_of
+from graphfed.studies.compare import compare, comparison_of
 from graphfed.studies.comparison import Comparison
 
 

@@ -55,12 +55,9 @@ def test_a_trial_has_the_validation_of_the_single_run_and_the_chosen_one_its_tes
 def test_no_file_of_a_sweep_holds_the_test_metrics_of_a_trial_that_was_not_chosen(tried: Sweep) -> None:
     assert tried.folder is not None
     files = sorted((tried.folder / "trials").iterdir())
-    assert len(files) == 12
-    for path in files:
-        assert {*json.loads(path.read_text())} == {
-            "settings", "val", "rounds", "best_round", "bytes", "seconds", "failed"
-        }  # fmt: skip
     content = json.loads((tried.folder / "sweep.json").read_text())
+    assert [json.loads(path.read_text()) for path in files] == content["trials"]
+    assert [path.name for path in files] == [f"000{number}.json" for number in range(1, 7)]
     assert all("test" not in json.dumps(trial) for trial in content["trials"])
     assert {p.name for p in tried.folder.iterdir()} == {
         "manifest.json", "sweep.json", "trials", "chosen-seed0", "chosen-seed1"
@@ -83,7 +80,7 @@ def test_the_best_value_at_the_edge_of_the_grid_is_told_and_one_inside_is_not() 
     (told,) = module._edges(plan, {"lr": 1.0, "backbone": "gcn"})
     assert "lr=1 is at the edge" in told
     assert "a larger one" in told
-    drawn = sweep_plan.Plan({}, {}, {"lr": module.Range(0.01, 1.0, log=True)}, 3)
+    drawn = sweep_plan.Plan({}, {}, {"lr": sweep_plan.checked_range("lr", (0.01, 1.0, "log"))}, 3)
     assert module._edges(drawn, {"lr": 0.1}) == ()
     (told,) = module._edges(drawn, {"lr": 0.0101})
     assert "a smaller one" in told
@@ -117,15 +114,16 @@ def test_a_stopped_sweep_runs_only_what_is_missing_and_ends_alike(
     arguments: dict[str, Any] = {"grid": GRID, "seeds": (0, 1), "out": own_folder / "s", **COMMON}
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
         sweep("fedavg", **arguments)
-    assert len(list((own_folder / "s/trials").iterdir())) == 5
+    assert len(list((own_folder / "s/trials").iterdir())) == 2
     ended = graphfed.resume(own_folder / "s") if again == "resume" else sweep("fedavg", **arguments)
-    assert len(done) == 13
+    # The second seed of the third trial was stopped, and four trials with two seeds were left.
+    assert len(done) == 6 + 8
     assert isinstance(ended, Sweep)
     assert [t["val"] for t in ended.trials] == [t["val"] for t in tried.trials]
     assert ended.chosen["test"] == tried.chosen["test"]
     # Once more: nothing is left to do.
     assert sweep("fedavg", **arguments).to_json() == ended.to_json()
-    assert len(done) == 13
+    assert len(done) == 6 + 8
 
 
 def test_a_trial_that_diverges_is_a_failed_row_and_all_of_them_are_an_error(own_folder: Path) -> None:
@@ -177,20 +175,44 @@ def test_another_sweeps_folder_and_a_foreign_trial_are_refused(own_folder: Path)
     with pytest.raises(InputError, match="holds another run or sweep"):
         sweep("fedavg", grid={"lr": [0.2]}, **arguments)
     (own_folder / "s/sweep.json").unlink()
-    trial = own_folder / "s/trials/0001-seed0.json"
+    trial = own_folder / "s/trials/0001.json"
     written = json.loads(trial.read_text())
     trial.write_text('{"settings": {"lr": 0.1}}')
-    with pytest.raises(InputError, match=r"0001-seed0\.json is damaged.*: it has no 'val'"):
+    with pytest.raises(InputError, match=r"0001\.json is damaged.*: it has no '"):
         sweep("fedavg", grid={"lr": [0.1]}, **arguments)
     trial.write_text(json.dumps({**written, "settings": {"lr": 7}}))
     with pytest.raises(InputError, match="is not this trial"):
         sweep("fedavg", grid={"lr": [0.1]}, **arguments)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("grid", {"lr": [[0.1]]}, "is no number, text or None"),
+        ("grid", {"learning": [0.1]}, "has no setting 'learning'"),
+        ("ranges", {"lr": [1, 0.5, False]}, "below the upper one"),
+        ("trials", 3, "lr is in the grid and has a range"),
+    ],
+)
+def test_a_manifest_with_a_damaged_plan_is_refused_by_name(
+    key: str, value: Any, told: str, own_folder: Path
+) -> None:
+    sweep("fedavg", grid={"lr": [0.1]}, seeds=(0,), out=own_folder / "s", **{**COMMON, "rounds": 1})
+    (own_folder / "s/sweep.json").unlink()
+    path = own_folder / "s/manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["sweep"][key] = value
+    if key == "trials":
+        manifest["sweep"]["ranges"] = {"lr": [0.1, 0.5, False]}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"manifest\.json is damaged: ") as refusal:
+        graphfed.resume(own_folder / "s")
+    assert told in str(refusal.value)
+
+
 def test_a_search_is_seeded_stays_in_its_ranges_and_can_be_resumed(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("optuna", reason="the extra 'sweep' (Optuna) is not installed")
     arguments: dict[str, Any] = {
         "grid": {"optimizer": ["sgd", "adam"]},
         "ranges": {"lr": (0.01, 1.0, "log"), "hidden": (4, 8)},
@@ -218,12 +240,6 @@ def test_a_search_is_seeded_stays_in_its_ranges_and_can_be_resumed(
     assert len(done) == 13
     # The sampler starts to use what it was told after ten trials.
     assert [t["settings"] for t in resumed.trials] == [t["settings"] for t in whole.trials]
-
-
-def test_without_optuna_the_refusal_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(InputError, match=r"pip install 'graphfed\[sweep\]'"):
-        sweep("fedavg", ranges={"lr": (0.1, 1)}, trials=2, out=False)
 
 
 def test_the_command_sweeps_prints_the_table_and_reads_its_options(
