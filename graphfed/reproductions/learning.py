@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
+from graphfed.methods.fedgraph.learning_config import BanditConfig
 from graphfed.reproductions.policies import RecipePolicy
 from graphfed.reproductions.recipe import POLICIES
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.studies.folder_schema import PolicyResult
 from graphfed.studies.plan import InputCache
-from graphfed.studies.policy_settings import BanditConfig, take_settings
+from graphfed.studies.policy_settings import EPISODES, take_settings
 from graphfed.tasks.run_config import RunConfig
 from graphfed.terminal import say
 
@@ -109,8 +110,7 @@ class Learning:
         }
 
     def _episodes(self) -> int:
-        from graphfed.studies.policy_bandit import arms_of, episodes_of
-        from graphfed.studies.policy_learning import EPISODES
+        from graphfed.methods.fedgraph.bandit import arms_of, episodes_of
 
         settings = take_settings(self.policy.kind, self.policy.settings)[1]
         if not isinstance(settings, BanditConfig):

@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import SERVER, Federation, Ledger, Located
@@ -39,6 +41,9 @@ from graphfed.runs.folder_schema import CheckpointFile, check_content
 from graphfed.runtime.interrupts import Wish, listening
 from graphfed.terminal import say
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 __all__ = [
     "NOTHING_DUE",
     "Checkpoints",
@@ -46,7 +51,9 @@ __all__ = [
     "Snapshot",
     "newest_round",
     "process_names",
+    "read_part",
     "whole_rounds",
+    "write_part",
 ]
 
 #: Rounds kept.
@@ -133,7 +140,7 @@ class Checkpoints:
         """Write this process's part; where the disk refuses, say so and go on with the checkpoint before."""
         folder = self._folder / _name(snapshot.number - 1)
         try:
-            _write(folder, _process_name(fed), fed, snapshot)
+            _save(self._folder, _process_name(fed), fed, snapshot)
         except OSError as error:
             kept = self._saved[-1].name if self._saved else "none"
             say(
@@ -144,10 +151,6 @@ class Checkpoints:
         finally:
             self._last = time.monotonic()
         self._saved.append(folder)
-        # Others may not have this round yet: the one before stays until the next.
-        for old in _rounds(self._folder)[KEPT:]:
-            if old.name < folder.name:
-                shutil.rmtree(old, ignore_errors=True)
 
     def load(self, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]) -> Snapshot:
         """This process's part of round `start`. prepare: the saved values -> a state with what set-up
@@ -155,16 +158,59 @@ class Checkpoints:
 
         InputError for a file that cannot be used."""
         assert self.start is not None
-        folder = self._folder / _name(self.start)
-        self._saved = [folder]
-        return _read(folder, _process_name(fed), fed, prepare)
+        self._saved = [self._folder / _name(self.start)]
+        return _load(self._folder, self.start, _process_name(fed), fed, prepare)
 
 
-def newest_round(folder: Path, processes: Sequence[str]) -> tuple[int | None, list[str]]:
-    """The newest round of which every process has a whole file, and what is wrong with newer ones."""
+# ---- the files ---------------------------------------------------------------------------------------------
+
+
+def write_part(
+    checkpoints: Path, number: int, process: str, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
+) -> None:
+    """Write what one process saves after a round; of older rounds the newest stays.
+
+    Args:
+        checkpoints: The folder of all rounds.
+        number: The rounds that are done; of what has no rounds, whatever counts its progress.
+        process: The name of the process.
+        arrays: What goes into the safetensors file, by name.
+        content: What goes into the JSON file, with the version and the other file's checksum.
+
+    Raises:
+        OSError: When the disk refuses."""
+    folder = checkpoints / _name(number)
+    path = folder / f"{process}.safetensors"
+    write_tensors(path, arrays)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    # Last: a round without it does not count.
+    write_json(folder / f"{process}.json", {"version": VERSION, "sha256": digest, **content})
+    # Other processes may not have this round yet: the one before stays until the next.
+    for old in _rounds(checkpoints)[KEPT:]:
+        if old.name < folder.name:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def read_part(
+    checkpoints: Path, number: int, process: str, schema: "type[BaseModel]"
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """The content and the arrays that `write_part` wrote. OSError, ValueError, InputError or SafetensorError
+    for files that cannot be used."""
+    folder, name = checkpoints / _name(number), f"{process}.json"
+    content = check_content(parse_json(read_regular(folder / name)), schema, name)
+    return content, read_tensors(folder / f"{process}.safetensors")[0]
+
+
+def newest_round(
+    folder: Path, processes: Sequence[str], schema: "type[BaseModel]" = CheckpointFile
+) -> tuple[int | None, list[str]]:
+    """The newest round of which every process has a whole file, and what is wrong with newer ones.
+
+    schema: of the JSON files."""
     wrong: list[str] = []
     for path in _rounds(folder / CHECKPOINTS):
-        faults = [fault for name in processes if (fault := _fault(path, name))]
+        faults = [fault for name in processes if (fault := _fault(path, name, schema))]
         if not faults:
             return int(path.name.removeprefix("round-")), wrong
         wrong.append(f"{path}: {faults[0]}")
@@ -177,7 +223,7 @@ def whole_rounds(folder: Path, fed: Federation) -> list[int]:
     return [
         int(path.name.removeprefix("round-"))
         for path in _rounds(folder / CHECKPOINTS)
-        if not _fault(path, name)
+        if not _fault(path, name, CheckpointFile)
     ]
 
 
@@ -194,7 +240,7 @@ def _rounds(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
-def _fault(folder: Path, process: str) -> str:
+def _fault(folder: Path, process: str, schema: "type[BaseModel]") -> str:
     """Why a process's part of a round cannot be used; empty when it can."""
     arrays = folder / f"{process}.safetensors"
     try:
@@ -203,7 +249,7 @@ def _fault(folder: Path, process: str) -> str:
             return (
                 f"{process}.json is of layout {shown(told.get('version'))}, and this version reads {VERSION}"
             )
-        check_content(told, CheckpointFile, f"{process}.json")
+        check_content(told, schema, f"{process}.json")
         check_regular(arrays)
         with arrays.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != told["sha256"]:
@@ -217,7 +263,10 @@ def _fault(folder: Path, process: str) -> str:
     return ""
 
 
-def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> None:
+# ---- the state of a run ------------------------------------------------------------------------------------
+
+
+def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) -> None:
     state, best = snapshot.state.values, snapshot.best.values
     values = {f"state.{k}": v for k, v in state.items()}
     # A round that is the best so far is stored once.
@@ -225,24 +274,18 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
     values |= {f"best.{k}": v for k, v in best.items() if k not in shared}
     if snapshot.best_scores is not None:
         values["best_scores"] = snapshot.best_scores
-    path = folder / f"{process}.safetensors"
     arrays = arrays_of(fed, values)
-    write_tensors(path, arrays)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     progress = [
         {**asdict(p), "best": None if p.best is None else str(p.best)}
         for p in fed.local_parts(snapshot.progress)
     ]
-    told = {
-        "version": VERSION,
-        "sha256": digest,
+    content = {
         "number": snapshot.number,
         "decision": snapshot.decision,
         "shared": shared,
         "members": members_of(values),
         "places": {name: value.place for name, value in values.items()},
-        # The other file sorts them, and the order of a payload's tensors is the order they cross in.
+        # The other file sorts them, and a payload's tensors are sent in their order.
         "names": list(arrays),
         "best_scores": snapshot.best_scores is not None,
         "progress": progress,
@@ -251,20 +294,21 @@ def _write(folder: Path, process: str, fed: Federation, snapshot: Snapshot) -> N
         "seconds": snapshot.seconds,
         "ledger": fed.ledger.to_json(),
     }
-    # Last: a round without it does not count.
-    write_json(folder / f"{process}.json", told)
+    write_part(checkpoints, snapshot.number - 1, process, arrays, content)
 
 
-def _read(
-    folder: Path, process: str, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]
+def _load(
+    checkpoints: Path,
+    number: int,
+    process: str,
+    fed: Federation,
+    prepare: Callable[[Mapping[str, Located]], State],
 ) -> Snapshot:
     from safetensors import SafetensorError
 
+    folder = checkpoints / _name(number)
     try:
-        told = check_content(
-            parse_json(read_regular(folder / f"{process}.json")), CheckpointFile, f"{process}.json"
-        )
-        stored, _ = read_tensors(folder / f"{process}.safetensors")
+        told, stored = read_part(checkpoints, number, process, CheckpointFile)
         arrays = {name: stored[name] for name in told["names"]}
         values = values_from(arrays, told["members"], told["places"], fed)
         names = [name.removeprefix("state.") for name in values if name.startswith("state.")]

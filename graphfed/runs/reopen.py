@@ -14,6 +14,7 @@ from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.folder_schema import (
     AnyManifest,
+    CheckpointFile,
     ComparisonManifest,
     DeployedManifest,
     OtherManifest,
@@ -28,11 +29,11 @@ from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from graphfed.runs.train import Event
 
-__all__ = ["check_hashes", "config_from_json", "go_on", "read_manifest", "reopen"]
+__all__ = ["check_hashes", "config_from_json", "find_start", "go_on", "read_manifest", "reopen"]
 
 #: What `RunConfig.to_json` holds beside the settings.
 _OPTIONS = (
@@ -164,17 +165,40 @@ def go_on(
     config: RunConfig, inputs: Inputs, folder: Path, on_event: "Callable[[Event], None] | None"
 ) -> Result:
     """Go on with the run in `folder`, which has begun and not ended, from its newest whole checkpoint."""
-    from graphfed.runs.checkpoint import newest_round, process_names
+    from graphfed.runs.checkpoint import process_names
 
     with files.open_folder(folder, resume=True):
         manifest = read_manifest(folder)
-        start, faults = newest_round(folder, process_names(config.sites or 1, config.runtime == "processes"))
-        back = "the beginning" if start is None else f"round {start}"
-        for fault in faults:
-            say(f"warning: {fault}; going back to {back}")
-        again = [*manifest.get("resumed", []), {"at": now(), "round": start}]
-        write_manifest(folder, {**manifest, "resumed": again})
+        start = find_start(folder, manifest, process_names(config.sites or 1, config.runtime == "processes"))
         if config.runtime == "local":
             # The bits depend on the number of threads, and the default on the machine.
             config = dataclasses.replace(config, threads=manifest.get("threads"))
         return finish(config, inputs, folder=folder, start=start, on_event=on_event)
+
+
+def find_start(
+    folder: Path,
+    manifest: "Mapping[str, Any]",
+    processes: "Sequence[str]",
+    schema: type[BaseModel] = CheckpointFile,
+) -> int | None:
+    """Find the round after which to go on, warn of newer checkpoints that are damaged, and note in the
+    manifest that it is resumed.
+
+    Args:
+        folder: What was begun, and is open.
+        manifest: Its manifest.
+        processes: The names of those that save.
+        schema: Of the JSON files of its checkpoints.
+
+    Returns:
+        The newest round of which every process has a whole checkpoint; None to begin again."""
+    from graphfed.runs.checkpoint import newest_round
+
+    start, faults = newest_round(folder, processes, schema)
+    back = "the beginning" if start is None else f"round {start}"
+    for fault in faults:
+        say(f"warning: {fault}; going back to {back}")
+    again = [*manifest.get("resumed", []), {"at": now(), "round": start}]
+    write_manifest(folder, {**manifest, "resumed": again})
+    return start

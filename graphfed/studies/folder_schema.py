@@ -18,6 +18,7 @@ from graphfed.tasks.registry import TASKS
 __all__ = [
     "ComparisonFile",
     "EpisodeLine",
+    "LearningCheckpoint",
     "PolicyResult",
     "ReproductionFile",
     "SweepFile",
@@ -198,3 +199,11 @@ class EpisodeLine(FileModel):
 
     episode: Positive
     value: float = Field(alias="return")
+
+
+class LearningCheckpoint(FileModel):
+    """checkpoint/round-*/local.json of a policy: one after every episode."""
+
+    version: Integer
+    sha256: str
+    episodes: Annotated[list[EpisodeLine], Field(min_length=1)]

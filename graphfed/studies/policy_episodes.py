@@ -1,160 +1,176 @@
-"""Episodes of learning a sampling policy: how one is run, what is written down of it, and what is said
-meanwhile."""
+"""Learn a sampling policy episode by episode: the federation that it is learned on, what is saved after every
+episode, and progress messages.
 
+    checkpoint/round-00000007/local.safetensors   after episode 7, what learning needs to go on: of DDPG
+                                                  components, networks, optimisers and the actor that is kept
+                              local.json          the lines of all episodes, and the other file's sha256
+    checkpoint/episode-00007.safetensors          of DDPG the transitions of episode 7
+
+A checkpoint is one of a run (`graphfed.runs.checkpoint`), with an episode in the place of a round. A bandit's
+has no tensors: its search follows from the returns."""
+
+import contextlib
+import dataclasses
+import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from graphfed.errors import InputError
-from graphfed.files import write_bytes
+from graphfed.federation import Located
+from graphfed.files import read_tensors, write_bytes, write_tensors
+from graphfed.methods.common.averaging import check_aggregation
+from graphfed.methods.fedgraph import bandit, ddpg
+from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.environment import (
+    Episode,
+    FederationEnvironment,
+    PreparedFederation,
+    Reward,
+    prepare_clients,
+    run_episode,
+    run_policy,
+)
+from graphfed.methods.fedgraph.learning_config import BanditConfig, DDPGConfig, Part
 from graphfed.runs import folder as files
+from graphfed.runs.checkpoint import read_part, write_part
 from graphfed.runs.progress import OnEvent, human_seconds
-from graphfed.runs.train import Event
+from graphfed.runs.train import Event, agree_before_setup
 from graphfed.runtime.interrupts import Interrupted, Wish
-from graphfed.studies.folder_schema import EpisodeLine
-from graphfed.studies.policy_environment import FederationEnvironment, PreparedFederation, Reward
-from graphfed.studies.policy_settings import LearningConfig
+from graphfed.runtime.local import stacked
+from graphfed.studies.folder_schema import EpisodeLine, LearningCheckpoint
+from graphfed.studies.policy_settings import Question
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task
+from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["LINES", "Episode", "Learning", "lines_in", "run_episode"]
+__all__ = ["LINES", "Learning", "final_episode", "learn", "lines_in", "prepare_federation"]
 
 #: The file with a line for each episode.
 LINES = "episodes.jsonl"
-#: What a round was: (observation before, action, reward, observation after, whether the episode is over).
-OnRound = Callable[[np.ndarray, np.ndarray, float, np.ndarray, bool], None]
+#: The only process that saves.
+PROCESS = "local"
 
 
-@dataclass
-class Episode:
-    """The rounds of an episode, in order: rewards, accuracies (of the part that the reward is of), modelled
-    seconds, decisions [K, 1 + L]; spent: seconds of this process in rounds, evaluation and learning."""
+def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
+    """The federation that a policy is learned on: all clients stacked in this process, set up once.
 
-    rewards: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
-    modelled: list[float] = field(default_factory=list)
-    decisions: list[np.ndarray] = field(default_factory=list)
-    spent: dict[str, float] = field(default_factory=dict)
+    InputError as a run with this config."""
+    training = config.training
+    assert isinstance(training, FedGraphConfig)
+    fed = stacked(inputs.clients_of(config.method), config.device)
+    check_aggregation(training.aggregation, fed.num_clients)
+    task = inputs.task(config.task)
+    parts = inputs.parts(config, fed.hosts)
+    data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
+    data, _ = agree_before_setup(fed, data, config.method, task, training)
+    evaluation = get_task(task.name).evaluation
+    with fed.phase("eval"):
+        prepared = evaluation.prepare(fed, data, task, training)
 
-    def discounted(self, gamma: float) -> float:
-        """sum_t gamma^(t - 1) r[t].  Eq. (10)"""
-        total = 0.0
-        for reward in reversed(self.rewards):
-            total = reward + gamma * total
-        return total
+    def score(outputs: Located, settings: FedGraphConfig, part: Part) -> float | None:
+        _, scored = evaluation.score(fed, data, outputs, part, part, prepared, settings)
+        (found,) = fed.local_parts(scored)
+        accuracy: float | None = None if found.lost else found.metrics["accuracy"]
+        return accuracy
 
-    def to_json(self, gamma: float, counts: Tensor) -> dict[str, Any]:
-        """What a line of episodes.jsonl has of it; counts [K]: training vertices of each client."""
-        rounds = len(self.rewards)
-        decisions = np.stack(self.decisions)
-        share = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
-        return {
-            "return": self.discounted(gamma),
-            "sum": sum(self.rewards),
-            "mean_reward": sum(self.rewards) / rounds,
-            "accuracy": {"final": self.accuracies[-1], "best": max(self.accuracies)},
-            "modelled_seconds": sum(self.modelled),
-            "wall_seconds": sum(self.spent.values()),
-            "kappa_share": float(share.mean()),
-            "chance": decisions[:, :, 1:].mean((0, 1)).tolist(),
-            "spent": self.spent,
-        }
-
-
-def run_episode(
-    environment: FederationEnvironment,
-    number: int,
-    choose: Callable[[np.ndarray], np.ndarray],
-    on_round: OnRound = lambda *_: None,
-    after_round: Callable[[], None] = lambda: None,
-) -> Episode:
-    """Run episode `number` with the actions of choose(observation). on_round learns from each round;
-    after_round is called after that, and may raise to end the episode."""
-    episode = Episode()
-    seen, _ = environment.reset(options={"episode": number})
-    over, learning = False, 0.0
-    while not over:
-        action = choose(seen)
-        after, reward, _, over, info = environment.step(action)
-        began = time.perf_counter()
-        on_round(seen, action, reward, after, over)
-        learning += time.perf_counter() - began
-        episode.rewards.append(reward)
-        episode.accuracies.append(info["accuracy"])
-        episode.modelled.append(info["modelled_seconds"])
-        episode.decisions.append(info["decision"])
-        seen = after
-        after_round()
-    episode.spent = {**environment.spent, "learning": learning}
-    return episode
+    return prepare_clients(fed, data, task, training, score)
 
 
 @dataclass
 class Learning:
-    """What every kind of learning works with. episodes: how many there will be; lines: of those that are
-    done, as in episodes.jsonl; wish: somebody's wish to stop."""
+    """What every kind of learning works with.
 
+    wish: somebody's request to stop; lines: of the episodes that are done, as in episodes.jsonl; tensors: of
+    the newest checkpoint."""
+
+    question: Question
     federation: PreparedFederation
     reward: Reward
-    settings: LearningConfig
-    seed: int
-    rounds: int
-    episodes: int
-    device: str
     folder: Path
     on_event: OnEvent | None = None
     wish: Wish = field(default_factory=Wish)
     lines: list[dict[str, Any]] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     _done: int = 0
     _since: tuple[int, float] = (0, 0.0)
 
     def environment(self, projection: Mapping[str, Tensor] | None = None) -> FederationEnvironment:
-        return FederationEnvironment(self.federation, self.reward, rounds=self.rounds, projection=projection)
+        """The federation as an environment, with a projection or without."""
+        rounds = self.question.rounds
+        return FederationEnvironment(self.federation, self.reward, rounds=rounds, projection=projection)
 
-    @property
-    def returns(self) -> list[float]:
-        """Of the episodes that are done."""
-        return [line["return"] for line in self.lines]
+    def line_of(self, episode: Episode) -> dict[str, Any]:
+        """An episode as a line has it."""
+        line: dict[str, Any] = files.plain(
+            episode.to_json(self.question.learning.gamma, self.federation.counts)
+        )
+        return line
+
+    def restore(self, episode: int) -> None:
+        """Go on after an episode. InputError for a checkpoint that cannot be used."""
+        checkpoints = self.folder / files.CHECKPOINTS
+        with _readable(checkpoints):
+            content, arrays = read_part(checkpoints, episode, PROCESS, LearningCheckpoint)
+        self.lines = content["episodes"]
+        self.tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def begin(self) -> None:
         """What is done from now on tells how long the rest will take."""
-        self._done = len(self.lines) * self.rounds
+        self._done = len(self.lines) * self.question.rounds
         self._since = self._done, time.perf_counter()
 
-    def hear(self) -> None:
+    def stop_if_asked(self) -> None:
         """Interrupted where somebody asked to stop."""
         if self.wish.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 
     def after_round(self) -> None:
-        """Say how far it is, and `hear`."""
+        """Report how far it is, and `stop_if_asked`."""
         self._done += 1
-        self._tell("train")
-        self.hear()
+        self._report("train")
+        self.stop_if_asked()
 
-    def say(self, news: str) -> None:
-        self._tell("note", news)
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self._report("note", text)
 
-    def add(self, episode: Episode, **about: Any) -> None:
-        """Write down an episode that is over, and say so. OSError when the disk refuses."""
-        told = episode.to_json(self.settings.gamma, self.federation.counts)
-        line = files.plain({"episode": len(self.lines) + 1, **about, **told})
+    def add(self, episode: Episode, tensors: dict[str, Tensor], **about: Any) -> None:
+        """Save an episode that is over, with the tensors that the next one needs, and show a line. OSError
+        when the disk refuses."""
+        line = {"episode": len(self.lines) + 1, **about, **self.line_of(episode)}
         self.lines.append(line)
-        text = "".join(json.dumps(each, allow_nan=False) + "\n" for each in self.lines)
-        write_bytes(self.folder / LINES, text.encode())
+        self.tensors = tensors
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        write_part(
+            self.folder / files.CHECKPOINTS, line["episode"], PROCESS, arrays, {"episodes": self.lines}
+        )
+        self.write_lines()
         before, began = self._since
         pace = max(self._done - before, 1) / max(time.perf_counter() - began, 1e-9)
-        left = (self.episodes - line["episode"]) * self.rounds / pace
-        said = f"episode {line['episode']}/{self.episodes}: return {line['return']:.2f}, {pace:.1f} rounds/s"
-        self._tell("note", said + (f", {human_seconds(left)} left" if left else ""))
+        episodes = self.question.episodes
+        left = (episodes - line["episode"]) * self.question.rounds / pace
+        text = f"episode {line['episode']}/{episodes}: return {line['return']:.2f}, {pace:.1f} rounds/s"
+        self.note(text + (f", {human_seconds(left)} left" if left else ""))
 
-    def _tell(self, phase: str, note: str = "") -> None:
+    def write_lines(self) -> None:
+        """Write episodes.jsonl. OSError when the disk refuses."""
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in self.lines)
+        write_bytes(self.folder / LINES, text.encode())
+
+    def transitions_of(self, episode: int) -> Path:
+        """The file of the transitions of an episode."""
+        return self.folder / files.CHECKPOINTS / f"episode-{episode:05d}.safetensors"
+
+    def _report(self, phase: str, note: str = "") -> None:
         if self.on_event is not None:
-            total, (before, began) = self.episodes * self.rounds, self._since
+            total, (before, began) = self.question.episodes * self.question.rounds, self._since
             # As if what was done earlier had taken as long.
             spent = (time.perf_counter() - began) * self._done / max(self._done - before, 1)
             sent = self.federation.fed.ledger.counted_bytes
@@ -171,3 +187,102 @@ def lines_in(folder: Path) -> list[dict[str, Any]]:
                 f"{path} is damaged (line {number} is of no episode {number}); learn anew, in another folder"
             )
     return lines
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"the checkpoint {path} cannot be used ({type(error).__name__}: {str(error)[:200]}); learn anew, "
+            "in another folder"
+        ) from None
+
+
+# ---- what learns -------------------------------------------------------------------------------------------
+
+
+def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Learn from the first episode on, or after the last of `work.lines`.
+
+    Returns:
+        The tensors of the policy's file, and details for the result.
+
+    Raises:
+        OSError: When the disk refuses.
+        InputError: For a damaged checkpoint.
+        Interrupted: When somebody asked to stop."""
+    learning = work.question.learning
+    if isinstance(learning, BanditConfig):
+        return _search_arms(work, learning)
+    assert isinstance(learning, DDPGConfig)
+    return _learn_actor(work, learning)
+
+
+def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Alg. 4 of the paper."""
+    asked, seed = work.question, work.question.config.seed
+    if not work.lines:
+        work.begin()
+        first = ddpg.first_episode(work.environment(), config, seed, work.after_round, work.note)
+        episode, transitions, projection = first
+        write_tensors(work.transitions_of(1), transitions.arrays())
+        work.add(episode, projection, actions="uniform")
+    projection = {name: tensor for name, tensor in work.tensors.items() if name.startswith("pca.")}
+    environment = work.environment(projection)
+    learner = ddpg.make_learner(environment, config, asked.episodes * asked.rounds, seed, asked.config.device)
+    if len(work.lines) > 1:  # it is as it was made until the second episode
+        with _readable(work.folder / files.CHECKPOINTS):
+            ddpg.restore(learner, work.tensors)
+    for number in range(1, len(work.lines) + 1):
+        with _readable(work.transitions_of(number)):
+            ddpg.replay(learner, read_tensors(work.transitions_of(number))[0])
+    kept = ddpg.tensors_under(work.tensors, "kept.")
+    returns = [line["return"] for line in work.lines]
+    work.begin()
+    for number in range(len(work.lines) + 1, asked.episodes + 1):
+        episode, transitions = ddpg.later_episode(
+            environment, learner, config, seed, number, work.after_round
+        )
+        returns.append(episode.discounted(config.gamma))
+        if ddpg.kept_episode(returns) == number:
+            kept = ddpg.actor_tensors(learner)
+        write_tensors(work.transitions_of(number), transitions.arrays())
+        of_actor = {f"kept.{name}": tensor for name, tensor in kept.items()}
+        work.add(episode, {**projection, **of_actor, **ddpg.learner_tensors(learner)}, actions="noisy")
+    details = {"components": len(projection["pca.components"]), "kept_episode": ddpg.kept_episode(returns)}
+    return {**kept, **projection}, details
+
+
+def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The best arm. The first returns of a search that was stopped are those of its lines."""
+    layers, clients = work.federation.config.layers, work.federation.fed.num_clients
+    environment, arms, numbers = work.environment(), bandit.arms_of(config), itertools.count()
+
+    def pull(stage: int, arm: bandit.Arm) -> float:
+        number = next(numbers)
+        if number == len(work.lines):
+            action = bandit.action_of(arm, layers).repeat(clients).numpy()
+            episode = run_episode(environment, stage, lambda _: action, after_round=work.after_round)
+            work.add(episode, {}, stage=stage, arm=dataclasses.asdict(arm))
+        value: float = work.lines[number]["return"]
+        return value
+
+    work.begin()
+    best, returns = bandit.search(arms, pull, work.question.episodes)
+    details = [{"share": arm.share, "chance": arm.chance, "returns": returns[arm]} for arm in arms]
+    return {"action": bandit.action_of(best, layers)}, {"best": dataclasses.asdict(best), "arms": details}
+
+
+def final_episode(work: Learning, policy: dict[str, Tensor]) -> dict[str, Any]:
+    """An episode without noise, of the seed itself: what a run with this policy and seed does. As a line of
+    episodes.jsonl, and its rounds."""
+    environment = work.environment({name: t for name, t in policy.items() if name.startswith("pca.")})
+    episode = run_policy(environment, policy, work.stop_if_asked)
+    rounds = {
+        "accuracy": episode.accuracies,
+        "modelled_seconds": episode.modelled,
+        "reward": episode.rewards,
+    }
+    return {**work.line_of(episode), "rounds": rounds}

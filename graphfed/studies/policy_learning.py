@@ -1,18 +1,17 @@
 """Learn FedGraph's sampling policy on data at hand, and write it into a file that runs use (`policy_file`).
 
-    manifest.json        what was asked, the reward, seeds, versions, hashes; whether the policy has seen the
+    manifest.json        as of a run, with what was asked, the reward, and whether the policy has seen the
                          test part
     partition.safetensors  where --partition named a file: a copy of it
     episodes.jsonl       one line an episode: return, accuracy, modelled and wall seconds, how much was
                          sampled
-    checkpoint/          what learning needs to go on (`policy_ddpg.Checkpoint`); none of a bandit's, which
-                         follows from the returns
+    checkpoint/          what learning needs to go on (`policy_episodes`)
     policy.safetensors   the policy (`sampling_policies.write_policy`)
     returns.svg          the return of every episode, drawn
     result.json          what came out, and an episode without noise; written last
 
 All clients are in this process: a policy is learned where the data is at hand, as on a copy that a party may
-use for it, and then used by a federation. What is learned needs the extra `rl`."""
+use for it, and then used by a federation. Learning needs the extra `rl`."""
 
 import dataclasses
 import shlex
@@ -26,51 +25,43 @@ import numpy as np
 
 from graphfed.drawing import SERIES, new_panels, svg_file
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
-from graphfed.files import write_bytes, write_json
+from graphfed.files import write_bytes
 from graphfed.methods.base import TrainingConfig
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, write_policy
+from graphfed.methods.baselines.references import REFERENCES
+from graphfed.methods.fedgraph.learning_config import KINDS, WINDOW, DDPGConfig, RewardConfig
+from graphfed.methods.fedgraph.method import METHOD
+from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import OnEvent, show_progress, stages_of
-from graphfed.runs.reopen import check_hashes, config_from_json, read_manifest
+from graphfed.runs.reopen import check_hashes, config_from_json, find_start, read_manifest
 from graphfed.runs.run import (
     computing_with,
     execute,
+    has_checkpoint,
     keep_partition,
-    now,
+    manifest_of,
     peak_rss_mb,
     versions,
+    write_file,
     write_manifest,
 )
 from graphfed.runtime.interrupts import listening
-from graphfed.studies.folder_schema import PolicyResult
-from graphfed.studies.policy_settings import (
-    KINDS,
-    WINDOW,
-    BanditConfig,
-    LearningConfig,
-    RewardConfig,
-    take_settings,
-)
+from graphfed.studies.folder_schema import LearningCheckpoint, PolicyResult
+from graphfed.studies.policy_settings import Question, count_episodes, take_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
-from graphfed.tasks.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from graphfed.studies.policy_environment import PreparedFederation
-    from graphfed.studies.policy_episodes import Learning
+    from graphfed.methods.fedgraph.environment import PreparedFederation
 
 __all__ = ["POLICY", "LearnedPolicy", "learn_policy", "learned_in", "resume_policy"]
 
 #: The file of the policy, in the folder of what learned it.
 POLICY = "policy.safetensors"
-#: Episodes of DDPG, as in the paper.
-EPISODES = 300
-#: What is said of a reward with on=test.
+#: The warning of a reward with on=test.
 SAW_TEST = "the reward is on the test part: what the policy reaches there is no test of it"
-#: Settings of a run that learning has no use for.
+#: Settings of a run that learning does not use.
 _UNUSED = ("patience", "eval_every", "fraction")
 
 
@@ -128,14 +119,13 @@ class LearnedPolicy:
         if self.policy_saw_test:
             lines.append(SAW_TEST)
         use = shlex.join(["--set", f"policy={self.kind}", "--set", f"policy_file={self.file}"])
-        return "\n".join([*lines, f"use it in runs of fedgraph as here: {use}", f"files: {self.folder}"])
+        use = f"use it in runs of {METHOD.name} as here: {use}"
+        return "\n".join([*lines, use, f"files: {self.folder}"])
 
     def to_json(self) -> dict[str, Any]:
         """The object in result.json; of the episodes their number and their returns."""
-        content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "folder"}
-        content |= {"episodes": len(self.episodes), "returns": [line["return"] for line in self.episodes]}
-        plain: dict[str, Any] = files.plain(content)
-        return plain
+        returns = [line["return"] for line in self.episodes]
+        return {**files.fields_of(self), "episodes": len(returns), "returns": returns}
 
 
 def learn_policy(
@@ -178,7 +168,7 @@ def learn_policy(
     # The file is not there yet: it is what comes out.
     rest |= {"policy": kind, "policy_file": POLICY}
     config = make_config(
-        "fedgraph",
+        METHOD.name,
         data=data,
         clients=clients,
         partition=partition,
@@ -190,23 +180,24 @@ def learn_policy(
         data_dir=data_dir,
         settings=rest,
     )
-    question = _Question(kind, config, reward, learning, _episodes(kind, episodes, learning, config))
+    question = Question(kind, config, reward, learning, count_episodes(episodes, learning, config))
     folder = files.chosen_folder(out, f"policy-{kind}-{config.data_name}")
     assert folder is not None
-    there = (folder / "manifest.json").exists()
-    if there:
+    if (folder / "manifest.json").exists():
         manifest = read_manifest(folder)
-        if not _same(manifest.get("policy"), question.to_json()):
+        if not question.is_same(manifest.get("policy")):
             raise InputError(
                 f"the output folder {folder} holds something else; name a new one with --out, or ask the same"
             )
         return _resume(question, folder, manifest, progress)
     with (
-        files.open_folder(folder, keep=_has_episodes),
+        files.open_folder(folder, keep=has_checkpoint),
         show_progress(question.label, progress) as on_event,
     ):
         inputs = load_inputs(config, on_stage=stages_of(on_event))
-        return _learn(question, inputs, folder, command, None, on_event)
+        manifest = {**manifest_of(config, inputs, command), "policy": question.to_json()}
+        del manifest["config"]  # in what was asked; a manifest with a config is a run's
+        return _learn(question, inputs, folder, manifest, None, on_event)
 
 
 def resume_policy(
@@ -219,22 +210,20 @@ def resume_policy(
         config = config_from_json(asked["config"], folder, data=data, data_dir=data_dir)
         reward = RewardConfig(**asked["reward"])
         learning = KINDS[asked["kind"]](**asked["learning"])
-        question = _Question(asked["kind"], config, reward, learning, asked["episodes"])
+        question = Question(asked["kind"], config, reward, learning, asked["episodes"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
     return _resume(question, folder, manifest, progress)
 
 
-def _resume(
-    question: "_Question", folder: Path, manifest: Mapping[str, Any], progress: bool
-) -> LearnedPolicy:
+def _resume(question: Question, folder: Path, manifest: Mapping[str, Any], progress: bool) -> LearnedPolicy:
     if (folder / "result.json").exists():
         return learned_in(folder)
     with files.open_folder(folder, resume=True), show_progress(question.label, progress) as on_event:
         inputs = load_inputs(question.config, on_stage=stages_of(on_event))
         check_hashes(folder, inputs, manifest["hashes"])
-        write_manifest(folder, {**manifest, "resumed": [*manifest.get("resumed", []), now()]})
-        return _learn(question, inputs, folder, manifest["command"], manifest, on_event)
+        start = find_start(folder, manifest, ["local"], LearningCheckpoint)
+        return _learn(question, inputs, folder, manifest, start or 0, on_event)
 
 
 def learned_in(folder: Path) -> LearnedPolicy:
@@ -244,38 +233,6 @@ def learned_in(folder: Path) -> LearnedPolicy:
     content, lines = files.read_json(folder / "result.json", PolicyResult), lines_in(folder)
     names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
     return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
-
-
-# ---- what is asked -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Question:
-    kind: str
-    config: RunConfig
-    reward: RewardConfig
-    learning: LearningConfig
-    episodes: int
-
-    @property
-    def label(self) -> str:
-        return f"policy {self.kind} on {self.config.data_name}"
-
-    @property
-    def rounds(self) -> int:
-        return self.config.training.rounds
-
-    def to_json(self) -> dict[str, Any]:
-        content: dict[str, Any] = files.plain(
-            {
-                "kind": self.kind,
-                "episodes": self.episodes,
-                "reward": dataclasses.asdict(self.reward),
-                "learning": dataclasses.asdict(self.learning),
-                "config": self.config.to_json(),
-            }
-        )
-        return content
 
 
 def _require_extra() -> None:
@@ -289,99 +246,54 @@ def _require_extra() -> None:
         ) from None
 
 
-def _episodes(kind: str, asked: Any, learning: LearningConfig, config: RunConfig) -> int:
-    """How many episodes there will be; InputError for a number that cannot be used."""
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
-        raise InputError(f"episodes={shown(asked)} cannot be used: expected a whole number of at least 1")
-    if config.training.rounds < 2:
-        raise InputError(
-            f"rounds={config.training.rounds} cannot be used: expected at least 2, or there is nothing to "
-            "decide by"
-        )
-    if kind == "ddpg":
-        episodes = EPISODES if asked is None else asked
-        if episodes < 2:
-            raise InputError(
-                f"episodes={episodes} cannot be used with ddpg: expected at least 2; in the first one "
-                "nothing is learned yet"
-            )
-        return int(episodes)
-    from graphfed.studies.policy_bandit import arms_of, episodes_of
-
-    assert isinstance(learning, BanditConfig)
-    arms = len(arms_of(learning))
-    if asked is not None and asked < arms:
-        raise InputError(
-            f"episodes={asked} cannot be used: expected at least {arms}, one for every arm; or give fewer "
-            "bandit.shares or bandit.chances"
-        )
-    return min(episodes_of(arms), asked or episodes_of(arms))
-
-
-#: What may differ where learning goes on: where files are and how fast they are read.
-_ASIDE = ("data_dir", "threads", "checkpoint_every", "partition_file")
-
-
-def _same(there: Any, asked: Mapping[str, Any]) -> bool:
-    if not isinstance(there, dict) or not isinstance(there.get("config"), dict):
-        return False
-    configs = [{k: v for k, v in each["config"].items() if k not in _ASIDE} for each in (there, asked)]
-    return configs[0] == configs[1] and all(
-        there.get(key) == value for key, value in asked.items() if key != "config"
-    )
-
-
-def _has_episodes(folder: Path) -> bool:
-    return (folder / "episodes.jsonl").exists()
-
-
 # ---- learning ----------------------------------------------------------------------------------------------
 
 
 def _learn(
-    question: _Question,
+    question: Question,
     inputs: Inputs,
     folder: Path,
-    command: str,
-    manifest: Mapping[str, Any] | None,
+    manifest: Mapping[str, Any],
+    start: int | None,
     on_event: OnEvent | None,
 ) -> LearnedPolicy:
-    """Learn from the beginning, or go on (manifest: of what was begun), and write what comes out."""
-    from graphfed.studies import policy_bandit, policy_ddpg
-    from graphfed.studies.policy_environment import Reward, prepare_federation
-    from graphfed.studies.policy_episodes import Learning
+    """Learn, and write what comes out.
 
-    config, began = question.config, time.perf_counter()
-    threads = inputs.threads() if config.threads is None else config.threads
-    with computing_with(threads if manifest is None else manifest["threads"]):
+    manifest: of the folder; of a new one it is completed and written here. start: the episode after which to
+    go on, 0 to begin again; None in a new folder."""
+    from graphfed.methods.fedgraph import ddpg
+    from graphfed.methods.fedgraph.environment import Reward
+    from graphfed.studies.policy_episodes import Learning, final_episode, learn, prepare_federation
+
+    config, settings, began = question.config, question.learning, time.perf_counter()
+    with computing_with(manifest["threads"]):
         federation = prepare_federation(config, inputs)
-        if manifest is None:
-            reward = _reward(question, inputs, federation, on_event)
-            manifest = _manifest(question, inputs, command, reward, threads)
-            new = manifest
-        else:
-            reward, new = manifest["reward"], None
+        if start is None:
+            found = _reward(question, inputs, federation, on_event)
+            saw_test = question.reward.on == "test"
+            manifest = {**manifest, "reward": found, "policy_saw_test": saw_test, "versions": _versions()}
+        reward = manifest["reward"]
         work = Learning(
+            question=question,
             federation=federation,
             reward=Reward(**{f.name: reward[f.name] for f in dataclasses.fields(Reward)}),
-            settings=question.learning,
-            seed=config.seed,
-            rounds=question.rounds,
-            episodes=question.episodes,
-            device=config.device,
             folder=folder,
             on_event=on_event,
         )
-        if question.kind == "ddpg":
-            policy_ddpg.check_fits(work)
-            files.check_space(folder, policy_ddpg.bytes_of_files(work))
-        if new is not None:
-            write_manifest(folder, new)
+        if start:
+            work.restore(start)
+        if isinstance(settings, DDPGConfig):
+            sizes = (federation, settings, question.episodes, question.rounds)
+            ddpg.check_fits(*sizes)
+            files.check_space(folder, ddpg.bytes_of_files(*sizes))
+        if start is None:
+            write_manifest(folder, manifest)
             keep_partition(folder, config, inputs)
         try:
             with listening() as work.wish:
-                policy, details = (policy_ddpg if question.kind == "ddpg" else policy_bandit).learn(work)
-                final = _final(work, policy)
+                policy, details = learn(work)
+                final = final_episode(work, policy)
+            work.write_lines()
             learned = LearnedPolicy(
                 kind=question.kind,
                 dataset=inputs.name,
@@ -400,33 +312,14 @@ def _learn(
                 versions=_versions(),
                 folder=folder,
             )
-            write_policy(folder / POLICY, policy, _told(question, learned, federation))
+            write_policy(folder / POLICY, policy, _described(question, learned, federation))
             write_bytes(
                 folder / "returns.svg", draw_returns(question.label, work.lines, details.get("kept_episode"))
             )
-            write_json(folder / "result.json", learned.to_json())
         except OSError as error:
             raise files.cannot_be_written(folder, error) from error
+        write_file(folder, "result.json", learned.to_json())
     return learned
-
-
-def _manifest(
-    question: _Question, inputs: Inputs, command: str, reward: Mapping[str, Any], threads: int
-) -> dict[str, Any]:
-    config = question.config
-    return {
-        "command": command,
-        "started": now(),
-        "policy": question.to_json(),
-        "reward": reward,
-        "policy_saw_test": question.reward.on == "test",
-        "seeds": {"run": config.seed, "partition": config.partition_seed, "split": config.split_seed},
-        **inputs.described(config),
-        "hashes": inputs.hashes,
-        "versions": _versions(),
-        "device": config.device,
-        "threads": threads,
-    }
 
 
 def _versions() -> dict[str, str]:
@@ -438,14 +331,14 @@ def _versions() -> dict[str, str]:
 
 
 def _reward(
-    question: _Question,
+    question: Question,
     inputs: Inputs,
     federation: "PreparedFederation",
     on_event: OnEvent | None,
 ) -> dict[str, Any]:
     """The settings of the reward with their defaults found, and where target and alpha are from."""
+    from graphfed.methods.fedgraph.environment import seconds_of_full_round
     from graphfed.runs.train import Event
-    from graphfed.studies.policy_environment import seconds_of_full_round
 
     def say(text: str) -> None:
         if on_event is not None:
@@ -455,8 +348,9 @@ def _reward(
     content = dataclasses.asdict(asked) | {"target_from": "given", "alpha_from": "given"}
     if asked.target is None:
         part = "validation" if asked.on == "val" else "test"
-        content["target"] = _target(question, inputs)
-        content["target_from"] = f"the {part} accuracy of central, with these settings and as many steps"
+        pooled = REFERENCES[question.config.task][0]
+        content["target"] = _target(question, inputs, pooled)
+        content["target_from"] = f"the {part} accuracy of {pooled}, with these settings and as many steps"
         say(f"target {content['target']:.4f}: {content['target_from']}")
     if asked.alpha is None:
         seconds = seconds_of_full_round(federation, asked.clock)
@@ -468,46 +362,23 @@ def _reward(
     return content
 
 
-def _target(question: _Question, inputs: Inputs) -> float:
-    """What central training reaches on the part that the reward is of, at the round that is best on the
-    validation part."""
+def _target(question: Question, inputs: Inputs, method: str) -> float:
+    """What a method, with these settings, reaches on the part that the reward is of, at the round that is
+    best on the validation part."""
     asked = question.config.to_json()
     shared = {f.name for f in dataclasses.fields(TrainingConfig)} - {"aggregation", "seed", *_UNUSED}
     training = {key: value for key, value in asked["training"].items() if key in shared}
-    central = {**asked, "method": "central", "training": training}
-    config = config_from_json(central, Path(), data=question.config.data_source)
+    changed = {**asked, "method": method, "training": training}
+    config = config_from_json(changed, Path(), data=question.config.data_source)
     result = execute(config, inputs, folder=None, command="", own_partition=False)
     accuracy = (result.val if question.reward.on == "val" else result.test)["accuracy"]
     if not accuracy:
-        raise GraphfedError("central classifies nothing right, so there is no target; give reward.target")
+        raise GraphfedError(f"{method} classifies nothing right, so there is no target; give reward.target")
     return accuracy
 
 
-def _final(work: "Learning", policy: "dict[str, Tensor]") -> dict[str, Any]:
-    """An episode without noise, of the seed itself: what a run with this policy and seed does. As a line of
-    episodes.jsonl, and its rounds."""
-    from graphfed.studies.policy_episodes import run_episode
-
-    clients = work.federation.fed.num_clients
-    environment = work.environment({name: t for name, t in policy.items() if name.startswith("pca.")})
-    here = {name: tensor.to(work.federation.fed.device) for name, tensor in policy.items()}
-
-    def choose(_: Any) -> Any:
-        seen = environment.sight if work.federation.config.policy == "ddpg" else work.federation.counts
-        return act(here, seen, clients).cpu().numpy()
-
-    episode = run_episode(environment, 0, choose, after_round=work.hear)
-    told = episode.to_json(work.settings.gamma, work.federation.counts)
-    rounds = {
-        "accuracy": episode.accuracies,
-        "modelled_seconds": episode.modelled,
-        "reward": episode.rewards,
-    }
-    return {**told, "rounds": rounds}
-
-
-def _told(question: _Question, learned: LearnedPolicy, federation: "PreparedFederation") -> PolicyFile:
-    """What the policy's file says of it."""
+def _described(question: Question, learned: LearnedPolicy, federation: "PreparedFederation") -> PolicyFile:
+    """The description in the policy's file."""
     return PolicyFile(
         kind=learned.kind,
         clients=learned.clients,

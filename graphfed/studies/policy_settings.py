@@ -1,148 +1,87 @@
-"""The settings of learning a sampling policy: of the reward (`reward.target`), and of what learns (`ddpg.lr`,
-`bandit.shares`). Those marked "ours" the paper does not say.
-
-Here is what needs no extra: help and refusals know the settings where Gymnasium is missing."""
+"""What `graphfed policy` is asked, and the settings of learning, as its `--set` takes them."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic.dataclasses import dataclass as config_dataclass
+from pydantic import ValidationError
 
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.methods.fedgraph.sampling_policies import LEAST_CHANCE
-from graphfed.runs.config import MAX_WIDTH
+from graphfed.methods.fedgraph.bandit import arms_of, episodes_of
+from graphfed.methods.fedgraph.learning_config import KINDS, BanditConfig, LearningConfig, RewardConfig
+from graphfed.runs import folder as files
 from graphfed.runs.settings import explain_in, settings_in
+from graphfed.tasks.run_config import RunConfig
 
-__all__ = [
-    "KINDS",
-    "WINDOW",
-    "BanditConfig",
-    "Clock",
-    "DDPGConfig",
-    "LearningConfig",
-    "Part",
-    "RewardConfig",
-    "learning_setting_names",
-    "numbers_in",
-    "take_settings",
-]
+__all__ = ["EPISODES", "Question", "count_episodes", "learning_setting_names", "take_settings"]
 
-Part = Literal["val", "test"]
-Clock = Literal["modelled", "wall"]
-#: How good learning is at an episode tells the mean of its return and the nine before.
-WINDOW = 10
+#: Episodes of DDPG, as in the paper.
+EPISODES = 300
+#: What may differ where learning goes on: where files are and how fast they are read.
+_ASIDE = ("data_dir", "threads", "checkpoint_every", "partition_file")
 
 
-def numbers_in(text: Any, kind: type) -> list[Any]:
-    """``"512,256"`` -> ``[512, 256]``; ValueError for other text."""
-    try:
-        return [kind(part) for part in str(text).split(",")]
-    except ValueError:
-        whole = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"expected {whole} with commas between") from None
+@dataclass(frozen=True)
+class Question:
+    """What is to be learned, on what. config: of a run that uses the policy; episodes: how many."""
+
+    kind: str
+    config: RunConfig
+    reward: RewardConfig
+    learning: LearningConfig
+    episodes: int
+
+    @property
+    def label(self) -> str:
+        """For a screen."""
+        return f"policy {self.kind} on {self.config.data_name}"
+
+    @property
+    def rounds(self) -> int:
+        """Of an episode."""
+        return self.config.training.rounds
+
+    def to_json(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        asked = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        asked |= {key: dataclasses.asdict(asked[key]) for key in ("reward", "learning")}
+        content: dict[str, Any] = files.plain({**asked, "config": self.config.to_json()})
+        return content
+
+    def is_same(self, there: Any) -> bool:
+        """Whether a manifest asks the same, but for where its files are and how fast they are read."""
+        if not isinstance(there, dict) or not isinstance(there.get("config"), dict):
+            return False
+        here = self.to_json()
+        both = [{**asked, "config": {**asked["config"], **dict.fromkeys(_ASIDE)}} for asked in (there, here)]
+        return both[0] == both[1]
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class RewardConfig:
-    """The settings of the reward, `reward.target` and so on."""
-
-    target: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Lambda, the accuracy to reach, as a share; none: what `central` reaches on the same "
-        "data, split and seed",
-    )
-    omega: float = Field(default=128.0, gt=1, allow_inf_nan=False, description="Omega, as in the paper")
-    alpha: float | None = Field(
-        default=None,
-        ge=0,
-        allow_inf_nan=False,
-        description="alpha, what a second costs; none: 1 over the seconds of a round with full batches "
-        "(ours)",
-    )
-    beta: float = Field(
-        default=0.0, allow_inf_nan=False, description="beta, seconds of a round that cost nothing (ours)"
-    )
-    on: Part = Field(
-        default="val",
-        description="the vertices that accuracy is of: val, or test, as in the paper, and then the policy "
-        "has seen them",
-    )
-    clock: Clock = Field(
-        default="modelled",
-        description="the seconds of a round: by fedgraph's time model (ours), or measured, wall",
-    )
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class LearningConfig:
-    """The settings that all kinds have."""
-
-    gamma: float = Field(
-        default=0.99, ge=0, lt=1, description="discount of later rewards in a return, Eq. (10) (ours)"
-    )
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class DDPGConfig(LearningConfig):
-    """The settings of DDPG."""
-
-    widths: str = Field(default="512,256", description="hidden widths of both networks, as in the paper")
-    components: int = Field(
-        default=20, ge=1, description="principal components of the weights, at most, as in the paper"
-    )
-    lr: float = Field(
-        default=1e-4,
-        gt=0,
-        allow_inf_nan=False,
-        description="learning rate of actor and critic, Adam's (ours)",
-    )
-    phi: float = Field(
-        default=0.005, ge=0, le=1, description="share of the networks in their targets' next values (ours)"
-    )
-    batch: int = Field(default=64, ge=1, description="transitions of an update (ours)")
-    buffer: int = Field(default=100_000, ge=1, description="transitions that are kept, the newest (ours)")
-    noise: float = Field(
-        default=0.1, ge=0, allow_inf_nan=False, description="spread of the Gaussian noise on actions (ours)"
-    )
-    updates: int = Field(default=1, ge=1, description="updates after every round (ours)")
-
-    @field_validator("widths", mode="before")
-    @classmethod
-    def _positive(cls, text: Any) -> str:
-        if not all(1 <= width <= MAX_WIDTH for width in numbers_in(text, int)):
-            raise ValueError(f"expected widths from 1 to {MAX_WIDTH}, with commas between")
-        return str(text)
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class BanditConfig(LearningConfig):
-    """The settings of the search for a constant policy: every share with every chance is an arm."""
-
-    shares: str = Field(
-        default="0.02,0.05,0.1,0.25,0.5,1",
-        description="kappa as a share of a client's training vertices, of each arm",
-    )
-    chances: str = Field(
-        default="0.1,0.25,0.5,0.75,1", description="chance of a neighbour in every layer, of each arm"
-    )
-
-    @field_validator("shares", "chances", mode="before")
-    @classmethod
-    def _in_range(cls, text: Any, about: ValidationInfo) -> str:
-        least = LEAST_CHANCE if about.field_name == "chances" else 0.0
-        values = numbers_in(text, float)
-        if not all(least <= value <= 1 and value > 0 for value in values) or len({*values}) < len(values):
-            low = f"from {least}" if least else "above 0 and"
-            raise ValueError(f"expected different numbers {low} up to 1, with commas between")
-        return str(text)
-
-
-#: What learns, by the name of the policy.
-KINDS: dict[str, type[LearningConfig]] = {"ddpg": DDPGConfig, "bandit": BanditConfig}
+def count_episodes(asked: Any, learning: LearningConfig, config: RunConfig) -> int:
+    """How many episodes there will be; InputError for a number that cannot be used."""
+    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
+        raise InputError(f"episodes={shown(asked)} cannot be used: expected a whole number of at least 1")
+    if config.training.rounds < 2:
+        raise InputError(
+            f"rounds={config.training.rounds} cannot be used: expected at least 2, or there is nothing to "
+            "decide by"
+        )
+    if not isinstance(learning, BanditConfig):
+        episodes = EPISODES if asked is None else asked
+        if episodes < 2:
+            raise InputError(
+                f"episodes={episodes} cannot be used with ddpg: expected at least 2; in the first one "
+                "nothing is learned yet"
+            )
+        return int(episodes)
+    arms = len(arms_of(learning))
+    if asked is not None and asked < arms:
+        raise InputError(
+            f"episodes={asked} cannot be used: expected at least {arms}, one for every arm; or give fewer "
+            "bandit.shares or bandit.chances"
+        )
+    return min(episodes_of(arms), asked or episodes_of(arms))
 
 
 def learning_setting_names() -> list[str]:

@@ -13,8 +13,9 @@ import pytest
 
 import graphfed
 from graphfed.cli import main, values
+from graphfed.methods.fedgraph.learning_config import KINDS, RewardConfig
 from graphfed.runs.settings import settings_in
-from graphfed.studies.policy_settings import KINDS, RewardConfig, learning_setting_names
+from graphfed.studies.policy_settings import learning_setting_names
 
 pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 
@@ -73,9 +74,9 @@ def test_ctrl_c_keeps_the_episodes_that_have_ended(own_folder: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    learner = own_folder / "p" / "checkpoint" / "learner.safetensors"
+    checkpoints = own_folder / "p" / "checkpoint"
     end = time.monotonic() + 60
-    while not learner.exists():
+    while not list(checkpoints.glob("round-*/local.json")):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < end, "no episode ended"
         time.sleep(0.02)

@@ -9,18 +9,21 @@ import torch
 gymnasium = pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")
 pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 
-from graphfed.methods.fedgraph.sampling_policies import act  # noqa: E402
-from graphfed.studies.policy_ddpg import (  # noqa: E402
-    Checkpoint,
+from graphfed.files import read_tensors, write_tensors  # noqa: E402
+from graphfed.methods.fedgraph.ddpg import (  # noqa: E402
     Explorer,
     Transitions,
     actor_tensors,
     kept_episode,
+    learner_tensors,
     make_learner,
     observe,
+    replay,
+    restore,
     seeded,
 )
-from graphfed.studies.policy_settings import DDPGConfig  # noqa: E402
+from graphfed.methods.fedgraph.learning_config import DDPGConfig  # noqa: E402
+from graphfed.methods.fedgraph.sampling_policies import act  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -132,10 +135,9 @@ def test_the_actor_is_kept_where_the_mean_of_ten_returns_is_largest(returns: Any
     assert kept_episode(returns) == kept
 
 
-def test_a_checkpoint_restores_networks_moments_and_transitions_to_the_bit(tmp_path: Any) -> None:
+def test_files_restore_networks_moments_and_transitions_to_the_bit(tmp_path: Any) -> None:
     config = DDPGConfig(widths="8,4", batch=4, buffer=12)
-    learner = make_learner(OneState(), config, 100, 0, "cpu")
-    checkpoint, draws = Checkpoint(tmp_path), np.random.default_rng(0)
+    learner, draws = make_learner(OneState(), config, 100, 0, "cpu"), np.random.default_rng(0)
     for episode in (1, 2, 3):
         transitions = Transitions()
         seen = draws.normal(size=(6, 2)).astype(np.float32)
@@ -144,12 +146,12 @@ def test_a_checkpoint_restores_networks_moments_and_transitions_to_the_bit(tmp_p
                 action = draws.uniform(-1, 1, 1).astype(np.float32)
                 transitions.add(seen[t], action, float(t), seen[t + 1])
                 observe(learner, config, seen[t], action, float(t), seen[t + 1], t == 4)
-        checkpoint.save(
-            episode, transitions, {"pca.scale": torch.tensor(1.0)}, learner, actor_tensors(learner)
-        )
+        write_tensors(tmp_path / f"{episode}", transitions.arrays())
+    write_tensors(tmp_path / "learner", {k: t.numpy() for k, t in learner_tensors(learner).items()})
     again = make_learner(OneState(), config, 100, 5, "cpu")
-    number, tensors = checkpoint.read()
-    checkpoint.restore(again, number, tensors)
+    restore(again, {k: torch.from_numpy(a) for k, a in read_tensors(tmp_path / "learner")[0].items()})
+    for episode in (1, 2, 3):
+        replay(again, read_tensors(tmp_path / f"{episode}")[0])
     for part in (
         "observations",
         "next_observations",

@@ -14,24 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")
+pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 
 from gymnasium.utils.env_checker import check_env
 
 import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
+from graphfed.methods.fedgraph.environment import (
+    FederationEnvironment,
+    PreparedFederation,
+    Reward,
+    seconds_of_full_round,
+)
+from graphfed.methods.fedgraph.principal_components import fit_projection
 from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, write_policy
 from graphfed.runs.config import make_config
 from graphfed.runs.train import agree_before_setup
 from graphfed.runtime.local import stacked
-from graphfed.studies.policy_environment import (
-    FederationEnvironment,
-    PreparedFederation,
-    Reward,
-    prepare_federation,
-    seconds_of_full_round,
-)
-from graphfed.studies.principal_components import fit_projection
+from graphfed.studies.policy_episodes import prepare_federation
 from graphfed.tasks.loading import load_inputs
 
 PAPER = Reward(target=0.8, omega=128.0, alpha=0.5, beta=2.0)

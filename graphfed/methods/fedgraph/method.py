@@ -9,7 +9,7 @@ each silo samples.
     G_i, external edges        silos.Silo: neighbours here, and wants
     V^(l), N_i^(l)(v), Q_i^(l) silos.Layer: rows, and the adjacency of a sample
     L (the input counts)       layers + 1: layer l of the paper is number l - 1 here
-    lambda, delta, r, Omega    experiment.policy_environment
+    lambda, delta, r, Omega    environment.Reward
 
 1. The server sends the weights and every client its row of the decision (Alg. 3, l. 4-6).
 2. In every local step (Alg. 1) a client draws kappa_i of its training vertices and, layer by layer from the

@@ -5,18 +5,10 @@ import itertools
 import pytest
 import torch
 
-pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")
-
+from graphfed.methods.fedgraph.bandit import Arm, action_of, arms_of, episodes_of, search
+from graphfed.methods.fedgraph.learning_config import BanditConfig
 from graphfed.methods.fedgraph.sampling_policies import squash
 from graphfed.random import fold, uniform
-from graphfed.studies.policy_bandit import (
-    Arm,
-    action_of,
-    arms_of,
-    episodes_of,
-    search,
-)
-from graphfed.studies.policy_settings import BanditConfig
 
 
 def test_an_arm_takes_its_share_of_every_clients_vertices_and_its_chance_in_every_layer() -> None:

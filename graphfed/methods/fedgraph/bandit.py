@@ -6,20 +6,17 @@ better half another one, and so on until one is left. In a stage all arms run th
 weights and dropout. An arm is worth the mean of its returns; of equal ones the earlier stays, which samples
 less."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphfed.methods.fedgraph.learning_config import BanditConfig, numbers_in
 from graphfed.methods.fedgraph.sampling_policies import LEAST_CHANCE
-from graphfed.studies.policy_episodes import Learning, lines_in, run_episode
-from graphfed.studies.policy_settings import BanditConfig, numbers_in
 
-__all__ = ["Arm", "action_of", "arms_of", "episodes_of", "learn", "search"]
+__all__ = ["Arm", "action_of", "arms_of", "episodes_of", "search"]
 
 
 @dataclass(frozen=True)
@@ -76,35 +73,3 @@ def search(
         if len(left) == 1:
             break
     return max(left, key=worth), returns
-
-
-def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of the policy's file, and details for the result. A search follows from the returns, so one
-    that was stopped reads those that it has.
-
-    Raises OSError when the disk refuses, InputError for a damaged file, Interrupted."""
-    assert isinstance(work.settings, BanditConfig)
-    layers, clients = work.federation.config.layers, work.federation.fed.num_clients
-    environment, earlier = work.environment(), lines_in(work.folder)
-    work.lines = []
-    asked = 0
-
-    def pull(stage: int, arm: Arm) -> float:
-        nonlocal asked
-        asked += 1
-        if asked <= len(earlier):
-            work.lines.append(earlier[asked - 1])
-            if asked == len(earlier):
-                work.begin()
-        else:
-            action = action_of(arm, layers).repeat(clients).numpy()
-            done = run_episode(environment, stage, lambda _: action, after_round=work.after_round)
-            work.add(done, stage=stage, arm=dataclasses.asdict(arm))
-        value: float = work.lines[-1]["return"]
-        return value
-
-    work.begin()
-    arms = arms_of(work.settings)
-    best, returns = search(arms, pull, work.episodes)
-    details = [{"share": arm.share, "chance": arm.chance, "returns": returns[arm]} for arm in arms]
-    return {"action": action_of(best, layers)}, {"best": dataclasses.asdict(best), "arms": details}

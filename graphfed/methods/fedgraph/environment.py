@@ -18,8 +18,8 @@ near 1."""
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -30,28 +30,23 @@ from torch import Tensor
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.methods.base import State, Task
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.learning_config import Clock, Part
 from graphfed.methods.fedgraph.method import Clients
-from graphfed.methods.fedgraph.sampling_policies import squash
+from graphfed.methods.fedgraph.sampling_policies import act, squash
 from graphfed.random import fold
-from graphfed.runs.train import agree_before_setup
-from graphfed.runtime.local import stacked
-from graphfed.studies.policy_settings import Clock, Part
-from graphfed.tasks.evaluation import Evaluation
-from graphfed.tasks.graphs.class_weights import agree_class_weights
-from graphfed.tasks.inputs import Inputs
-from graphfed.tasks.registry import get_task
-from graphfed.tasks.run_config import RunConfig
 
 __all__ = [
+    "Episode",
     "FederationEnvironment",
     "PreparedFederation",
     "Reward",
     "observation_of",
-    "prepare_federation",
+    "prepare_clients",
+    "run_episode",
+    "run_policy",
     "seconds_of_full_round",
 ]
 
@@ -80,16 +75,17 @@ class Reward:
 @dataclass(frozen=True)
 class PreparedFederation:
     """Clients in one process that have agreed who asks whom for what, and can train anew any number of times.
-    scoring: what the task's evaluation has prepared; counts [K]: training vertices."""
+
+    counts [K]: training nodes. score: (outputs of `fedgraph.predict`, settings, part) -> the accuracy on that
+    part of all clients' nodes, summed at the server as in a run; NaN where there is none, None where a
+    prediction is not finite."""
 
     fed: Federation
-    data: Located
     task: Task
     config: FedGraphConfig
     clients: Clients
-    evaluation: Evaluation
-    scoring: Any
     counts: Tensor
+    score: Callable[[Located, FedGraphConfig, Part], float | None]
 
     def first_state(self, config: FedGraphConfig, policy: Mapping[str, Tensor]) -> State:
         """Fresh weights of the seed in `config`, before the first round. The ledger begins anew: an episode's
@@ -101,19 +97,15 @@ class PreparedFederation:
         return fedgraph.first_state(fed, self.clients, config, weights, of_policy)
 
     def accuracy(self, state: State, config: FedGraphConfig, part: Part) -> float:
-        """The accuracy of a state on a part of all clients' vertices, summed at the server as in a run.
-        GraphfedError where a prediction is not finite."""
-        fed = self.fed
-        with fed.phase("eval"):
-            outputs = fedgraph.predict(fed, state, config, part)
-            _, scored = self.evaluation.score(fed, self.data, outputs, part, part, self.scoring, config)
-        (found,) = fed.local_parts(scored)
-        if found.lost:
+        """The accuracy of a state on a part of all clients' nodes. GraphfedError where a prediction is not
+        finite."""
+        with self.fed.phase("eval"):
+            accuracy = self.score(fedgraph.predict(self.fed, state, config, part), config, part)
+        if accuracy is None:
             raise GraphfedError(
                 "the training that a policy is learned on diverged: its predictions are no longer finite; "
                 f"use a smaller learning rate (lr is {config.lr:g})"
             )
-        accuracy: float = found.metrics["accuracy"]
         if math.isnan(accuracy):
             raise InputError(
                 f"no client has a vertex of the part {part!r} that the reward needs; use another split or "
@@ -122,28 +114,30 @@ class PreparedFederation:
         return accuracy
 
 
-def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
-    """The federation that a policy is learned on: all clients stacked in this process, set up once.
+def prepare_clients(
+    fed: Federation,
+    data: Located,
+    task: Task,
+    config: FedGraphConfig,
+    score: Callable[[Located, FedGraphConfig, Part], float | None],
+) -> PreparedFederation:
+    """Let the clients of a federation agree who asks whom for what.
 
-    InputError as a run with this config."""
-    training = config.training
-    assert isinstance(training, FedGraphConfig)
-    fed = stacked(inputs.clients_of(config.method), config.device)
-    check_aggregation(training.aggregation, fed.num_clients)
-    task = inputs.task(config.task)
-    parts = inputs.parts(config, fed.hosts)
-    data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
-    data, _ = agree_before_setup(fed, data, config.method, task, training)
-    evaluation = get_task(task.name).evaluation
-    with fed.phase("eval"):
-        scoring = evaluation.prepare(fed, data, task, training)
-    data = agree_class_weights(fed, data, task, training)
+    Args:
+        fed: All clients, and the server, in this process.
+        data: The clients' data, after what a run agrees on before set-up.
+        task: The task.
+        config: The settings of the method.
+        score: See `PreparedFederation`.
+
+    Returns:
+        What episodes train on."""
     with fed.phase("setup", round=0):
-        weights = fed.server.run(initial_weights, task, training, str(fed.device))
+        weights = fed.server.run(initial_weights, task, config, str(fed.device))
         nothing = fed.server.run(fedgraph.no_policy)
-        state = fedgraph.begin(fed, data, task, training, weights, nothing)
+        state = fedgraph.begin(fed, data, task, config, weights, nothing)
     (counts,) = fed.local_parts(state.prepared.counts)
-    return PreparedFederation(fed, data, task, training, state.prepared, evaluation, scoring, counts)
+    return PreparedFederation(fed, task, config, state.prepared, counts, score)
 
 
 # ---- the environment ---------------------------------------------------------------------------------------
@@ -280,3 +274,90 @@ def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float
     first = environment.spent["rounds"]
     modelled: float = environment.step(everything)[4]["modelled_seconds"]
     return modelled if clock == "modelled" else environment.spent["rounds"] - first
+
+
+# ---- episodes ----------------------------------------------------------------------------------------------
+
+#: What a round was: (observation before, action, reward, observation after, whether the episode is over).
+OnRound = Callable[[np.ndarray, np.ndarray, float, np.ndarray, bool], None]
+
+
+@dataclass
+class Episode:
+    """The rounds of an episode, in order: rewards, accuracies (of the part that the reward is of), modelled
+    seconds, decisions [K, 1 + L]; spent: seconds of this process in rounds, evaluation and learning."""
+
+    rewards: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    modelled: list[float] = field(default_factory=list)
+    decisions: list[np.ndarray] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def discounted(self, gamma: float) -> float:
+        """sum_t gamma^(t - 1) r[t].  Eq. (10)"""
+        total = 0.0
+        for reward in reversed(self.rewards):
+            total = reward + gamma * total
+        return total
+
+    def to_json(self, gamma: float, counts: Tensor) -> dict[str, Any]:
+        """What a line of episodes.jsonl has of it; counts [K]: training nodes of each client."""
+        rounds = len(self.rewards)
+        decisions = np.stack(self.decisions)
+        share = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
+        return {
+            "return": self.discounted(gamma),
+            "sum": sum(self.rewards),
+            "mean_reward": sum(self.rewards) / rounds,
+            "accuracy": {"final": self.accuracies[-1], "best": max(self.accuracies)},
+            "modelled_seconds": sum(self.modelled),
+            "wall_seconds": sum(self.spent.values()),
+            "kappa_share": float(share.mean()),
+            "chance": decisions[:, :, 1:].mean((0, 1)).tolist(),
+            "spent": self.spent,
+        }
+
+
+def run_episode(
+    environment: FederationEnvironment,
+    number: int,
+    choose: Callable[[np.ndarray], np.ndarray],
+    on_round: OnRound = lambda *_: None,
+    after_round: Callable[[], None] = lambda: None,
+) -> Episode:
+    """Run episode `number` with the actions of choose(observation). on_round learns from each round;
+    after_round is called after that, and may raise to end the episode."""
+    episode = Episode()
+    seen, _ = environment.reset(options={"episode": number})
+    over, learning = False, 0.0
+    while not over:
+        action = choose(seen)
+        after, reward, _, over, info = environment.step(action)
+        began = time.perf_counter()
+        on_round(seen, action, reward, after, over)
+        learning += time.perf_counter() - began
+        episode.rewards.append(reward)
+        episode.accuracies.append(info["accuracy"])
+        episode.modelled.append(info["modelled_seconds"])
+        episode.decisions.append(info["decision"])
+        seen = after
+        after_round()
+    episode.spent = {**environment.spent, "learning": learning}
+    return episode
+
+
+def run_policy(
+    environment: FederationEnvironment, policy: Mapping[str, Tensor], after_round: Callable[[], None]
+) -> Episode:
+    """Run the episode of the seed itself with a policy and without noise: what a run with both does.
+
+    environment: with the policy's projection; after_round: as `run_episode` takes it."""
+    federation = environment.federation
+    here = {name: tensor.to(federation.fed.device) for name, tensor in policy.items()}
+
+    def choose(_: np.ndarray) -> np.ndarray:
+        seen = environment.sight if federation.config.policy == "ddpg" else federation.counts
+        action: np.ndarray = act(here, seen, federation.fed.num_clients).cpu().numpy()
+        return action
+
+    return run_episode(environment, 0, choose, after_round=after_round)

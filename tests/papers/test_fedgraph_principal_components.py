@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.errors import GraphfedError, InputError
+from graphfed.methods.fedgraph import principal_components
+from graphfed.methods.fedgraph.principal_components import check_memory, fit_projection
 from graphfed.methods.fedgraph.sampling_policies import project
-from graphfed.studies import principal_components
-from graphfed.studies.principal_components import check_memory, fit_projection
 
 
 def walk(rows: int, width: int, seed: int, rank: int | None = None) -> np.ndarray:
