@@ -32,6 +32,7 @@ def load_sensors(description: SensorDescription) -> Sensors:
     position = None
     if description.locations is not None:
         file = TableFile(description.locations)
+        assert description.id is not None
         position = read_positions(file, description.id, description.coordinates, description.geographic, ids)
     return _sensors(description, ids, grid, adjacency, position, [*notes, *more])
 
