@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.sensors.kernel import with_unit_diagonal
 from graphfed.data.sparse import csr_from_arrays
-from graphfed.data.user_files.table_files import TableFile
+from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
 __all__ = ["Pairs", "read_matrix", "read_pairs", "read_positions"]
@@ -53,7 +53,7 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
 
     # Weights are kept in 32 bits.
     dtype = np.float64 if what == "distance" else np.float32
-    read, numbers = file.read(columns[:2], columns[2:], without="drop the row", dtype=dtype)
+    read, numbers = file.read(columns[:2], Numbers(columns[2:], "drop the row", dtype))
     names = [read[column] for column in columns[:2]]
     for column, name in zip(columns, names, strict=False):
         file.refuse_where(pc.equal(name, ""), column, "is empty", "name the sensor, or drop the row")
@@ -140,7 +140,7 @@ def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
     columns = columns[1:] if named else columns
     if not columns:
         raise InputError(f"{path} has a column of ids and none of weights; it needs one for each sensor")
-    read, matrix = file.read([named] if named else [], columns, without="write 0 for no edge")
+    read, matrix = file.read([named] if named else [], Numbers(columns, "write 0 for no edge"))
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
             f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns of weights; a matrix is "
@@ -229,7 +229,7 @@ def read_positions(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    read, position = file.read([column], coordinates, without="drop the row", dtype=np.float64)
+    read, position = file.read([column], Numbers(coordinates, "drop the row", np.float64))
     names = read[column].combine_chunks()
     file.refuse_where(pc.equal(names, ""), column, "is empty", "name the sensor, or drop the row")
     for c, limit in enumerate((90, 180) if geographic else ()):

@@ -18,7 +18,7 @@ import numpy as np
 
 from graphfed.data.hdf5 import read_frame
 from graphfed.data.npz_files import NpzFile
-from graphfed.data.user_files.table_files import TableFile, first_that_fails
+from graphfed.data.user_files.table_files import Numbers, TableFile, first_that_fails
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     sensors = [name for name in file.columns if name != time]
     if not sensors:
         raise InputError(f"{path} has no column but {time!r}; it needs one for each sensor")
-    read, values = file.read([], sensors, [time], gaps=True, without=_NO_SENSOR)
+    read, values = file.read([], Numbers(sensors, _NO_SENSOR, gaps=True), [time])
     if not len(values):
         raise InputError(f"{path} has no row; it needs one for each time")
     times, zoned = _column_times(file, time, read[time])
@@ -85,7 +85,7 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
     import pyarrow.compute as pc
 
     file = TableFile(path, index=INDEX)
-    read, values = file.read([sensor], [value], [time], gaps=True, without=_MISSING)
+    read, values = file.read([sensor], Numbers([value], _MISSING, gaps=True), [time])
     if not len(values):
         raise InputError(f"{path} has no row; it needs one for each reading")
     names = read[sensor].combine_chunks()

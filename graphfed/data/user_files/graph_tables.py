@@ -14,7 +14,7 @@ import numpy as np
 
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.user_files.graph_description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
-from graphfed.data.user_files.table_files import TableFile
+from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -77,25 +77,33 @@ def read_tables(description: Description, files: Files, among: Among | None = No
 
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
     vertex, a feature that is no finite number, a part of the split or a class that is not known, ..."""
+    ids, site, label, part, x = _read_nodes(description, files, among)
+    keys = ids if description.source_site is None else joined_keys(site, ids)
+    nodes = TableFile(files.nodes)
+
+    def name_of(row: int) -> str:
+        at = "" if site is None or description.source_site is None else f" of site {site[row].as_py()!r}"
+        return f"the id {ids[row].as_py()!r}{at}"
+
+    nodes.refuse_repeated(keys, description.id, name_of, "give every vertex an id of its own")
+    ends, weight, far = _read_edges(description, files, keys, site, among)
+    return Tables(ids, site, label, x, part, keys, ends, weight, far)
+
+
+def _read_nodes(
+    description: Description, files: Files, among: Among | None
+) -> "tuple[pa.Array, pa.Array | None, pa.Array | None, np.ndarray | None, np.ndarray]":
+    """ids, site, label, part and x of `Tables`."""
     file = TableFile(files.nodes)
     names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
-    read, x = file.read([*names.values()], description.features)
+    read, x = file.read([*names.values()], Numbers(description.features))
     if not len(x):
         alone = "" if files.site is None else ": add them, or leave the site out"
         raise InputError(f"{file.path} has no row; it needs one for each vertex{alone}")
     columns = {key: read[name].combine_chunks() for key, name in names.items()}
     _check_nodes(file, description, columns, among)
-    ids, site = columns["id"], columns.get("site")
-    keys = ids if description.source_site is None else joined_keys(site, ids)
-
-    def name_of(row: int) -> str:
-        at = f" of site {columns['site'][row].as_py()!r}" if description.source_site is not None else ""
-        return f"the id {ids[row].as_py()!r}{at}"
-
-    file.refuse_repeated(keys, description.id, name_of, "give every vertex an id of its own")
-    ends, weight, far = _read_edges(description, files, keys, site, among)
     part = parts_of(columns["split"]) if "split" in columns else None
-    return Tables(ids, site, columns.get("label"), x, part, keys, ends, weight, far)
+    return columns["id"], columns.get("site"), columns.get("label"), part, x
 
 
 def _check_nodes(
@@ -218,49 +226,49 @@ def _read_edges(
     file, weight = TableFile(files.edges), description.weight
     ends = description.source, description.target
     sites = [name for name in (description.source_site, description.target_site) if name is not None]
-    read, numbers = file.read(
-        [*ends, *sites],
-        [] if weight is None else [weight],
-        without="do without weights: 'weight:' with nothing after it",
+    roster = () if among is None else among.roster
+    here = set() if site is None else {*site.unique().to_pylist()}
+    others = pa.array([name for name in roster if name not in here], pa.string())
+    numbers = Numbers(
+        [] if weight is None else [weight], "do without weights: 'weight:' with nothing after it"
     )
-    named = [read[name] for name in ends]
-    at = [read[name] for name in sites]
-    end_keys = [joined_keys(*pair) for pair in zip(at, named, strict=True)] if sites else named
-    places = [pc.index_in(end, value_set=keys) for end in end_keys]
-    unknown = [pc.is_null(place) for place in places]
-    far = pa.array([], pa.string()).dictionary_encode()
-    if among is not None and sites:
-        for name, column in zip(sites, at, strict=True):
+    places: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
+    far: list[list[pa.Array]] = [[], []]
+    weights = [np.empty((0, 1), dtype=np.float32)]
+    # Of the ends' texts no more than a block is held: there are many more edges than nodes.
+    for start, columns, amount in file.blocks([*ends, *sites], numbers):
+        named = [columns[name] for name in ends]
+        for name in sites if roster else ():
             file.refuse_others(
-                column, among.roster, name, "is no site of this run",
-                f"the sites are {_listed(among.roster)}: correct it, or drop the edge",
+                columns[name], roster, name, "is no site of this run",
+                f"the sites are {_listed(roster)}: correct it, or drop the edge", start,
             )  # fmt: skip
-        assert site is not None
-        here = {*site.unique().to_pylist()}
-        others = pa.array([name for name in among.roster if name not in here], pa.string())
-        elsewhere = [pc.is_in(column, value_set=others) for column in at]
-        unknown = [pc.and_not(*pair) for pair in zip(unknown, elsewhere, strict=True)]
-        chunks = [
-            chunk for pair in zip(end_keys, elsewhere, strict=True) for chunk in pc.filter(*pair).chunks
-        ]
-        far = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
-    for name, column, wrong in zip(ends, named, unknown, strict=True):
+        of = named if not sites else [joined_keys(columns[s], n) for s, n in zip(sites, named, strict=True)]
+        # Both ends at once: the table of a million keys is built anew for every call.
+        place = np.asarray(pc.fill_null(pc.index_in(pa.concat_arrays(of), value_set=keys), -1)).reshape(2, -1)
+        away = np.zeros(place.shape, dtype=bool)
+        for end, name in enumerate(sites):
+            away[end] = np.asarray(pc.is_in(columns[name], value_set=others))
+            far[end].append(of[end].filter(pa.array(away[end])))
+        for end, name in enumerate(ends):
+            file.refuse_where(
+                (place[end] < 0) & ~away[end], name, f"is no vertex of {files.nodes}",
+                "add the vertex, or drop the edge", named[end], start,
+            )  # fmt: skip
         file.refuse_where(
-            wrong, name, f"is no vertex of {files.nodes}", "add the vertex, or drop the edge", column
-        )
-    rows = np.stack([np.asarray(pc.fill_null(place, -1)) for place in places])
-    away = rows < 0
-    file.refuse_where(
-        away.all(axis=0), description.source, "is at another site, as is the edge's other end",
-        "an edge of this file needs an end here: drop it", named[0],
-    )  # fmt: skip
-    if away.any():
+            away.all(axis=0), description.source, "is at another site, as is the edge's other end",
+            "an edge of this file needs an end here: drop it", named[0], start,
+        )  # fmt: skip
+        if weight is not None:
+            file.refuse_where(
+                amount[:, 0] <= 0, weight, "is no weight",
+                "a weight is a number above 0: drop the edge, or rescale", amount[:, 0], start,
+            )  # fmt: skip
+        places.append(place)
+        weights.append(amount)
+    rows = np.concatenate(places, axis=1)
+    elsewhere = pa.chunked_array([*far[0], *far[1]], pa.string()).combine_chunks().dictionary_encode()
+    if len(elsewhere):
         rows = rows.astype(np.int64)
-        rows[away] = len(keys) + np.asarray(far.indices)  # sources, then targets
-    if weight is None:
-        return rows, None, far.dictionary
-    file.refuse_where(
-        numbers[:, 0] <= 0, weight, "is no weight", "a weight is a number above 0: drop the edge, or rescale",
-        numbers[:, 0],
-    )  # fmt: skip
-    return rows, numbers[:, 0], far.dictionary
+        rows[rows < 0] = len(keys) + np.asarray(elsewhere.indices)  # sources, then targets
+    return rows, None if weight is None else np.concatenate(weights)[:, 0], elsewhere.dictionary

@@ -12,6 +12,7 @@ import codecs
 import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-__all__ = ["TableFile", "first_that_fails"]
+__all__ = ["Numbers", "TableFile", "first_that_fails"]
 
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
@@ -37,6 +38,22 @@ _BLOCK_BYTES = 1 << 26
 _BLOCK_VALUES = 1 << 22
 #: Bytes of the longest first line.
 _MAX_HEADER = 1 << 20
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Columns of finite numbers, and how to read them.
+
+    gaps: whether a number may be missing (nothing, or NaN); it is NaN then. without: how to do without a
+    column that holds something else, for messages."""
+
+    columns: Sequence[str] = ()
+    without: str = "leave the column out with 'features'"
+    dtype: type[np.floating] = np.float32
+    gaps: bool = False
+
+
+NO_NUMBERS = Numbers()
 
 
 class TableFile:
@@ -88,24 +105,14 @@ class TableFile:
         return names
 
     def read(
-        self,
-        texts: Sequence[str],
-        numbers: Sequence[str] = (),
-        times: Sequence[str] = (),
-        *,
-        dtype: "type[np.floating]" = np.float32,
-        gaps: bool = False,
-        without: str = "leave the column out with 'features'",
+        self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "tuple[dict[str, pa.ChunkedArray], np.ndarray]":
         """Read whole columns.
 
         Args:
             texts: columns to read as texts without blanks around them, "" where a value is missing.
-            numbers: columns to read as finite numbers.
+            numbers: columns to read as numbers.
             times: columns to read as they are, texts or Arrow's own times.
-            dtype: of the numbers.
-            gaps: whether a number may be missing (nothing, or NaN); it is NaN then.
-            without: how to do without a column that holds something else than numbers, for messages.
 
         Returns:
             The columns of texts and times by name, and the numbers, [rows, columns].
@@ -116,23 +123,30 @@ class TableFile:
         """
         import pyarrow as pa
 
-        columns = list(dict.fromkeys((*times, *texts, *numbers)))
         kept: dict[str, list[pa.Array]] = {name: [] for name in (*texts, *times)}
-        blocks = [np.empty((0, len(numbers)), dtype)]
-        start = 0
-        for batch in self._parquet_batches(columns) if self.is_parquet else self._csv_batches(columns):
-            values = {name: _plain(batch.column(name)) for name in columns}
-            for name, chunks in kept.items():
-                chunks.append(values[name] if name in times else self._text(values[name], name))
-            block = np.empty((batch.num_rows, len(numbers)), dtype)
-            for number, name in enumerate(numbers):
-                block[:, number] = self._numbers(values[name], name, start, dtype, gaps, without)
-            blocks.append(block)
-            start += batch.num_rows
+        matrices = [np.empty((0, len(numbers.columns)), numbers.dtype)]
+        for _, columns, matrix in self.blocks(texts, numbers, times):
+            for name, values in columns.items():
+                kept[name].append(values)
+            matrices.append(matrix)
         whole = {
             name: pa.chunked_array(chunks, None if chunks else pa.string()) for name, chunks in kept.items()
         }
-        return whole, np.concatenate(blocks)
+        return whole, np.concatenate(matrices)
+
+    def blocks(
+        self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
+    ) -> "Iterator[tuple[int, dict[str, pa.Array], np.ndarray]]":
+        """Yield what `read` returns block by block, each with the number of rows before it."""
+        names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
+        for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
+            values = {name: _plain(batch.column(name)) for name in names}
+            matrix = np.empty((batch.num_rows, len(numbers.columns)), numbers.dtype)
+            for number, name in enumerate(numbers.columns):
+                matrix[:, number] = self._numbers(values[name], name, start, numbers)
+            columns = {name: self._text(values[name], name) for name in texts}
+            yield start, columns | {name: values[name] for name in times}, matrix
+            start += batch.num_rows
 
     def _text(self, values: "pa.Array", column: str) -> "pa.Array":
         import pyarrow as pa
@@ -147,15 +161,7 @@ class TableFile:
                 f"{self.path}, column {column!r}: {values.type} cannot be read as text ({brief(error)})"
             ) from None
 
-    def _numbers(
-        self,
-        values: "pa.Array",
-        column: str,
-        start: int,
-        dtype: "type[np.floating]",
-        gaps: bool,
-        without: str,
-    ) -> np.ndarray:
+    def _numbers(self, values: "pa.Array", column: str, start: int, kind: Numbers) -> np.ndarray:
         """A block of a column as numbers; start: the rows before it."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -164,31 +170,27 @@ class TableFile:
         if written:
             values = pc.utf8_trim_whitespace(values)
             values = pc.if_else(pc.equal(values, ""), None, values)
-        if not gaps:
+        if not kind.gaps:
             self.refuse_where(
                 pc.is_null(values), column, "is empty", "fill it in, or drop the row", start=start
             )
+        fix = f"encode it as numbers, or {kind.without}"
         try:
             numbers = values.cast(pa.float64(), safe=False)
         except pa.ArrowException:
             if not written:
                 raise InputError(
-                    f"{self.path}, column {column!r} holds {values.type}, not numbers; encode it as numbers, "
-                    f"or {without}"
+                    f"{self.path}, column {column!r} holds {values.type}, not numbers; {fix}"
                 ) from None
             bad = first_that_fails(values, lambda part: part.cast(pa.float64()))
-            self.refuse(
-                start + bad,
-                column,
-                values[bad].as_py(),
-                "is no number",
-                f"encode it as numbers, or {without}",
-            )
+            self.refuse(start + bad, column, values[bad].as_py(), "is no number", fix)
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-            result: np.ndarray = np.asarray(numbers).astype(dtype)
-        kind = "is no finite number" + (" (in 32 bits)" if dtype is np.float32 else "")
-        wrong = np.isinf(result) if gaps else ~np.isfinite(result)
-        self.refuse_where(wrong, column, kind, "fill it in, or drop the row", values, start)
+            result: np.ndarray = np.asarray(numbers).astype(kind.dtype)
+        self.refuse_where(
+            np.isinf(result) if kind.gaps else ~np.isfinite(result), column,
+            "is no finite number" + (" (in 32 bits)" if kind.dtype is np.float32 else ""),
+            "fill it in, or drop the row", values, start,
+        )  # fmt: skip
         return result
 
     def refuse_where(
@@ -218,14 +220,14 @@ class TableFile:
             self.refuse(start + row, column, value, what, fix)
 
     def refuse_others(
-        self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str
+        self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str, start: int = 0
     ) -> None:
         """InputError for the first row whose value is not among those that are allowed."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         known = pc.is_in(values, value_set=pa.array(list(allowed), pa.string()))
-        self.refuse_where(pc.invert(known), column, what, fix, values)
+        self.refuse_where(pc.invert(known), column, what, fix, values, start)
 
     def refuse_repeated(self, keys: "pa.Array", column: str, name: Callable[[int], str], fix: str) -> None:
         """InputError for the first row whose key an earlier row has; name(row): what to call it."""
