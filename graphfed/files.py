@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from graphfed.errors import InputError
+
 __all__ = [
+    "check_readable",
     "check_regular",
     "parse_json",
     "read_metadata",
@@ -37,6 +40,24 @@ def check_regular(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
+
+
+def check_readable(path: Path, what: str = "") -> None:
+    """Check that a file can be read, before a library opens it.
+
+    Args:
+        path: the file.
+        what: what stands before the path in the message, as in "the config file ".
+
+    Raises:
+        InputError: if the file is missing, no regular file, or may not be read.
+    """
+    try:
+        check_regular(path)
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise InputError(f"{what}{path} cannot be read: {error.strerror or error}") from None
 
 
 def read_regular(path: Path) -> bytes:

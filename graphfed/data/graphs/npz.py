@@ -128,13 +128,7 @@ def _open(place: Path, source: NpzSource) -> NpzFile:
 
 
 def _integers(arrays: NpzFile, key: str, ndim: int) -> np.ndarray:
-    array = arrays.take(key)
-    if array.ndim != ndim or array.dtype.kind not in "iu":
-        arrays.refuse(
-            f"array {key!r} has dtype {array.dtype} and shape {array.shape}; expected integers with "
-            f"{ndim} axes",
-        )
-    return array
+    return arrays.take(key, "iu", (None,) * ndim, f"integers with {ndim} axes")
 
 
 def _names(arrays: NpzFile, n: int) -> tuple[str, ...]:

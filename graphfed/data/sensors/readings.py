@@ -9,6 +9,7 @@ A reading is missing where a cell is empty or NaN, where it is the number that m
 has no row, and where the steps of time have none. Shapes: R rows, T steps, S sensors.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,30 +127,16 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         return f"{path}, row {row + 1}"
 
     with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
-        readings, ids = file.take("readings"), file.take("ids")
-        if readings.ndim != 2 or readings.dtype.kind not in "fiu" or 0 in readings.shape:
-            file.refuse(
-                f"array 'readings' has dtype {readings.dtype} and shape {readings.shape}; expected numbers "
-                "[times, sensors]"
-            )
-        if ids.shape != readings.shape[1:] or ids.dtype.kind not in "iuU":
-            file.refuse(
-                f"array 'ids' has dtype {ids.dtype} and shape {ids.shape}; expected a text or a whole number "
-                f"for each of {readings.shape[1]} sensors"
-            )
-        names = tuple(str(name).strip() for name in ids.tolist())
-        twice = (
-            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ()
-        )
-        if twice:
-            file.refuse(f"array 'ids' names {shown(twice[0])} twice; every sensor needs an id of its own")
+        readings = file.take("readings", "fiu", (None, None), "numbers [times, sensors]")
+        steps, sensors = readings.shape
+        if not readings.size:
+            file.refuse(f"array 'readings' has shape {readings.shape}; expected a time and a sensor at least")
+        names = file.take_names("ids", sensors, f"a text or a whole number for each of {sensors} sensors")
+        if len({*names}) < sensors:
+            twice, _ = Counter(names).most_common(1)[0]
+            file.refuse(f"array 'ids' names {shown(twice)} twice; every sensor needs an id of its own")
         if "times" in file:
-            index = file.take("times")
-            if index.shape != readings.shape[:1] or index.dtype.kind not in "UM":
-                file.refuse(
-                    f"array 'times' has dtype {index.dtype} and shape {index.shape}; expected a text or "
-                    f"datetime64 for each of {len(readings)} rows"
-                )
+            index = file.take("times", "UM", (steps,), f"a text or datetime64 for each of {steps} rows")
         else:
             start, step = file.take("start"), file.take("step_minutes")
             if (
@@ -165,7 +152,7 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
             first, _ = _array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
-            index = (first + np.arange(len(readings)) * minutes * MINUTE).view("datetime64[us]")
+            index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
     times, zoned = _array_times(index, where)
     return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
 

@@ -32,11 +32,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StringConstraints,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 
 from graphfed.data.dropped import names_dropped
 from graphfed.data.user_files.description import DescribedFile, YamlModel
@@ -53,26 +55,32 @@ EDGE_COLUMNS = ("source", "target", "source_site", "target_site", "weight")
 _ONE_TABLE = ("nodes", "edges", "site", "source_site", "target_site")
 
 
-def _site_name(name: object, info: ValidationInfo) -> str:
-    return _text_of(name, f"{info.context}: the site {shown(name)} has no name that is text")
+#: What the values of keys must do, for messages (`explain_content`).
+_FILES = "{nodes: north.csv, edges: north_edges.csv}"
+_SITES: JsonDict = {"form": f"map each site's name to its files, as in 'north: {_FILES}'"}
+_LABELS: JsonDict = {"form": "be a list of labels, as in [legit, fraud]"}
+_NAMES: JsonDict = {"form": "be a list of column names, as in [age, balance]"}
 
 
-def _label(label: object, info: ValidationInfo) -> str:
-    return _text_of(label, f"{info.context}: the class {shown(label)} is no text").strip()
+def _text_of(problem: str) -> BeforeValidator:
+    """Take a number or a text that is not blank as text; what YAML makes of yes or null is neither."""
+
+    def check(value: object, info: ValidationInfo) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+            raise InputError(f"{info.context}: the {problem.format(shown(value))}; put it in quotes")
+        return str(value)
+
+    return BeforeValidator(check)
 
 
-def _text_of(value: object, problem: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-        raise InputError(f"{problem}; put it in quotes")
-    return str(value)
+SiteName = Annotated[str, _text_of("site {} has no name that is text")]
+Label = Annotated[str, StringConstraints(strip_whitespace=True), _text_of("class {} is no text")]
 
 
 class SiteFiles(YamlModel):
     """The files of one site."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"form": "name its files, as in {nodes: north.csv, edges: north_edges.csv}"}
-    )
+    model_config = ConfigDict(json_schema_extra={"form": f"name its files, as in {_FILES}"})
 
     nodes: DescribedFile = Field(description="its file of nodes")
     edges: DescribedFile = Field(description="its file of edges")
@@ -87,42 +95,26 @@ class Description(YamlModel):
 
     model_config = ConfigDict(json_schema_extra={"form": "be a mapping, as in 'nodes: nodes.csv'"})
 
-    nodes: DescribedFile | None = Field(
-        None,
-        description="file of nodes, CSV or Parquet by its ending; its path starts from the YAML's folder",
+    nodes: DescribedFile | None = Field(None, description="file of nodes, CSV or Parquet")
+    edges: DescribedFile | None = Field(None, description="file of edges, CSV or Parquet")
+    sites: dict[SiteName, SiteFiles] = Field(
+        {}, description="instead of nodes and edges: the files of each site", json_schema_extra=_SITES
     )
-    edges: DescribedFile | None = Field(None, description="file of edges, likewise")
-    sites: dict[Annotated[str, BeforeValidator(_site_name)], SiteFiles] = Field(
-        {},
-        description="in the place of nodes and edges: the files of each site",
-        json_schema_extra={
-            "form": "map each site's name to its files, as in 'north: {nodes: north.csv, edges: "
-            "north_edges.csv}'"
-        },
-    )
-    id: str = Field("id", description="column of the nodes: the id")
+    id: str = Field("id", description="column of the nodes: any text or number")
     site: str | None = Field("site", description="column of the nodes: the client that has it")
-    label: str | None = Field(
-        "label", description="column of the nodes: any text or number, empty where unknown"
-    )
-    split: str | None = Field("split", description="column of the nodes: train, val, test, or empty for none")
-    classes: Annotated[tuple[Annotated[str, BeforeValidator(_label)], ...], Field(min_length=1)] = Field(
-        (),
-        description="the labels in the order of their numbers (default: those found, sorted)",
-        json_schema_extra={"form": "be a list of labels, as in [legit, fraud]"},
+    label: str | None = Field("label", description="column of the nodes: any text, empty where unknown")
+    split: str | None = Field("split", description="column of the nodes: train, val, test, empty for none")
+    classes: Annotated[tuple[Label, ...], Field(min_length=1)] = Field(
+        (), description="all labels, numbered in this order (default: sorted)", json_schema_extra=_LABELS
     )
     features: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        (),
-        description="columns of the nodes, by name or pattern (default: every other column)",
-        json_schema_extra={"form": "be a list of column names, as in [age, balance]"},
+        (), description="columns of the nodes or patterns (default: all others)", json_schema_extra=_NAMES
     )
     source: str = Field("source", description="column of the edges: the id of one end")
     target: str = Field("target", description="column of the edges: the id of the other end")
-    source_site: str | None = Field(
-        None, description="column of the edges, if ids are unique within a site only: the site of the source"
-    )
-    target_site: str | None = Field(None, description="likewise: the site of the target")
-    weight: str | None = Field("weight", description="column of the edges: positive numbers")
+    source_site: str | None = Field(None, description="column of the edges: the site of the source")
+    target_site: str | None = Field(None, description="column of the edges: the site of the target")
+    weight: str | None = Field("weight", description="column of the edges: numbers above 0")
     repeated: Literal["sum", "mean", "max"] = Field(
         "sum", description="the weight of an edge with several rows"
     )

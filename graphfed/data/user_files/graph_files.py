@@ -24,7 +24,7 @@ from graphfed.data.user_files.graph_tables import (
 from graphfed.data.user_files.site_union import SiteTables, Union, unite
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
-from graphfed.files import check_regular
+from graphfed.files import check_readable
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,12 +55,10 @@ def _read_pyg(path: Path) -> Graph:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
+    check_readable(path)
     try:
-        check_regular(path)
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             data = torch.load(path, weights_only=True, map_location="cpu")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception:  # a hostile or damaged file can fail in any way, and its message quotes it
         raise InputError(
             f"{path} is no PyG Data of tensors alone and was refused; save it again as "
@@ -74,17 +72,13 @@ def _read_pyg(path: Path) -> Graph:
 def _read_graphml(path: Path) -> Graph:
     import networkx as nx
 
+    check_readable(path)
+    with path.open("rb") as file:
+        # A definition of entities can make a small file stand for gigabytes.
+        if b"<!DOCTYPE" in file.read(1 << 16):
+            raise InputError(f"{path} has a document type definition, which is not read; remove it")
     try:
-        check_regular(path)
-        with path.open("rb") as file:
-            # A definition of entities can make a small file stand for gigabytes.
-            if b"<!DOCTYPE" in file.read(1 << 16):
-                raise InputError(f"{path} has a document type definition, which is not read; remove it")
         graph = nx.read_graphml(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except InputError:
-        raise
     except Exception as error:  # the parser's own, and networkx's of several kinds
         raise InputError(f"{path} is no GraphML ({brief(error)}); write it again") from None
     return from_networkx(graph, path.stem)

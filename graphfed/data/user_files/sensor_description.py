@@ -43,59 +43,34 @@ _DEGREES, _PLANE = ("latitude", "longitude"), ("x", "y")
 class ReadingKeys(YamlModel):
     """The keys of readings, and those of the whole."""
 
-    readings: DescribedFile | None = Field(
-        None, description="file of readings: CSV, Parquet, HDF5 (of pandas) or npz, by its ending"
-    )
-    time: str | None = Field(
-        INDEX, description="column of the readings; a first column without a name is the time"
-    )
-    sensor: str | None = Field(
-        "sensor",
-        description="column of the readings; with it the table is long, a row for each reading, without it "
-        "wide, a column for each sensor",
-    )
+    readings: DescribedFile | None = Field(None, description="file: CSV, Parquet, HDF5 (of pandas) or npz")
+    time: str | None = Field(INDEX, description="column of the readings; also a first one without a name")
+    sensor: str | None = Field("sensor", description="column that makes a table long: a row a reading")
     value: str | None = Field("value", description="column of a long table: the reading")
-    missing: float | None = Field(
-        None, strict=True, description="a number that means no reading, as empty cells and NaN always do"
-    )
+    missing: float | None = Field(None, strict=True, description="number that means no reading")
     step_minutes: int | None = Field(
-        None,
-        strict=True,
-        ge=1,
-        le=10**6,
-        description="minutes between readings (default: the commonest difference)",
+        None, strict=True, ge=1, le=10**6, description="between readings (default: the commonest difference)"
     )
     quantity: str = Field("reading", description="what is read, with its unit, for axes")
-    name: str = Field("", description="what to call the data (default: the name of the file of readings)")
+    name: str = Field("", description="what to call the data (default: the name of the readings' file)")
 
 
 class GraphKeys(YamlModel):
     """The keys of the graph between sensors."""
 
-    distances: DescribedFile | None = Field(
-        None,
-        description="file with a row for each pair of sensors: the length of the way from one to the other",
-    )
+    distances: DescribedFile | None = Field(None, description="file: a row for each pair of sensors")
     adjacency: DescribedFile | None = Field(
-        None,
-        description="in the place of distances: rows of from, to and weight, or a square matrix (CSV or npz)",
+        None, description="instead of distances: such a file of weights, or a square matrix (CSV or npz)"
     )
     sender: str | None = Field("from", alias="from", description="column of the pairs")
     receiver: str | None = Field("to", alias="to", description="column of the pairs")
-    distance: str | None = Field("distance", description="column of the distances")
-    weight: str | None = Field("weight", description="column of the adjacency")
+    distance: str | None = Field("distance", description="column: the length of the way between the two")
+    weight: str | None = Field("weight", description="column: the weight of the edge between the two")
     threshold: float = Field(
-        THRESHOLD,
-        strict=True,
-        ge=0,
-        lt=1,
-        description="of the kernel that makes weights of distances: what is below is no edge",
+        THRESHOLD, strict=True, ge=0, lt=1, description="a weight made of a distance that is below is no edge"
     )
     sigma: float | None = Field(
-        None,
-        strict=True,
-        gt=0,
-        description="the kernel's scale, in the unit of the distances (default: their standard deviation)",
+        None, strict=True, gt=0, description="scale of the distances (default: their standard deviation)"
     )
 
 
@@ -108,7 +83,7 @@ class SensorDescription(ReadingKeys, GraphKeys):
 
     model_config = ConfigDict(json_schema_extra={"form": "be a mapping, as in 'readings: speeds.csv'"})
 
-    locations: DescribedFile | None = Field(None, description="file with a row for each sensor: where it is")
+    locations: DescribedFile | None = Field(None, description="file: a row for each sensor, where it is")
     id: str | None = Field("id", description="column of the locations")
     latitude: str | None = Field("latitude", description="column of the locations, in degrees")
     longitude: str | None = Field("longitude", description="column of the locations, in degrees")

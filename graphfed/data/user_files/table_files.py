@@ -10,6 +10,7 @@ editor shows (CSV) or by their number (Parquet), from 1.
 import bisect
 import codecs
 import gzip
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
-from graphfed.files import check_regular
+from graphfed.files import check_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,14 +74,11 @@ class TableFile:
                 f"{path} is neither CSV nor Parquet by its ending; expected one of "
                 f"{', '.join(_CSV + _PARQUET)}"
             )
-        try:
-            if path.is_dir():
-                raise InputError(f"{path} is a folder; name the file in it")
-            check_regular(path)
-            with path.open("rb") as file:
-                begin = file.read(4)
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+        if os.path.isdir(path):  # pathlib raises where a folder above may not be looked into
+            raise InputError(f"{path} is a folder; name the file in it")
+        check_readable(path)
+        with path.open("rb") as file:
+            begin = file.read(4)
         if not begin:
             raise InputError(f"{path} is empty; it needs a first line with the names of the columns")
         if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not self.is_parquet:
@@ -307,13 +305,14 @@ class TableFile:
         return pa.CompressedInputStream(file, "gzip") if self._packed else file
 
     @cached_property
-    def _header(self) -> tuple[str, str]:
-        """The first line that is not blank, and what separates its columns."""
+    def _header(self) -> tuple[str, str, int]:
+        """The first line that is not blank, what separates its columns, and the number of this line."""
+        line, number = b"", 0
         try:
             with self._open() as file:
-                line = b""
                 while not line.strip():
                     line = file.readline(_MAX_HEADER)
+                    number += 1
                     if not line:
                         raise InputError(
                             f"{self.path} is empty; it needs a first line with the names of the columns"
@@ -328,7 +327,7 @@ class TableFile:
             raise InputError(
                 f"{self.path} is no text (its first line has a zero byte); save it as CSV in UTF-8"
             )
-        return header, max(",;\t", key=header.count)
+        return header, max(",;\t", key=header.count), number
 
     def _csv_batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
@@ -367,19 +366,13 @@ class TableFile:
         """The values in the first line of a CSV file that is not blank, whether or not it names columns."""
         import csv
 
-        header, delimiter = self._header
+        header, delimiter, _ = self._header
         return [value.strip() for value in next(csv.reader([header], delimiter=delimiter), [])]
 
-    @cached_property
+    @property
     def _skipped(self) -> int:
         """Lines to skip: the header and blank lines before it."""
-        if self._names is not None:
-            return 0
-        with self._open() as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    return number
-        return 0
+        return 0 if self._names is not None else self._header[2]
 
     def _refuse_ragged(self, told: str, expected: int) -> None:
         """InputError where Arrow's message `told` is of a row that has not the expected values."""
