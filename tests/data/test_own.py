@@ -17,9 +17,12 @@ from torch_geometric.data import Data
 
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.user_files import table_files
-from graphfed.data.user_files.graph_description import describe, describe_file
+from graphfed.data.user_files.description import YamlModel
+from graphfed.data.user_files.graph_description import Description, describe, describe_file
 from graphfed.data.user_files.graph_files import from_networkx, load_description, read_graph_file
+from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
+from graphfed.validation import keys_of
 
 NODES = """id,site,age,balance,label,split
 a,north,1.5,-2,yes,train
@@ -307,3 +310,17 @@ def test_a_pickle_that_would_run_code_does_not(folder: Path) -> None:
         with pytest.raises(InputError, match="was refused"):
             read_graph_file(folder / name)
     assert not (folder / "ran").exists()
+
+
+def test_columns_that_are_called_by_numbers_need_no_quotes_in_the_description(folder: Path) -> None:
+    (folder / "nodes.csv").write_text("id,2023,2024\na,1,x\nb,2,y\n")
+    (folder / "edges.csv").write_text("source,target\na,b\n")
+    (folder / "d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\nfeatures: [2023]\nlabel: 2024\n")
+    graph = load_description(describe_file(folder / "d.yaml")[0])
+    assert (graph.feature_names, graph.class_names) == (("2023",), ("x", "y"))
+
+
+@pytest.mark.parametrize("model", [Description, SensorDescription])
+def test_every_key_of_a_description_says_what_it_is(model: type[YamlModel]) -> None:
+    """The page on data shows these texts."""
+    assert [key for key, field in keys_of(model).items() if not field.description] == []

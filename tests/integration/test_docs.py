@@ -42,6 +42,7 @@ OTHER_FENCES = {
     "{help-pages}",
     "{include}",
     "{messages-table}",
+    "{description-keys}",
     "{methods-table}",
     "{toctree}",
 }

@@ -74,7 +74,7 @@ class GraphKeys(YamlModel):
     )
 
 
-class SensorDescription(ReadingKeys, GraphKeys):
+class SensorDescription(GraphKeys, ReadingKeys):
     """Where the files of sensors are and which columns are what.
 
     `describe_sensors` returns one in which every column named is in its file, and None stands for a column
