@@ -95,7 +95,8 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
     if kind in _FORMS:
         extra = model.model_config.get("json_schema_extra") if not keys else field and field.json_schema_extra
         form = extra.get("form", _FORMS[kind]) if isinstance(extra, dict) else _FORMS[kind]
-        return f"{place} must {form} (found {'none in it' if kind == 'too_short' else shown(value)})"
+        quotes = "; put it in quotes" if kind == "string_type" and isinstance(value, bool) else ""
+        return f"{place} must {form} (found {'none in it' if kind == 'too_short' else shown(value)}){quotes}"
     if field is not None and kind == "literal_error":
         hint = did_you_mean(str(value)[:60], kind_of(field.annotation)[1])
         return f"{place}, {field.description}, is {shown(value)}; {hint}"

@@ -196,6 +196,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an alias": (yaml("nodes: &a nodes.csv\nedges: *a\n"), "d.yaml, line 1: anchors"),
     "a key twice": (yaml(YAML + "nodes: x.csv\n"), "d.yaml, line 3: 'nodes' is given twice"),
     "a column that is a list": (yaml(YAML + "id: [a]\n"), "d.yaml: id must be text"),
+    "a name that YAML takes for no text": (yaml(YAML + "name: yes\n"), "d.yaml: name must be text (found True); put it in quotes"),
+    "features without one": (yaml(YAML + "features: []\n"), "d.yaml: features must be a list of column names, as in [age, balance] (found none in it)"),
     "a misspelt column": (yaml(YAML + "label: lable\n"), "no column 'lable' (label); did you mean 'label'?"),
 }  # fmt: skip
 

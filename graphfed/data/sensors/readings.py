@@ -160,7 +160,8 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
 def _without(values: np.ndarray, missing: float | None) -> np.ndarray:
     """NaN in the place of the number that means that there is no reading; in place."""
     if missing is not None:
-        values[values == np.float32(missing)] = np.nan
+        with np.errstate(over="ignore"):  # no reading is a number that float32 cannot hold
+            values[values == np.float32(missing)] = np.nan
     return values
 
 

@@ -251,8 +251,8 @@ def describe(content: object, folder: Path, origin: str) -> Description:
         _check_alike(given, each[0], each[-1], str(files.site), origin)
     names = {described.name for described in each}
     sites = {
-        name: SiteFiles.model_construct(nodes=described.nodes, edges=described.edges)
-        for name, described in zip(given.sites, each, strict=True)
+        name: files.replace(nodes=described.nodes, edges=described.edges)
+        for (name, files), described in zip(given.sites.items(), each, strict=True)
     }
     return each[0].replace(
         nodes=None, edges=None, sites=sites, name=names.pop() if len(names) == 1 else "sites"
