@@ -58,7 +58,8 @@ class NpzFile:
         Args:
             key: its name.
             kinds: numpy's letters of the kinds of dtype that it may have; "" for any.
-            shape: its shape, None for an axis of any length; None for any shape.
+            shape: its shape, with None for an axis of any length; () for one value, whatever its axes are; None
+                for any shape.
             expected: what it must be, in words, for messages.
 
         Raises:
@@ -72,7 +73,7 @@ class NpzFile:
             raise InputError(
                 f"{self.path}: array {key!r} cannot be read ({brief(error)}); {self._fix}"
             ) from error
-        fits = shape is None or len(shape) == array.ndim
+        fits = shape is None or (array.size == 1 if shape == () else len(shape) == array.ndim)
         for length, found in zip(shape or (), array.shape, strict=False):
             fits = fits and length in (None, found)
         if not fits or (kinds and array.dtype.kind not in kinds):

@@ -138,17 +138,8 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         if "times" in file:
             index = file.take("times", "UM", (steps,), f"a text or datetime64 for each of {steps} rows")
         else:
-            start, step = file.take("start"), file.take("step_minutes")
-            if (
-                start.size != 1
-                or start.dtype.kind not in "UM"
-                or step.size != 1
-                or step.dtype.kind not in "iu"
-            ):
-                file.refuse(
-                    "there is no array 'times', and 'start' and 'step_minutes' are not a time and a number"
-                )
-            minutes = int(step.item())
+            start = file.take("start", "UM", (), "the time of the first row, as there is no array 'times'")
+            minutes = int(file.take("step_minutes", "iu", (), "one whole number").item())
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
             first, _ = _array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
