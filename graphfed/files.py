@@ -14,11 +14,11 @@ import numpy as np
 from graphfed.errors import InputError
 
 __all__ = [
-    "check_readable",
     "check_regular",
     "parse_json",
     "read_metadata",
     "read_regular",
+    "read_start",
     "read_tensors",
     "write_bytes",
     "write_json",
@@ -42,20 +42,21 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
 
 
-def check_readable(path: Path, what: str = "") -> None:
-    """Check that a file can be read, before a library opens it.
+def read_start(path: Path, size: int, what: str = "") -> bytes:
+    """Read the first bytes of a file of the user's; a library that reads the rest may then open it.
 
     Args:
         path: the file.
+        size: how many bytes to read, or as many as there are.
         what: what stands before the path in the message, as in "the config file ".
 
     Raises:
-        InputError: if the file is missing, no regular file, or may not be read.
+        InputError: if the file is missing, no regular file, or cannot be read.
     """
     try:
         check_regular(path)
-        with path.open("rb"):
-            pass
+        with path.open("rb") as file:
+            return file.read(size)
     except OSError as error:
         raise InputError(f"{what}{path} cannot be read: {error.strerror or error}") from None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError, shown
-from graphfed.files import check_readable
+from graphfed.files import read_start
 
 if TYPE_CHECKING:
     import h5py
@@ -45,7 +45,7 @@ def read_frame(path: Path) -> Frame:
         raise InputError(
             f"{path} is HDF5, which takes h5py to read, and it is not installed: pip install 'graphfed[hdf5]'"
         ) from None
-    check_readable(path)
+    read_start(path, 1)
     try:
         with h5py.File(path, "r") as file:
             return _Reader(path).frame(file)

@@ -58,8 +58,8 @@ class NpzFile:
         Args:
             key: its name.
             kinds: numpy's letters of the kinds of dtype that it may have; "" for any.
-            shape: its shape, with None for an axis of any length; () for one value, whatever its axes are; None
-                for any shape.
+            shape: its shape, with None for an axis of any length; () for one value, whatever its axes are;
+                None for any shape.
             expected: what it must be, in words, for messages.
 
         Raises:

@@ -24,7 +24,7 @@ from graphfed.data.user_files.graph_tables import (
 from graphfed.data.user_files.site_union import SiteTables, Union, unite
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
-from graphfed.files import check_readable
+from graphfed.files import read_start
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -55,7 +55,7 @@ def _read_pyg(path: Path) -> Graph:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
-    check_readable(path)
+    read_start(path, 1)
     try:
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             data = torch.load(path, weights_only=True, map_location="cpu")
@@ -72,11 +72,9 @@ def _read_pyg(path: Path) -> Graph:
 def _read_graphml(path: Path) -> Graph:
     import networkx as nx
 
-    check_readable(path)
-    with path.open("rb") as file:
-        # A definition of entities can make a small file stand for gigabytes.
-        if b"<!DOCTYPE" in file.read(1 << 16):
-            raise InputError(f"{path} has a document type definition, which is not read; remove it")
+    # A definition of entities can make a small file stand for gigabytes.
+    if b"<!DOCTYPE" in read_start(path, 1 << 16):
+        raise InputError(f"{path} has a document type definition, which is not read; remove it")
     try:
         graph = nx.read_graphml(path)
     except Exception as error:  # the parser's own, and networkx's of several kinds

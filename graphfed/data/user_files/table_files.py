@@ -22,7 +22,7 @@ import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
-from graphfed.files import check_readable
+from graphfed.files import read_start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,9 +76,7 @@ class TableFile:
             )
         if os.path.isdir(path):  # pathlib raises where a folder above may not be looked into
             raise InputError(f"{path} is a folder; name the file in it")
-        check_readable(path)
-        with path.open("rb") as file:
-            begin = file.read(4)
+        begin = read_start(path, 4)
         if not begin:
             raise InputError(f"{path} is empty; it needs a first line with the names of the columns")
         if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not self.is_parquet:
