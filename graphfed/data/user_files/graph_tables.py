@@ -243,13 +243,16 @@ def _read_edges(
                 columns[name], roster, name, "is no site of this run",
                 f"the sites are {_listed(roster)}: correct it, or drop the edge", start,
             )  # fmt: skip
-        of = named if not sites else [joined_keys(columns[s], n) for s, n in zip(sites, named, strict=True)]
+        end_keys = named
+        if sites:
+            end_keys = [joined_keys(columns[at], end) for at, end in zip(sites, named, strict=True)]
         # Both ends at once: the table of a million keys is built anew for every call.
-        place = np.asarray(pc.fill_null(pc.index_in(pa.concat_arrays(of), value_set=keys), -1)).reshape(2, -1)
+        place = pc.fill_null(pc.index_in(pa.concat_arrays(end_keys), value_set=keys), -1)
+        place = np.asarray(place).reshape(2, -1)
         away = np.zeros(place.shape, dtype=bool)
         for end, name in enumerate(sites):
             away[end] = np.asarray(pc.is_in(columns[name], value_set=others))
-            far[end].append(of[end].filter(pa.array(away[end])))
+            far[end].append(end_keys[end].filter(pa.array(away[end])))
         for end, name in enumerate(ends):
             file.refuse_where(
                 (place[end] < 0) & ~away[end], name, f"is no vertex of {files.nodes}",
