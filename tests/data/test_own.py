@@ -324,3 +324,22 @@ def test_columns_that_are_called_by_numbers_need_no_quotes_in_the_description(fo
 def test_every_key_of_a_description_says_what_it_is(model: type[YamlModel]) -> None:
     """The page on data shows these texts."""
     assert [key for key, field in keys_of(model).items() if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"f": "old"}, "graph 'custom', vertex 'b': f is 'old', not a number; give every vertex a number"),
+        ({}, "vertex 'b': f is None, not a number"),
+        ({"f": 10**400}, "vertex 'b': f is an integer of more than 30 digits, not a number"),
+        ({"f": 1e300}, "vertex 1 has a feature that is not a finite number in float32"),
+        ({"f": 2.0, "split": "tset"}, "vertex 'b': 'tset' is no part of a split; use train, val, test or"),
+        ({"f": 2.0, "site": ""}, "vertex 'b' has no site; give every vertex one"),
+    ],
+)
+def test_a_vertex_of_networkx_that_cannot_be_used_is_named(attributes: dict[str, Any], message: str) -> None:
+    theirs = nx.Graph()
+    theirs.add_node("a", f=1.0, site="x", split="train")
+    theirs.add_node("b", **{"site": "x", "split": "val", **attributes})
+    with pytest.raises(InputError, match=message):
+        from_networkx(theirs)

@@ -77,7 +77,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     read, values = file.read([], Numbers(sensors, _NO_SENSOR, gaps=True), [time])
     if not len(values):
         raise InputError(f"{path} has no row; it needs one for each time")
-    times, zoned = _column_times(file, time, read[time])
+    times, zoned = _read_column_times(file, time, read[time])
     return Rows(path, tuple(sensors), times, None, _without(values, missing), file.where, zoned)
 
 
@@ -91,7 +91,7 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
         raise InputError(f"{path} has no row; it needs one for each reading")
     names = read[sensor].combine_chunks()
     file.refuse_where(pc.equal(names, ""), sensor, "is empty", "name the sensor, or drop the row")
-    times, zoned = _column_times(file, time, read[time])
+    times, zoned = _read_column_times(file, time, read[time])
     numbered = names.dictionary_encode()
     return Rows(
         path,
@@ -113,7 +113,7 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
 
-    times, zoned = _array_times(frame.index, where)
+    times, zoned = _read_array_times(frame.index, where)
     values = _float32(frame.values, tuple(frame.columns), where)
     return Rows(
         path, tuple(frame.columns), times, None, _without(values, missing), where, frame.zoned or zoned
@@ -142,9 +142,9 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
             minutes = int(file.take("step_minutes", "iu", (), "one whole number").item())
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
-            first, _ = _array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
+            first, _ = _read_array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
             index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
-    times, zoned = _array_times(index, where)
+    times, zoned = _read_array_times(index, where)
     return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
 
 
@@ -171,8 +171,8 @@ def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], 
 # ---- times -------------------------------------------------------------------------------------------------
 
 
-def _column_times(file: TableFile, column: str, values: "pa.ChunkedArray") -> tuple[np.ndarray, bool]:
-    """The times of a table's column, ISO texts or Parquet's own dates and times, as `_microseconds`."""
+def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") -> tuple[np.ndarray, bool]:
+    """The times of a table's column, ISO texts or Parquet's own dates and times, as `_read_microseconds`."""
     import pyarrow as pa
 
     written = pa.types.is_string(values.type)
@@ -185,18 +185,18 @@ def _column_times(file: TableFile, column: str, values: "pa.ChunkedArray") -> tu
     def refuse(row: int, what: str, fix: str) -> NoReturn:
         file.refuse(row, column, (values[row].as_py().strip() or None) if written else None, what, fix)
 
-    return _microseconds(values, refuse)
+    return _read_microseconds(values, refuse)
 
 
-def _array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.ndarray, bool]:
-    """The times of an array of texts or datetime64, as `_microseconds`."""
+def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.ndarray, bool]:
+    """The times of an array of texts or datetime64, as `_read_microseconds`."""
     import pyarrow as pa
 
     def refuse(row: int, what: str, fix: str) -> NoReturn:
         raise InputError(f"{where(row)}: {shown(str(index[row]))} {what}; {fix}")
 
     if index.dtype.kind != "M":
-        return _microseconds(pa.array([str(text) for text in index.tolist()], pa.string()), refuse)
+        return _read_microseconds(pa.array([str(text) for text in index.tolist()], pa.string()), refuse)
     unit = np.datetime_data(index.dtype)[0]
     years = index.astype(f"datetime64[{'D' if unit == 'generic' else unit}]").astype("datetime64[Y]")
     # Before they are counted in microseconds, of which there are too many for some years.
@@ -206,7 +206,7 @@ def _array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.nda
     return index.astype("datetime64[us]").view(np.int64), False
 
 
-def _microseconds(
+def _read_microseconds(
     values: "pa.Array | pa.ChunkedArray", refuse: Callable[[int, str, str], NoReturn]
 ) -> tuple[np.ndarray, bool]:
     """Texts, dates or Arrow's times as microseconds, [R] int64, and whether they name a zone.

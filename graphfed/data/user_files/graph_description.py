@@ -62,7 +62,7 @@ _LABELS: JsonDict = {"form": "be a list of labels, as in [legit, fraud]"}
 _NAMES: JsonDict = {"form": "be a list of column names, as in [age, balance]"}
 
 
-def _text_of(problem: str) -> BeforeValidator:
+def _require_text(problem: str) -> BeforeValidator:
     """Take a number or a text that is not blank as text; what YAML makes of yes or null is neither."""
 
     def check(value: object, info: ValidationInfo) -> str:
@@ -73,8 +73,8 @@ def _text_of(problem: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-SiteName = Annotated[str, _text_of("site {} has no name that is text")]
-Label = Annotated[str, StringConstraints(strip_whitespace=True), _text_of("class {} is no text")]
+SiteName = Annotated[str, _require_text("site {} has no name that is text")]
+Label = Annotated[str, StringConstraints(strip_whitespace=True), _require_text("class {} is no text")]
 
 
 class SiteFiles(YamlModel):

@@ -107,12 +107,12 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     x = np.empty((len(vertices), len(features)), dtype=np.float32)
     for j, feature in enumerate(features):
         column = (graph.nodes[v].get(feature) for v in vertices)
-        x[:, j] = _floats(column, str(feature), vertex, "vertex a number")
-    texts = {
-        key: pa.array(["" if (value := graph.nodes[v].get(key)) is None else str(value) for v in vertices])
-        for key in ("label", "site", "split")
-        if key in known
-    }
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+            x[:, j] = _parse_numbers(column, str(feature), vertex, "vertex a number")
+    texts = {}
+    for key in {"label", "site", "split"}.intersection(known):
+        values = (graph.nodes[v].get(key) for v in vertices)
+        texts[key] = pa.array(["" if value is None else str(value) for value in values], pa.string())
     if "split" in texts:
         row = pc.index(pc.is_in(texts["split"], value_set=pa.array([*PARTS])), False).as_py()
         if row >= 0:
@@ -137,11 +137,11 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         part=parts_of(texts["split"]) if "split" in texts else None,
         keys=ids,
         ends=ends,
-        weight=_floats(weights, "weight", edge, "edge a number above 0"),
+        weight=_parse_numbers(weights, "weight", edge, "edge a number above 0"),
         far=ids[:0],
     )
-    made = _assembled(name, tables, tuple(map(str, features)), keys=None)
-    attributes = {str(key) for *_, known in graph.edges(data=True) for key in known}
+    made = _assemble_graph(name, tables, tuple(map(str, features)), keys=None)
+    attributes = {str(key) for *_, named in graph.edges(data=True) for key in named}
     lost = edges_dropped(
         [ends],
         len(vertices),
@@ -153,13 +153,15 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     return dataclasses.replace(made, dropped=(*lost, *unread))
 
 
-def _floats(values: Iterable[object], attribute: str, where: Callable[[int], str], fix: str) -> np.ndarray:
+def _parse_numbers(
+    values: Iterable[object], attribute: str, where: Callable[[int], str], fix: str
+) -> np.ndarray:
     """Numbers, [n] float64; InputError for the first value that is none. where(row): what has it."""
     numbers: list[float] = []
     for row, value in enumerate(values):
         try:
             numbers.append(float(value))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(
                 f"{where(row)}: {attribute} is {shown(value)}, not a number; give every {fix}, or remove the "
                 "attribute"
@@ -183,7 +185,7 @@ def load_description(description: Description) -> Graph:
     else:
         tables = read_tables(description, description.files[0])
         keys, held, listed = _keys(description, tables), None, [tables.ends]
-    graph = _assembled(
+    graph = _assemble_graph(
         description.name,
         tables,
         description.features,
@@ -225,7 +227,7 @@ def _read_sites(description: Description) -> Union:
     )
 
 
-def _assembled(
+def _assemble_graph(
     name: str,
     tables: Tables,
     features: tuple[str, ...],

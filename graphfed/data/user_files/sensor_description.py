@@ -36,8 +36,11 @@ __all__ = [
 _FILES = ("readings", "distances", "adjacency", "locations")
 #: What pandas calls an index without a name, in Parquet.
 _PANDAS_INDEX = "__index_level_0__"
-_MATRICES = (".npz",)
 _DEGREES, _PLANE = ("latitude", "longitude"), ("x", "y")
+#: The fields that name columns: of the readings, the pairs of sensors, and the locations.
+_READINGS = ("time", "sensor", "value")
+_PAIRS = ("sender", "receiver", "distance", "weight")
+_LOCATIONS = ("id", *_DEGREES, *_PLANE)
 
 
 class ReadingKeys(YamlModel):
@@ -197,21 +200,22 @@ def _resolve(given: SensorDescription, folder: Path, origin: str) -> SensorDescr
     paths = {key: folder / path for key in _FILES if (path := getattr(given, key)) is not None}
     first = next(iter(paths.values()), folder)
     given = given.replace(**paths, name=given.name or first.name.partition(".")[0])
-    columns = (_reading_columns, _pair_columns, _location_columns)
-    return given.replace(**{key: name for each in columns for key, name in each(given, origin).items()})
+    columns = dict.fromkeys((*_READINGS, *_PAIRS, *_LOCATIONS))
+    for chosen in (_reading_columns, _pair_columns, _location_columns):
+        columns |= chosen(given, origin)
+    return given.replace(**columns)
 
 
 def _reading_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
-    """The columns of time, sensor and value, None for those that there are not."""
-    path, keys = given.readings, ("time", "sensor", "value")
-    none = dict.fromkeys(keys)
+    """The columns of time, sensor and value, as far as there are any."""
+    path = given.readings
     if path is None:
-        return none
-    named = [key for key in keys if key in given.given]
+        return {}
+    named = [key for key in _READINGS if key in given.given]
     if path.name.lower().endswith((*HDF5, ".npz")):
         if named:
             raise InputError(f"{origin}: {path} has no columns to name; leave {named[0]!r} out")
-        return none
+        return {}
     file = TableFile(path, index=INDEX)
     if "time" not in named and INDEX not in file.columns and _PANDAS_INDEX in file.columns:
         time: str | None = _PANDAS_INDEX
@@ -224,38 +228,37 @@ def _reading_columns(given: SensorDescription, origin: str) -> dict[str, str | N
                 f"{origin} names 'value', a column of a long table, and {path} has no column 'sensor'; name "
                 "that, too, or leave 'value' out"
             )
-        return none | {"time": time}
+        return {"time": time}
     if value is None:
         raise InputError(
             f"{path} has a column {sensor!r} and no column 'value'; name that of the readings in {origin}, "
             f"as in 'value: {brief(file.columns[-1][:40])}'"
         )
-    return _different({"time": time, "sensor": sensor, "value": value}, path, origin)
+    return _require_different({"time": time, "sensor": sensor, "value": value}, path, origin)
 
 
 def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
-    """The columns of sender, receiver and number; None where there is a matrix."""
+    """The columns of sender, receiver and number; none of a matrix."""
     path = given.distances or given.adjacency
-    none = dict.fromkeys(("sender", "receiver", "distance", "weight"))
     if path is None:
-        return none
+        return {}
     number, other = ("weight", "distance") if given.distances is None else ("distance", "weight")
     if other in given.given:
         raise InputError(f"{origin} names {other!r}, and no file that has such a column; leave it out")
     named = [key for key in ("from", "to", number) if key in given.given]
-    if number == "weight" and path.name.lower().endswith(_MATRICES):
+    if number == "weight" and path.name.lower().endswith(".npz"):
         if named:
             raise InputError(
                 f"{origin}: {path} is a matrix, without a column to name; leave {named[0]!r} out"
             )
         if not path.is_file():
             raise InputError(f"{path} cannot be read: there is no such file")
-        return none
+        return {}
     file = TableFile(path)
     if number == "weight" and not named and not _is_list(file):
-        return none
+        return {}
     chosen = {key: given.column(key, file, origin, True) for key in ("sender", "receiver", number)}
-    return none | _different(chosen, path, origin)
+    return _require_different(chosen, path, origin)
 
 
 def _is_list(file: TableFile) -> bool:
@@ -266,25 +269,25 @@ def _is_list(file: TableFile) -> bool:
 
 def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
     """The column of ids, and those of the coordinates in degrees or in kilometres."""
-    keys = ("id", *_DEGREES, *_PLANE)
-    named = {key for key in keys if key in given.given}
+    named = {key: key in given.given for key in _LOCATIONS}
     if given.locations is None:
-        if named:
-            first = next(key for key in keys if key in named)
-            raise InputError(f"{origin} names {first!r}, and no file 'locations' that has it; leave it out")
-        return dict.fromkeys(keys)
+        for key in _LOCATIONS:
+            if named[key]:
+                raise InputError(f"{origin} names {key!r}, and no file 'locations' that has it; leave it out")
+        return {}
     file = TableFile(given.locations)
-    if named & {*_DEGREES} and named & {*_PLANE}:
+    degrees, plane = (any(named[key] for key in keys) for keys in (_DEGREES, _PLANE))
+    if degrees and plane:
         raise InputError(
             f"{origin} names both degrees (latitude, longitude) and kilometres (x, y); name two columns"
         )
-    has_plane_only = {*_PLANE} <= {*file.columns} and not {*_DEGREES} <= {*file.columns}
-    in_plane = named & {*_PLANE} or (has_plane_only and not named & {*_DEGREES})
-    wanted = ("id", *(_PLANE if in_plane else _DEGREES))
-    return dict.fromkeys(keys) | {key: given.column(key, file, origin, required=True) for key in wanted}
+    if not degrees and not plane:
+        plane = {*_PLANE} <= {*file.columns} and not {*_DEGREES} <= {*file.columns}
+    wanted = ("id", *(_PLANE if plane else _DEGREES))
+    return {key: given.column(key, file, origin, required=True) for key in wanted}
 
 
-def _different(chosen: dict[str, str | None], path: Path, origin: str) -> dict[str, str | None]:
+def _require_different(chosen: dict[str, str | None], path: Path, origin: str) -> dict[str, str | None]:
     """Three columns; InputError where two of them are one."""
     if len({*chosen.values()}) < len(chosen):
         fields = SensorDescription.model_fields

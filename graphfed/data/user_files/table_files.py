@@ -136,7 +136,7 @@ class TableFile:
         """Yield what `read` returns block by block, each with the number of rows before it."""
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
-            values = {name: _plain(batch.column(name)) for name in names}
+            values = {name: _decode(batch.column(name)) for name in names}
             matrix = np.empty((batch.num_rows, len(numbers.columns)), numbers.dtype)
             for number, name in enumerate(numbers.columns):
                 matrix[:, number] = self._numbers(values[name], name, start, numbers)
@@ -417,7 +417,7 @@ def _arrow(values: "Values") -> "pa.Array | pa.ChunkedArray":
     return pa.array(values) if isinstance(values, np.ndarray) else values
 
 
-def _plain(values: "pa.Array") -> "pa.Array":
+def _decode(values: "pa.Array") -> "pa.Array":
     """Values of one type: texts are of Arrow's type string, and no dictionary stands for them."""
     import pyarrow as pa
 
