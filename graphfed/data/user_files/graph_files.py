@@ -215,16 +215,9 @@ def _read_sites(description: Description) -> Union:
     for files in description.files:
         assert files.site is not None
         with at_site(files.site):
-            read = read_tables(description, files)
-        sites.append(SiteTables(files.site, TableFile(files.nodes), TableFile(files.edges), read))
-    return unite(
-        sites,
-        features=description.features,
-        label=description.label,
-        split=description.split,
-        weight=description.weight,
-        repeated=description.repeated,
-    )
+            tables = read_tables(description, files)
+        sites.append(SiteTables(files.site, TableFile(files.nodes), TableFile(files.edges), tables))
+    return unite(sites, description)
 
 
 def _assemble_graph(

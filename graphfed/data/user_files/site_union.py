@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphfed.data.graphs.graph import Held, sorted_unique, undirected
+from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.graph_tables import Tables
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
@@ -42,18 +43,8 @@ class Union:
     listed: tuple[np.ndarray, ...]
 
 
-def unite(
-    sites: Sequence[SiteTables],
-    *,
-    features: Sequence[str],
-    label: str | None,
-    split: str | None,
-    weight: str | None,
-    repeated: str,
-) -> Union:
-    """Put the sites' tables together. features, label, split, weight: the columns' names, for messages;
-    repeated: what becomes of the weights of an edge that one site's file has several times, as in
-    `make_graph`.
+def unite(sites: Sequence[SiteTables], description: Description) -> Union:
+    """Put the tables of the sites that a description names together.
 
     A site owns the vertices whose label its file has; a vertex without a label is owned by all its holders.
 
@@ -62,24 +53,26 @@ def unite(
     import pyarrow.compute as pc
 
     rows = _Rows(sites)
-    x = _agreed_features(rows, features)
+    x = _agreed_features(rows, description.features)
     labels, owner = None, np.ones(len(rows.vertex), dtype=bool)
-    if label is not None:
+    if description.label is not None:
         texts = pa.concat_arrays([site.tables.label for site in sites])
         codes = np.asarray(texts.dictionary_encode().indices)
         known = np.asarray(pc.not_equal(texts, ""))
         first = rows.first(known)
-        rows.refuse_different(codes, known, first, label, "the label", texts.__getitem__)
+        rows.refuse_different(codes, known, first, description.label, "the label", texts.__getitem__)
         labels = pc.fill_null(texts.take(pa.array(first, mask=first < 0)), "")
         owner = known | (first < 0)[rows.vertex]
     part = None
-    if split is not None:
+    if description.split is not None:
         parts = np.concatenate([site.tables.part for site in sites if site.tables.part is not None])
         known = parts < len(PARTS)
         first = rows.first(known)
-        rows.refuse_different(parts, known, first, split, "part of the split", lambda r: PARTS[parts[r]])
+        rows.refuse_different(
+            parts, known, first, description.split, "part of the split", lambda row: PARTS[parts[row]]
+        )
         part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
-    ends, weights, edge_site, edge = _edges(rows, weight, repeated)
+    ends, weights, edge_site, edge = _edges(rows, description.weight, description.repeated)
     site_of = np.repeat(np.arange(len(sites)), [len(site.tables.ids) for site in sites])
     order = np.lexsort((rows.vertex, site_of))
     held = Held(site_of[order], rows.vertex[order], owner[order], edge_site, edge)
