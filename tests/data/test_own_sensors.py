@@ -433,6 +433,13 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "Parquet of times out of all years": (
         instead("w.parquet", lambda: pq.write_table(pa.table({"time": pa.array([2**61, 0], pa.timestamp("ms")), "a": [1.0, 2.0]}), "w.parquet")),
         "w.parquet, row 1, column 'time': the value is no time"),
+    "Parquet without a time": (
+        instead("w.parquet", lambda: pq.write_table(pa.table({"time": ["2024-01-01", None], "a": [1.0, 2.0]}), "w.parquet")),
+        "w.parquet, row 2, column 'time': the value is empty; write the time, or drop the row"),
+    "Parquet without a date": (
+        instead("w.parquet", lambda: pq.write_table(pa.table({"time": pa.array([0, None], pa.date32()), "a": [1.0, 2.0]}), "w.parquet")),
+        "w.parquet, row 2, column 'time': the value is empty; write the time, or drop the row"),
+    "a time of blanks": (line("speeds.csv", 3, "  ,1,2,3"), "speeds.csv, line 3, column 'time': the value is empty"),
     "Parquet with numbers for times": (
         instead("w.parquet", lambda: pq.write_table(pa.table({"time": [0, 5], "a": [1.0, 2.0]}), "w.parquet")),
         "w.parquet, column 'time' holds int64, not times"),

@@ -183,7 +183,8 @@ def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") 
         )
 
     def refuse(row: int, what: str, fix: str) -> NoReturn:
-        file.refuse(row, column, (values[row].as_py().strip() or None) if written else None, what, fix)
+        text = values[row].as_py() if written else None
+        file.refuse(row, column, text if text and text.strip() else None, what, fix)
 
     return _read_microseconds(values, refuse)
 
