@@ -100,7 +100,9 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
     if field is not None and kind == "literal_error":
         hint = did_you_mean(str(value)[:60], kind_of(field.annotation)[1])
         return f"{place}, {field.description}, is {shown(value)}; {hint}"
-    expected = str(fault["msg"]).removeprefix("Input should be ")
+    limits = {words: fault["ctx"][key] for key, words in _CONSTRAINTS.items() if key in fault.get("ctx", {})}
+    expected = " and ".join(f"{words} {limit}" for words, limit in limits.items())
+    expected = expected or str(fault["msg"]).removeprefix("Input should be ")
     if field is not None and kind in MISSED:
         expected = expected_value(field)
     return f"{place} is {shown(value)}; expected {expected}"
