@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from graphfed.errors import InputError
+
 __all__ = [
     "check_regular",
     "parse_json",
     "read_metadata",
     "read_regular",
+    "read_start",
     "read_tensors",
     "write_bytes",
     "write_json",
@@ -37,6 +40,25 @@ def check_regular(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "not a regular file but a pipe, a socket or a device", str(path))
+
+
+def read_start(path: Path, size: int, what: str = "") -> bytes:
+    """Read the first bytes of a file of the user's; a library that reads the rest may then open it.
+
+    Args:
+        path: the file.
+        size: how many bytes to read, or as many as there are.
+        what: what stands before the path in the message, as in "the config file ".
+
+    Raises:
+        InputError: if the file is missing, no regular file, or cannot be read.
+    """
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"{what}{path} cannot be read: {error.strerror or error}") from None
 
 
 def read_regular(path: Path) -> bytes:

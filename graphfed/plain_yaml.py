@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, shown
-from graphfed.files import check_regular
+from graphfed.files import read_start
 
 __all__ = ["dump_yaml", "read_yaml"]
 
@@ -65,12 +65,7 @@ def read_yaml(path: Path, what: str) -> Any:
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     Loader.add_implicit_resolver(f"{plain}float", *SCIENTIFIC)
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{what} {path} cannot be read: {error.strerror or error}") from None
+    raw = read_start(path, MAX_BYTES + 1, f"{what} ")
     if len(raw) > MAX_BYTES:
         raise InputError(f"{what} {path} has more than {MAX_BYTES} bytes; is it the right file?")
     try:

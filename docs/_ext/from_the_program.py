@@ -2,7 +2,8 @@
 
 The directive `help-pages`: the help of every command, as the terminal shows it, in a section each; the
 directive `methods-table`: what every registered method needs, shows and protects; the directive
-`messages-table`: every named transfer of every method, and of every deployed run, in words."""
+`messages-table`: every named transfer of every method, and of every deployed run, in words; the directive
+`description-keys`: the keys of a description of the user's own files."""
 
 import contextlib
 import io
@@ -16,6 +17,8 @@ from docutils.parsers.rst import Directive
 from typer.main import get_command
 
 from graphfed.cli import app, main
+from graphfed.data.user_files.graph_description import Description
+from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.deployment import participant
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
@@ -24,6 +27,7 @@ from graphfed.runs import train
 from graphfed.tasks.evaluation import SECURE_MESSAGES
 from graphfed.tasks.graphs import class_weights
 from graphfed.tasks.registry import TASKS, get_task
+from graphfed.validation import keys_of
 
 
 class HelpPages(Directive):
@@ -100,6 +104,19 @@ class MessagesTable(Directive):
         return found
 
 
+class DescriptionKeys(Directive):
+    """The keys of a description of a graph or of sensors, with their defaults."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        model = {"graph": Description, "sensors": SensorDescription}[self.arguments[0]]
+        rows = [("key", "what it is", "default")]
+        for key, field in keys_of(model).items():
+            rows.append((key, field.description or "", "" if not field.default else str(field.default)))
+        return [_table(rows)]
+
+
 def _table(rows: Sequence[Sequence[str]]) -> nodes.table:
     """A table of texts; the first row is its head."""
     group = nodes.tgroup(cols=len(rows[0]))
@@ -127,5 +144,6 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_directive("help-pages", HelpPages)
     app.add_directive("methods-table", MethodsTable)
     app.add_directive("messages-table", MessagesTable)
+    app.add_directive("description-keys", DescriptionKeys)
     app.connect("autodoc-process-docstring", arguments_apart)
     return {"parallel_read_safe": True}

@@ -7,13 +7,16 @@ that hold pickles, as the index's `freq`, are never looked at, and texts that ar
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError, shown
-from graphfed.files import check_regular
+from graphfed.files import read_start
+
+if TYPE_CHECKING:
+    import h5py
 
 __all__ = ["Frame", "read_frame"]
 
@@ -42,15 +45,10 @@ def read_frame(path: Path) -> Frame:
         raise InputError(
             f"{path} is HDF5, which takes h5py to read, and it is not installed: pip install 'graphfed[hdf5]'"
         ) from None
-    try:
-        check_regular(path)
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    read_start(path, 1)
     try:
         with h5py.File(path, "r") as file:
-            return _Reader(path, h5py).frame(file)
+            return _Reader(path).frame(file)
     except InputError:
         raise
     except Exception as error:  # a damaged file fails in many ways
@@ -58,15 +56,16 @@ def read_frame(path: Path) -> Frame:
 
 
 class _Reader:
-    def __init__(self, path: Path, h5py: Any) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._h5py = h5py
 
-    def frame(self, file: Any) -> Frame:
+    def frame(self, file: "h5py.File") -> Frame:
+        import h5py
+
         kinds = {
             name: _text(node.attrs.get("pandas_type", ""))
             for name, node in file.items()
-            if isinstance(node, self._h5py.Group)
+            if isinstance(node, h5py.Group)
         }
         frames = [name for name, kind in kinds.items() if kind == "frame"]
         if len(frames) != 1:
@@ -101,22 +100,24 @@ class _Reader:
             self._refuse("is damaged: columns without values")
         return Frame(columns, index, values, zoned)
 
-    def _dataset(self, group: Any, key: str) -> Any:
+    def _dataset(self, group: "h5py.Group", key: str) -> "h5py.Dataset":
+        import h5py
+
         node = group.get(key)
         # A list of Python objects is stored as a pickle, of variable length.
-        if not isinstance(node, self._h5py.Dataset) or node.dtype.kind not in "fiuSU":
+        if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "fiuSU":
             self._refuse(f"holds no plain array {shown(key)} (a pickle is not read)")
         if node.size > MAX_VALUES:
             self._refuse(f"holds {node.size} values, more than {MAX_VALUES}")
         return node
 
-    def _names(self, group: Any, key: str) -> list[str]:
+    def _names(self, group: "h5py.Group", key: str) -> list[str]:
         node = self._dataset(group, key)
         if node.ndim != 1 or node.dtype.kind == "f":
             self._refuse(f"has columns that are called neither by text nor by whole numbers ({key})")
         return [_text(name) for name in node[...].tolist()]
 
-    def _index(self, group: Any) -> tuple[np.ndarray, bool]:
+    def _index(self, group: "h5py.Group") -> tuple[np.ndarray, bool]:
         node = self._dataset(group, "axis1")
         if node.ndim != 1:
             self._refuse("has an index of several levels")
@@ -133,5 +134,5 @@ class _Reader:
         raise InputError(f"{self._path} {what}; {fix}")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

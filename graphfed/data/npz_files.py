@@ -1,6 +1,7 @@
 """npz files, read array by array: nothing is unpickled, and refusals name the file and the array."""
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,8 +50,21 @@ class NpzFile:
         """The names of the arrays."""
         return list(self._arrays)
 
-    def take(self, key: str) -> np.ndarray:
-        """An array; InputError where there is none, or one that is damaged or of Python objects."""
+    def take(
+        self, key: str, kinds: str = "", shape: Sequence[int | None] | None = None, expected: str = ""
+    ) -> np.ndarray:
+        """Return an array.
+
+        Args:
+            key: its name.
+            kinds: numpy's letters of the kinds of dtype that it may have; "" for any.
+            shape: its shape, with None for an axis of any length; () for one value, whatever its axes are;
+                None for any shape.
+            expected: what it must be, in words, for messages.
+
+        Raises:
+            InputError: where there is none, or one that is damaged, of Python objects, or of another form.
+        """
         try:
             array = self._arrays[key]
             if not isinstance(array, np.ndarray):
@@ -59,7 +73,16 @@ class NpzFile:
             raise InputError(
                 f"{self.path}: array {key!r} cannot be read ({brief(error)}); {self._fix}"
             ) from error
+        fits = shape is None or (array.size == 1 if shape == () else len(shape) == array.ndim)
+        for length, found in zip(shape or (), array.shape, strict=False):
+            fits = fits and length in (None, found)
+        if not fits or (kinds and array.dtype.kind not in kinds):
+            self.refuse(f"array {key!r} has dtype {array.dtype} and shape {array.shape}; expected {expected}")
         return array
+
+    def take_names(self, key: str, count: int | None, expected: str) -> tuple[str, ...]:
+        """Return an array of texts or whole numbers as texts without blanks around them; count: how many."""
+        return tuple(str(name).strip() for name in self.take(key, "iuU", (count,), expected).tolist())
 
     def refuse(self, why: str) -> NoReturn:
         raise InputError(f"{self.path}: {why}; {self._fix}")

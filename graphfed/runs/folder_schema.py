@@ -6,17 +6,17 @@ line what is wrong. A folder may come from anybody, so nothing in it is used bef
 Every model takes keys that it does not name: a later version may write more. What it names has one type.
 """
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from graphfed.errors import InputError, shown
+from graphfed.errors import InputError
 from graphfed.federation.ledger import PHASES
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.registry import TASKS, task_or_default
+from graphfed.validation import explain_content
 
 __all__ = [
     "Amount",
@@ -90,23 +90,10 @@ def check_content(content: Any, model: type[BaseModel], origin: str) -> Any:
     try:
         model.model_validate(content)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_context=False)[0]
-        raise InputError(f"{origin} is damaged, or of another version of graphfed: {_fault(fault)}") from None
+        damaged = f"{origin} is damaged, or of another version of graphfed: "
+        fault = error.errors(include_url=False)[0]
+        raise InputError(explain_content(fault, model, f"{damaged}it", damaged)) from None
     return content
-
-
-def _fault(fault: Any) -> str:
-    """The first complaint of pydantic as a short sentence."""
-    place = [str(part) for part in fault["loc"]]
-    where = f"{shown('.'.join(place))[1:-1]}: " if place else ""
-    if fault["type"] == "missing":
-        inside = "it" if len(place) == 1 else shown(".".join(place[:-1]))[1:-1]
-        return f"{inside} has no {shown(place[-1])}"
-    if fault["type"] in ("model_type", "dict_type"):
-        return f"{where}expected an object (found {shown(fault['input'])})"
-    expected = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    expected = re.sub(r"^Input should be ", "expected ", expected)
-    return f"{where}{expected} (found {shown(fault['input'])})"
 
 
 # ---- a run -------------------------------------------------------------------------------------------------

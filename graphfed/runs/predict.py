@@ -294,7 +294,8 @@ def read_nodes(path: Path) -> list[str]:
 
     file = TableFile(path)
     column = file.columns[0]
-    return [value for _, batch in file.batches([column]) for value in file.text(batch, column).to_pylist()]
+    values: list[str] = file.read([column])[0][column].to_pylist()
+    return values
 
 
 def write_table(path: Path, table: Any) -> None:

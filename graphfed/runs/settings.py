@@ -7,11 +7,9 @@ The words come from the config dataclass of the method, so that help, tables and
 
 import contextlib
 import dataclasses
-import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.partitions.partition import PARTITIONS
@@ -20,6 +18,10 @@ from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
+from graphfed.validation import MISSED, expected_value, kind_of
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 __all__ = [
     "OPTION_WORDS",
@@ -113,52 +115,13 @@ def settings_in(config: Any, **chosen: Any) -> list[Setting]:
     return [_setting(name, field, getattr(default, name), True) for name, field in fields.items()]
 
 
-def _setting(name: str, field: Any, default: Any, own: bool) -> Setting:
-    kind, choices, optional = _kind(field.annotation)
-    if choices:
-        expected = f"one of {', '.join(str(choice) for choice in choices)}"
-    else:
-        article = "" if kind in ("yes or no", "text") else "a "
-        expected = " and ".join(part for part in (f"{article}{kind}", *_ranges(field.metadata)) if part)
-        # "a number and at least 0" reads "a number of at least 0".
-        expected = expected.replace(" and ", " ", 1).replace("number at", "number of at")
-    if optional:
-        expected += ", or none"
+def _setting(name: str, field: "FieldInfo", default: Any, own: bool) -> Setting:
+    kind, choices, optional = kind_of(field.annotation)
+    expected = expected_value(field) + (", or none" if optional else "")
     return Setting(name, kind, expected, choices, default, field.description or "", own)
 
 
-_KINDS = {int: "whole number", float: "number", bool: "yes or no", str: "text"}
-
-
-def _kind(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
-    """Kind, choices and whether none is a value, of a field's annotation."""
-    if get_origin(annotation) in (typing.Union, types.UnionType):
-        inner = [part for part in get_args(annotation) if part is not type(None)]
-        kind, choices, _ = _kind(inner[0])
-        return kind, choices, len(inner) < len(get_args(annotation))
-    if get_origin(annotation) is Literal:
-        return "choice", get_args(annotation), False
-    return _KINDS.get(annotation, "value"), (), False
-
-
-#: pydantic's constraints in words.
-_CONSTRAINTS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
-
-
-def _ranges(metadata: Iterable[Any]) -> list[str]:
-    found = {key: getattr(part, key) for part in metadata for key in _CONSTRAINTS if hasattr(part, key)}
-    return [f"{words} {found[key]:g}" for key, words in _CONSTRAINTS.items() if found.get(key) is not None]
-
-
 # ---- values ------------------------------------------------------------------------------------------------
-
-#: What pydantic calls the ways in which a value misses its kind or its range: each is answered with what was
-#: expected. A complaint of any other type is the method's own, and has its own words.
-MISSED = {
-    "greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number",
-    "int_type", "int_parsing", "int_parsing_size", "int_from_float", "float_type", "float_parsing",
-    "bool_type", "bool_parsing", "string_type", "literal_error", "none_required",
-}  # fmt: skip
 
 
 def explain(complaint: Mapping[str, Any], method: Method, task: str | None = None) -> str:
@@ -178,7 +141,8 @@ def explain_in(
     value = complaint["input"]
     setting = next((s for s in settings if s.name == key), None)
     if setting is None or complaint["type"] not in MISSED:
-        reason = complaint["msg"][:1].lower() + complaint["msg"][1:]
+        reason = complaint["msg"].removeprefix("Value error, ")
+        reason = reason[:1].lower() + reason[1:]
         return f"{key or owner}={shown(value)} cannot be used: {reason}"
     names = [choice for choice in setting.choices if isinstance(choice, str)]
     if names and isinstance(value, str):

@@ -55,7 +55,7 @@ class DataSource:
     def num_sites(self) -> int | None:
         """How many sites the data names, None where it names none or only reading it will tell."""
         if isinstance(self.value, Description):
-            return len(self.value.files) if self.value.files[0].site is not None else None
+            return len(self.value.sites) or None
         return len(self.value.site_names) or None if isinstance(self.value, Graph) else None
 
 

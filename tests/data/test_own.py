@@ -1,6 +1,5 @@
 """The user's own files become the graph they describe, whatever their format."""
 
-import dataclasses
 import gzip
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,12 @@ from torch_geometric.data import Data
 
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.user_files import table_files
-from graphfed.data.user_files.graph_description import describe, describe_file
+from graphfed.data.user_files.description import YamlModel
+from graphfed.data.user_files.graph_description import Description, describe, describe_file
 from graphfed.data.user_files.graph_files import from_networkx, load_description, read_graph_file
+from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
+from graphfed.validation import keys_of
 
 NODES = """id,site,age,balance,label,split
 a,north,1.5,-2,yes,train
@@ -292,7 +294,7 @@ def test_a_table_read_in_small_blocks_is_the_table_read_at_once(
 def test_a_description_survives_json(folder: Path) -> None:
     description = describe({"nodes": "nodes.csv", "edges": "edges.csv", "features": ["age"]}, folder, "it")
     again = describe(description.to_json(), Path("/nowhere"), "it")
-    assert dataclasses.replace(again, files=description.files) == description
+    assert again == description
 
 
 def test_a_pickle_that_would_run_code_does_not(folder: Path) -> None:
@@ -308,3 +310,36 @@ def test_a_pickle_that_would_run_code_does_not(folder: Path) -> None:
         with pytest.raises(InputError, match="was refused"):
             read_graph_file(folder / name)
     assert not (folder / "ran").exists()
+
+
+def test_columns_that_are_called_by_numbers_need_no_quotes_in_the_description(folder: Path) -> None:
+    (folder / "nodes.csv").write_text("id,2023,2024\na,1,x\nb,2,y\n")
+    (folder / "edges.csv").write_text("source,target\na,b\n")
+    (folder / "d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\nfeatures: [2023]\nlabel: 2024\n")
+    graph = load_description(describe_file(folder / "d.yaml")[0])
+    assert (graph.feature_names, graph.class_names) == (("2023",), ("x", "y"))
+
+
+@pytest.mark.parametrize("model", [Description, SensorDescription])
+def test_every_key_of_a_description_says_what_it_is(model: type[YamlModel]) -> None:
+    """The page on data shows these texts."""
+    assert [key for key, field in keys_of(model).items() if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"f": "old"}, "graph 'custom', vertex 'b': f is 'old', not a number; give every vertex a number"),
+        ({}, "vertex 'b': f is None, not a number"),
+        ({"f": 10**400}, "vertex 'b': f is an integer of more than 30 digits, not a number"),
+        ({"f": 1e300}, "vertex 1 has a feature that is not a finite number in float32"),
+        ({"f": 2.0, "split": "tset"}, "vertex 'b': 'tset' is no part of a split; use train, val, test or"),
+        ({"f": 2.0, "site": ""}, "vertex 'b' has no site; give every vertex one"),
+    ],
+)
+def test_a_vertex_of_networkx_that_cannot_be_used_is_named(attributes: dict[str, Any], message: str) -> None:
+    theirs = nx.Graph()
+    theirs.add_node("a", f=1.0, site="x", split="train")
+    theirs.add_node("b", **{"site": "x", "split": "val", **attributes})
+    with pytest.raises(InputError, match=message):
+        from_networkx(theirs)

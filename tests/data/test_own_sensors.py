@@ -433,6 +433,13 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "Parquet of times out of all years": (
         instead("w.parquet", lambda: pq.write_table(pa.table({"time": pa.array([2**61, 0], pa.timestamp("ms")), "a": [1.0, 2.0]}), "w.parquet")),
         "w.parquet, row 1, column 'time': the value is no time"),
+    "Parquet without a time": (
+        instead("w.parquet", lambda: pq.write_table(pa.table({"time": ["2024-01-01", None], "a": [1.0, 2.0]}), "w.parquet")),
+        "w.parquet, row 2, column 'time': the value is empty; write the time, or drop the row"),
+    "Parquet without a date": (
+        instead("w.parquet", lambda: pq.write_table(pa.table({"time": pa.array([0, None], pa.date32()), "a": [1.0, 2.0]}), "w.parquet")),
+        "w.parquet, row 2, column 'time': the value is empty; write the time, or drop the row"),
+    "a time of blanks": (line("speeds.csv", 3, "  ,1,2,3"), "speeds.csv, line 3, column 'time': the value is empty"),
     "Parquet with numbers for times": (
         instead("w.parquet", lambda: pq.write_table(pa.table({"time": [0, 5], "a": [1.0, 2.0]}), "w.parquet")),
         "w.parquet, column 'time' holds int64, not times"),
@@ -464,8 +471,8 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a long table without values": (instead("l.csv", content("l.csv", "time,sensor,speed\n")), "has a column 'sensor' and no column 'value'"),
     "an impossible step": (more("step_minutes: 0\n"), "step_minutes is 0; expected a whole number of at least 1"),
     "half a step": (more("step_minutes: 2.5\n"), "step_minutes is 2.5; expected a whole number"),
-    "an impossible scale": (more("sigma: -1\n"), "sigma is -1; expected a number above 0"),
-    "an impossible threshold": (more("threshold: 1\n"), "threshold is 1; expected a number of at least 0 and below 1"),
+    "an impossible scale": (more("sigma: -1\n"), "sigma is -1; expected a number more than 0"),
+    "an impossible threshold": (more("threshold: 1\n"), "threshold is 1; expected a number of at least 0 and less than 1"),
     "a missing number of text": (more("missing: none\n"), "missing is 'none'; expected a number"),
     "a scale for weights": (
         lambda: (matrix("a,b,c\n1,0,0\n0,1,0\n0,0,1\n")(), more("sigma: 3\n")()), "sigma makes weights of distances, and 'adjacency' has them"),

@@ -182,13 +182,13 @@ class TestWhatIsMissing:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"speed": np.ones((50, 3), np.float32)}, "readings have dtype float32 and shape"),
+            ({"speed": np.ones((50, 3), np.float32)}, "array 'speed' has dtype float32 and shape"),
             ({"speed": np.full((50, 4), np.nan, np.float32)}, "sensor '773869' at step 0 is nan"),
             ({"sensor_ids": np.array([1, 2, 2, 3])}, "'sensor_ids' must name every sensor once"),
             ({"adj": np.eye(3, dtype=np.float32)}, "array 'adj' has dtype float32"),
             ({"adj": -np.eye(4, dtype=np.float32)}, "expected numbers of at least 0"),
-            ({"lat": np.zeros(3)}, "'lat' and 'lon' must be 4 numbers each"),
-            ({"start": np.array(5)}, "are not a time and a whole number"),
+            ({"lat": np.zeros(3)}, r"array 'lat' has dtype float64 and shape \(3,\); expected 4 numbers"),
+            ({"start": np.array(5)}, "array 'start' has dtype int64 and shape"),
             ({"speed": np.array([[1, None]], dtype=object)}, "array 'speed' cannot be read"),
         ],
     )

@@ -43,6 +43,7 @@ OTHER_FENCES = {
     "{help-pages}",
     "{include}",
     "{messages-table}",
+    "{description-keys}",
     "{methods-table}",
     "{toctree}",
 }

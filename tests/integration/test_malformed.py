@@ -196,6 +196,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "an alias": (yaml("nodes: &a nodes.csv\nedges: *a\n"), "d.yaml, line 1: anchors"),
     "a key twice": (yaml(YAML + "nodes: x.csv\n"), "d.yaml, line 3: 'nodes' is given twice"),
     "a column that is a list": (yaml(YAML + "id: [a]\n"), "d.yaml: id must be text"),
+    "a name that YAML takes for no text": (yaml(YAML + "name: yes\n"), "d.yaml: name must be text (found True); put it in quotes"),
+    "features without one": (yaml(YAML + "features: []\n"), "d.yaml: features must be a list of column names, as in [age, balance] (found none in it)"),
     "a misspelt column": (yaml(YAML + "label: lable\n"), "no column 'lable' (label); did you mean 'label'?"),
 }  # fmt: skip
 
@@ -324,7 +326,7 @@ SITE_CASES: dict[str, tuple[Callable[[], Any], str]] = {
         yaml(TWO + "  west: {nods: west.csv, edges: e.csv}\n"), "d.yaml, site 'west' has an unknown key 'nods'; did you mean 'nodes'?"),
     "a key of a site that is common": (
         yaml(TWO + "  west: {nodes: w.csv, edges: e.csv, label: fraud}\n"), "d.yaml, site 'west' has an unknown key 'label'"),
-    "a site without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "site 'west': the data's description d.yaml has no 'edges'"),
+    "a site without edges": (yaml(TWO + "  west: {nodes: north/customers.csv}\n"), "d.yaml, site 'west' has no 'edges'; give its file of edges"),
     "a site whose file is a list": (yaml(TWO + "  west: {nodes: [a], edges: e.csv}\n"), "d.yaml, site 'west': nodes must be text"),
     "a site twice": (yaml(TWO + TWO.splitlines()[1] + "\n"), "d.yaml, line 4: 'north' is given twice"),
     "a site whose name is no text": (yaml(TWO.replace("north:", "yes:")), "d.yaml: the site True has no name that is text; put it in quotes"),

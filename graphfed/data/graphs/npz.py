@@ -128,36 +128,27 @@ def _open(place: Path, source: NpzSource) -> NpzFile:
 
 
 def _integers(arrays: NpzFile, key: str, ndim: int) -> np.ndarray:
-    array = arrays.take(key)
-    if array.ndim != ndim or array.dtype.kind not in "iu":
-        arrays.refuse(
-            f"array {key!r} has dtype {array.dtype} and shape {array.shape}; expected integers with "
-            f"{ndim} axes",
-        )
-    return array
+    return arrays.take(key, "iu", (None,) * ndim, f"integers with {ndim} axes")
 
 
 def _names(arrays: NpzFile, n: int) -> tuple[str, ...]:
-    names = arrays.take("label_names")
-    if names.ndim != 1 or names.dtype.kind != "U" or len(names) > n:
+    names = arrays.take("label_names", "U", (None,), "a vector of text, one a class")
+    if len(names) > n:
         arrays.refuse(
-            f"array 'label_names' has dtype {names.dtype} and shape {names.shape}; expected a vector of "
-            f"text, one a class and at most one for each of the {n} vertices",
+            f"array 'label_names' has {len(names)} names; expected at most one for each of the {n} vertices"
         )
     return tuple(names.tolist())
 
 
 def _features(arrays: NpzFile, n: int) -> sp.csr_matrix:
-    indptr, indices, width = (arrays.take(key) for key in ("feat_indptr", "feat_indices", "num_features"))
-    if width.size != 1 or width.dtype.kind not in "iu" or not 0 <= int(width.item()) <= MAX_WIDTH:
-        arrays.refuse(
-            f"array 'num_features' has dtype {width.dtype} and shape {width.shape}; expected one whole "
-            f"number, at most {MAX_WIDTH}",
-        )
+    indptr, indices = arrays.take("feat_indptr"), arrays.take("feat_indices")
+    width = int(arrays.take("num_features", "iu", (), f"one whole number, at most {MAX_WIDTH}").item())
+    if not 0 <= width <= MAX_WIDTH:
+        arrays.refuse(f"array 'num_features' is {width}; expected a whole number from 0, at most {MAX_WIDTH}")
     given = "feat_values" in arrays
     values = arrays.take("feat_values") if given else np.ones(indices.shape, np.float32)
     try:
-        return csr_from_arrays(values, indices, indptr, (n, int(width.item())))
+        return csr_from_arrays(values, indices, indptr, (n, width))
     except ValueError as error:
         arrays.refuse(f"the features are damaged ({error})")
 

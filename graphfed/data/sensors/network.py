@@ -5,7 +5,6 @@ of locations. Sensors that the readings do not have are left out, and counted. S
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +12,7 @@ import scipy.sparse as sp
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.sensors.kernel import with_unit_diagonal
 from graphfed.data.sparse import csr_from_arrays
-from graphfed.data.user_files.table_files import TableFile
+from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
 __all__ = ["Pairs", "read_matrix", "read_pairs", "read_positions"]
@@ -52,29 +51,24 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # Weights are kept in 32 bits.
+    dtype = np.float64 if what == "distance" else np.float32
+    read, numbers = file.read(columns[:2], Numbers(columns[2:], "drop the row", dtype))
+    names = [read[column] for column in columns[:2]]
+    for column, name in zip(columns, names, strict=False):
+        file.refuse_where(pc.equal(name, ""), column, "is empty", "name the sensor, or drop the row")
+    file.refuse_where(
+        numbers[:, 0] < 0, columns[2], f"is no {what}", f"a {what} is 0 or more: correct it", numbers[:, 0]
+    )
     known = pa.array(ids, pa.string())
-    ends: list[np.ndarray] = []
-    values: list[np.ndarray] = []
-    unknown: set[str] = set()
-    for start, batch in file.batches(list(columns)):
-        names = [file.text(batch, column) for column in columns[:2]]
-        for column, name in zip(columns, names, strict=False):
-            file.refuse_first(
-                pc.equal(name, ""), start, column, "is empty", "name the sensor, or drop the row"
-            )
-        dtype = np.float64 if what == "distance" else np.float32  # weights are kept in 32 bits
-        numbers = file.numbers(batch, columns[2], start, "drop the row", dtype=dtype)
-        file.refuse_first(
-            pa.array(numbers < 0), start, columns[2], f"is no {what}", f"a {what} is 0 or more: correct it",
-            pa.array(numbers),
-        )  # fmt: skip
-        places = [pc.index_in(name, value_set=known) for name in names]
-        for name, place in zip(names, places, strict=True):
-            unknown |= set(name.filter(pc.is_null(place)).unique().to_pylist())
-        ends.append(np.stack([pc.fill_null(p, -1).to_numpy(zero_copy_only=False) for p in places]))
-        values.append(numbers.astype(np.float64))
-    end = np.concatenate([np.zeros((2, 0), dtype=np.int64), *ends], axis=1).astype(np.int64)
-    value = np.concatenate([np.zeros(0), *values])
+    places = [pc.index_in(name, value_set=known) for name in names]
+    unknown = {
+        text
+        for name, place in zip(names, places, strict=True)
+        for text in name.filter(pc.is_null(place)).unique().to_pylist()
+    }
+    end = np.stack([np.asarray(pc.fill_null(place, -1)) for place in places]).astype(np.int64)
+    value = numbers[:, 0].astype(np.float64)
     rows = np.flatnonzero((end >= 0).all(0))
     if not rows.size:
         named = f"it names {_some(tuple(sorted(unknown)))}" if unknown else "it has no row"
@@ -146,21 +140,13 @@ def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
     columns = columns[1:] if named else columns
     if not columns:
         raise InputError(f"{path} has a column of ids and none of weights; it needs one for each sensor")
-    blocks: list[np.ndarray] = []
-    rows: list[str] = []
-    for start, batch in file.batches([named, *columns] if named else columns):
-        blocks.append(
-            np.stack([file.numbers(batch, c, start, "write 0 for no edge") for c in columns], axis=1)
-        )
-        if named:
-            rows += file.text(batch, named).to_pylist()
-    matrix = np.concatenate(blocks) if blocks else np.zeros((0, len(columns)), dtype=np.float32)
+    read, matrix = file.read([named] if named else [], Numbers(columns, "write 0 for no edge"))
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
             f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns of weights; a matrix is "
             "square, or give a table with the columns 'from', 'to' and 'weight'"
         )
-    if named and rows != columns:
+    if named and read[named].to_pylist() != columns:
         raise InputError(f"{path}: the ids in the first column are not those of the first line, in its order")
     return sp.csr_matrix(matrix), ids if bare else tuple(columns)
 
@@ -169,47 +155,31 @@ def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
     with NpzFile(path, "save one square array of weights, or use scipy.sparse.save_npz") as file:
         names = ids
         if "ids" in file:
-            array = file.take("ids")
-            if array.ndim != 1 or array.dtype.kind not in "iuU":
-                file.refuse(f"array 'ids' has dtype {array.dtype} and shape {array.shape}; expected texts")
-            names = tuple(str(name).strip() for name in array.tolist())
+            names = file.take_names("ids", None, "texts")
         if "format" in file:
             return _scipy_matrix(file), names
         rest = [key for key in file.names if key != "ids"]
         if len(rest) != 1:
             file.refuse(f"it has {len(rest)} arrays ({_some(tuple(rest))}), and one matrix is needed")
-        matrix = file.take(rest[0])
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "fiub":
-            file.refuse(
-                f"array {rest[0]!r} has dtype {matrix.dtype} and shape {matrix.shape}; expected a square of "
-                "numbers"
-            )
+        size = len(file.take(rest[0], "fiub", (None, None), "a square of numbers"))
+        matrix = file.take(rest[0], "fiub", (size, size), "a square of numbers")
         return sp.csr_matrix(matrix.astype(np.float64)), names
 
 
 def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
     """What scipy.sparse.save_npz wrote, as csr (its default), csc or coo."""
-    kind, shape, data = (file.take(key) for key in ("format", "shape", "data"))
+    kind, data = file.take("format"), file.take("data", "fiub", (None,), "numbers")
+    shape = file.take("shape", "iu", (2,), "two whole numbers")
     name = kind.item() if kind.size == 1 else b""
     name = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
-    if (
-        shape.shape != (2,)
-        or shape.dtype.kind not in "iu"
-        or shape[0] != shape[1]
-        or data.dtype.kind not in "fiub"
-    ):
-        file.refuse(
-            f"the sparse matrix has shape {shape.tolist()} and dtype {data.dtype}; expected a square of "
-            "numbers"
-        )
+    if shape[0] != shape[1]:
+        file.refuse(f"the sparse matrix has shape {shape.tolist()}; expected a square of numbers")
     if name not in ("csr", "csc", "coo"):
         file.refuse(f"the sparse matrix has format {shown(name)}; save it as csr (matrix.tocsr())")
     size = int(shape[0]), int(shape[1])
     try:
         if name == "coo":
-            row, column = file.take("row"), file.take("col")
-            if row.dtype.kind not in "iu" or column.dtype.kind not in "iu":
-                raise ValueError("its rows and columns are no whole numbers")
+            row, column = (file.take(key, "iu", (len(data),), "whole numbers") for key in ("row", "col"))
             # scipy checks their range itself.
             return sp.coo_matrix((data.astype(np.float64), (row, column)), shape=size).tocsr()
         matrix = csr_from_arrays(data, file.take("indices"), file.take("indptr"), size)
@@ -243,41 +213,25 @@ def read_positions(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    names: list[Any] = [pa.array([], pa.string())]
-    found: list[np.ndarray] = [np.zeros((0, 2))]
-    for start, batch in file.batches([column, *coordinates]):
-        name = file.text(batch, column)
-        file.refuse_first(pc.equal(name, ""), start, column, "is empty", "name the sensor, or drop the row")
-        names.append(name)
-        pair = np.stack(
-            [file.numbers(batch, c, start, "drop the row", dtype=np.float64) for c in coordinates], axis=1
-        )
-        for c, limit in zip((0, 1), (90, 180), strict=True) if geographic else ():
-            file.refuse_first(
-                pa.array(np.abs(pair[:, c]) > limit), start, coordinates[c],
-                f"is no {('latitude', 'longitude')[c]} in degrees",
-                f"it is between -{limit} and {limit}: correct it",
-                pa.array(pair[:, c]),
-            )  # fmt: skip
-        found.append(pair)
-    every = pa.concat_arrays(names)
-    first = pc.index_in(every, value_set=every).to_numpy(zero_copy_only=False)
-    again = np.flatnonzero(first != np.arange(len(first)))
-    if again.size:
-        row = int(again[0])
-        raise InputError(
-            f"{file.where(row)}, column {column!r}: sensor {shown(every[row].as_py())} is also in "
-            f"{file.place(int(first[row]))}; keep one of them"
-        )
-    place = pc.index_in(pa.array(ids, pa.string()), value_set=every)
+    read, position = file.read([column], Numbers(coordinates, "drop the row", np.float64))
+    names = read[column].combine_chunks()
+    file.refuse_where(pc.equal(names, ""), column, "is empty", "name the sensor, or drop the row")
+    for c, limit in enumerate((90, 180) if geographic else ()):
+        file.refuse_where(
+            np.abs(position[:, c]) > limit, coordinates[c],
+            f"is no {('latitude', 'longitude')[c]} in degrees",
+            f"it is between -{limit} and {limit}: correct it", position[:, c],
+        )  # fmt: skip
+    file.refuse_repeated(names, column, lambda row: f"sensor {shown(names[row].as_py())}", "keep one of them")
+    place = pc.index_in(pa.array(ids, pa.string()), value_set=names)
     if place.null_count:
         missing = ids[pc.index(pc.is_null(place), True).as_py()]
         raise InputError(
             f"{file.path} has no row for sensor {shown(missing)} ({place.null_count} such sensors); give the "
             "location of each, or leave 'locations' out"
         )
-    position: np.ndarray = np.concatenate(found)[place.to_numpy(zero_copy_only=False)]
-    return position
+    ordered: np.ndarray = position[np.asarray(place)]
+    return ordered
 
 
 def _is_number(text: str) -> bool:

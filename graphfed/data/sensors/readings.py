@@ -9,17 +9,21 @@ A reading is missing where a cell is empty or NaN, where it is the number that m
 has no row, and where the steps of time have none. Shapes: R rows, T steps, S sensors.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from graphfed.data.hdf5 import read_frame
 from graphfed.data.npz_files import NpzFile
-from graphfed.data.user_files.table_files import TableFile, first_that_fails
+from graphfed.data.user_files.table_files import Numbers, TableFile, first_that_fails
 from graphfed.errors import InputError, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["HDF5", "INDEX", "Grid", "Rows", "on_grid", "read_arrays", "read_hdf5", "read_long", "read_wide"]
 
@@ -70,48 +74,33 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     sensors = [name for name in file.columns if name != time]
     if not sensors:
         raise InputError(f"{path} has no column but {time!r}; it needs one for each sensor")
-    times: list[np.ndarray] = []
-    blocks: list[np.ndarray] = []
-    clock = _Clock(file, time)
-    for start, batch in file.batches([time, *sensors]):
-        times.append(clock.read(batch, start))
-        block = np.empty((batch.num_rows, len(sensors)), dtype=np.float32)
-        for s, name in enumerate(sensors):
-            block[:, s] = file.numbers(batch, name, start, _NO_SENSOR, gaps=True)
-        blocks.append(block)
-    if not times:
+    read, values = file.read([], Numbers(sensors, _NO_SENSOR, gaps=True), [time])
+    if not len(values):
         raise InputError(f"{path} has no row; it needs one for each time")
-    values = _without(np.concatenate(blocks), missing)
-    return Rows(path, tuple(sensors), np.concatenate(times), None, values, file.where, clock.zoned)
+    times, zoned = _read_column_times(file, time, read[time])
+    return Rows(path, tuple(sensors), times, None, _without(values, missing), file.where, zoned)
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
     """A table with a row for each reading. Sensors come in the order in which they are first named."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     file = TableFile(path, index=INDEX)
-    times: list[np.ndarray] = []
-    values: list[np.ndarray] = []
-    names: list[Any] = []
-    clock = _Clock(file, time)
-    for start, batch in file.batches([time, sensor, value]):
-        times.append(clock.read(batch, start))
-        name = file.text(batch, sensor)
-        file.refuse_first(pc.equal(name, ""), start, sensor, "is empty", "name the sensor, or drop the row")
-        names.append(name)
-        values.append(file.numbers(batch, value, start, _MISSING, gaps=True))
-    if not times:
+    read, values = file.read([sensor], Numbers([value], _MISSING, gaps=True), [time])
+    if not len(values):
         raise InputError(f"{path} has no row; it needs one for each reading")
-    numbered = pa.chunked_array(names).combine_chunks().dictionary_encode()
+    names = read[sensor].combine_chunks()
+    file.refuse_where(pc.equal(names, ""), sensor, "is empty", "name the sensor, or drop the row")
+    times, zoned = _read_column_times(file, time, read[time])
+    numbered = names.dictionary_encode()
     return Rows(
         path,
         tuple(numbered.dictionary.to_pylist()),
-        np.concatenate(times),
-        numbered.indices.to_numpy(zero_copy_only=False).astype(np.int64),
-        _without(np.concatenate(values), missing),
+        times,
+        np.asarray(numbered.indices).astype(np.int64),
+        _without(values[:, 0], missing),
         file.where,
-        clock.zoned,
+        zoned,
     )
 
 
@@ -124,7 +113,7 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
 
-    times, zoned = _array_times(frame.index, where)
+    times, zoned = _read_array_times(frame.index, where)
     values = _float32(frame.values, tuple(frame.columns), where)
     return Rows(
         path, tuple(frame.columns), times, None, _without(values, missing), where, frame.zoned or zoned
@@ -138,54 +127,32 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         return f"{path}, row {row + 1}"
 
     with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
-        readings, ids = file.take("readings"), file.take("ids")
-        if readings.ndim != 2 or readings.dtype.kind not in "fiu" or 0 in readings.shape:
-            file.refuse(
-                f"array 'readings' has dtype {readings.dtype} and shape {readings.shape}; expected numbers "
-                "[times, sensors]"
-            )
-        if ids.shape != readings.shape[1:] or ids.dtype.kind not in "iuU":
-            file.refuse(
-                f"array 'ids' has dtype {ids.dtype} and shape {ids.shape}; expected a text or a whole number "
-                f"for each of {readings.shape[1]} sensors"
-            )
-        names = tuple(str(name).strip() for name in ids.tolist())
-        twice = (
-            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ()
-        )
-        if twice:
-            file.refuse(f"array 'ids' names {shown(twice[0])} twice; every sensor needs an id of its own")
+        readings = file.take("readings", "fiu", (None, None), "numbers [times, sensors]")
+        steps, sensors = readings.shape
+        if not readings.size:
+            file.refuse(f"array 'readings' has shape {readings.shape}; expected a time and a sensor at least")
+        names = file.take_names("ids", sensors, f"a text or a whole number for each of {sensors} sensors")
+        if len({*names}) < sensors:
+            twice, _ = Counter(names).most_common(1)[0]
+            file.refuse(f"array 'ids' names {shown(twice)} twice; every sensor needs an id of its own")
         if "times" in file:
-            index = file.take("times")
-            if index.shape != readings.shape[:1] or index.dtype.kind not in "UM":
-                file.refuse(
-                    f"array 'times' has dtype {index.dtype} and shape {index.shape}; expected a text or "
-                    f"datetime64 for each of {len(readings)} rows"
-                )
+            index = file.take("times", "UM", (steps,), f"a text or datetime64 for each of {steps} rows")
         else:
-            start, step = file.take("start"), file.take("step_minutes")
-            if (
-                start.size != 1
-                or start.dtype.kind not in "UM"
-                or step.size != 1
-                or step.dtype.kind not in "iu"
-            ):
-                file.refuse(
-                    "there is no array 'times', and 'start' and 'step_minutes' are not a time and a number"
-                )
-            minutes = int(step.item())
+            start = file.take("start", "UM", (), "the time of the first row, as there is no array 'times'")
+            minutes = int(file.take("step_minutes", "iu", (), "one whole number").item())
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
-            first, _ = _array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
-            index = (first + np.arange(len(readings)) * minutes * MINUTE).view("datetime64[us]")
-    times, zoned = _array_times(index, where)
+            first, _ = _read_array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
+            index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
+    times, zoned = _read_array_times(index, where)
     return Rows(path, names, times, None, _without(_float32(readings, names, where), missing), where, zoned)
 
 
 def _without(values: np.ndarray, missing: float | None) -> np.ndarray:
     """NaN in the place of the number that means that there is no reading; in place."""
     if missing is not None:
-        values[values == np.float32(missing)] = np.nan
+        with np.errstate(over="ignore"):  # no reading is a number that float32 cannot hold
+            values[values == np.float32(missing)] = np.nan
     return values
 
 
@@ -204,77 +171,84 @@ def _float32(values: np.ndarray, names: tuple[str, ...], where: Callable[[int], 
 # ---- times -------------------------------------------------------------------------------------------------
 
 
-class _Clock:
-    """Reads a table's column of times: ISO texts, all of them with or all without a zone, or Parquet's own
-    dates and times."""
-
-    def __init__(self, file: TableFile, column: str) -> None:
-        self._file = file
-        self._column = column
-        self.zoned: bool = False
-        self._begun = False
-
-    def read(self, batch: Any, start: int) -> np.ndarray:
-        """Microseconds, [rows] int64; InputError for the first row that has no such time."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        values = batch.column(self._column)
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        written = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-        if written:
-            values = pc.utf8_trim_whitespace(values)
-            first = values.slice(0, 1)
-            zoned = self.zoned if self._begun else not _parses(first, None) and _parses(first, "UTC")
-        elif pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
-            zoned = getattr(values.type, "tz", None) is not None
-        else:
-            raise InputError(
-                f"{self._file.path}, column {self._column!r} holds {values.type}, not times; write them as "
-                "text, as in 2024-01-31 08:05, or name another column as 'time'"
-            )
-        if self._begun and zoned != self.zoned:
-            raise InputError(
-                f"{self._file.path}, column {self._column!r}: some times name a zone and some do not; write "
-                "all of them alike"
-            )
-        self.zoned, self._begun = zoned, True
-        if written:
-            self._file.refuse_first(
-                pc.fill_null(pc.equal(values, ""), True), start, self._column, "is empty",
-                "write the time, or drop the row",
-            )  # fmt: skip
-        bad = first_that_fails(values, lambda part: _microseconds(part, zoned))
-        if bad is not None:
-            self._file.refuse(
-                start + bad, self._column, values[bad].as_py() if written else None,
-                "is no time" + (" with a zone" if zoned and written else ""),
-                "write it as 2024-01-31 08:05" + ("+00:00, as the first row" if zoned and written else ""),
-            )  # fmt: skip
-        times = _microseconds(values, zoned)
-        self._file.refuse_first(
-            pc.is_null(times), start, self._column, "is empty", "write the time, or drop the row"
-        )
-        result: np.ndarray = times.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        self._file.refuse_first(
-            pa.array((result < FIRST) | (result > LAST)), start, self._column,
-            "is out of the years 1 to 9999", "correct it", values if written else None,
-        )  # fmt: skip
-        return result
-
-
-def _microseconds(values: Any, zoned: bool) -> Any:
-    """Texts, times or dates as Arrow's times in microseconds; its own exception where one cannot be."""
+def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") -> tuple[np.ndarray, bool]:
+    """The times of a table's column, ISO texts or Parquet's own dates and times, as `_read_microseconds`."""
     import pyarrow as pa
 
-    if pa.types.is_date(values.type):
+    written = pa.types.is_string(values.type)
+    if not written and not pa.types.is_timestamp(values.type) and not pa.types.is_date(values.type):
+        raise InputError(
+            f"{file.path}, column {column!r} holds {values.type}, not times; write them as text, as in "
+            "2024-01-31 08:05, or name another column as 'time'"
+        )
+
+    def refuse(row: int, what: str, fix: str) -> NoReturn:
+        text = values[row].as_py() if written else None
+        file.refuse(row, column, text if text and text.strip() else None, what, fix)
+
+    return _read_microseconds(values, refuse)
+
+
+def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.ndarray, bool]:
+    """The times of an array of texts or datetime64, as `_read_microseconds`."""
+    import pyarrow as pa
+
+    def refuse(row: int, what: str, fix: str) -> NoReturn:
+        raise InputError(f"{where(row)}: {shown(str(index[row]))} {what}; {fix}")
+
+    if index.dtype.kind != "M":
+        return _read_microseconds(pa.array([str(text) for text in index.tolist()], pa.string()), refuse)
+    unit = np.datetime_data(index.dtype)[0]
+    years = index.astype(f"datetime64[{'D' if unit == 'generic' else unit}]").astype("datetime64[Y]")
+    # Before they are counted in microseconds, of which there are too many for some years.
+    bad = np.flatnonzero(~((years >= np.datetime64("0001")) & (years < np.datetime64("9999"))))
+    if bad.size:
+        refuse(int(bad[0]), "is no time", "write all of them as 2024-01-31 08:05")
+    return index.astype("datetime64[us]").view(np.int64), False
+
+
+def _read_microseconds(
+    values: "pa.Array | pa.ChunkedArray", refuse: Callable[[int, str, str], NoReturn]
+) -> tuple[np.ndarray, bool]:
+    """Texts, dates or Arrow's times as microseconds, [R] int64, and whether they name a zone.
+
+    refuse(row, what, fix): what to do about the first that is no time, or that has no zone where the first
+    row has one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    written, zoned = pa.types.is_string(values.type), getattr(values.type, "tz", None) is not None
+    if written:
+        values = pc.utf8_trim_whitespace(values)
+        values = pc.if_else(pc.equal(values, ""), None, values)
+    if values.null_count:
+        refuse(pc.index(pc.is_null(values), True).as_py(), "is empty", "write the time, or drop the row")
+    if written:
+        first = values.slice(0, 1)
+        zoned = not _is_time(first, None) and _is_time(first, "UTC")
+    elif pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("ms"))
-    finer = pa.types.is_timestamp(values.type) and values.type.unit == "ns"
-    return values.cast(pa.timestamp("us", "UTC" if zoned else None), safe=not finer)
+    finer = not written and values.type.unit == "ns"
+    as_first = zoned and written
+
+    def convert(part: "pa.Array | pa.ChunkedArray") -> "pa.Array | pa.ChunkedArray":
+        return part.cast(pa.timestamp("us", "UTC" if zoned else None), safe=not finer)
+
+    try:
+        times = np.asarray(convert(values).cast(pa.int64()))
+    except pa.ArrowException:
+        refuse(
+            first_that_fails(values, convert),
+            "is no time" + (" with a zone" if as_first else ""),
+            "write it as 2024-01-31 08:05" + ("+00:00, as the first row" if as_first else ""),
+        )
+    out = np.flatnonzero((times < FIRST) | (times > LAST))
+    if out.size:
+        refuse(int(out[0]), "is out of the years 1 to 9999", "correct it")
+    return times, zoned
 
 
-def _parses(texts: Any, zone: str | None) -> bool:
+def _is_time(texts: "pa.Array | pa.ChunkedArray", zone: str | None) -> bool:
     import pyarrow as pa
 
     try:
@@ -282,36 +256,6 @@ def _parses(texts: Any, zone: str | None) -> bool:
     except pa.ArrowException:
         return False
     return True
-
-
-def _array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[np.ndarray, bool]:
-    """Microseconds [R] int64 of an array of texts or datetime64, and whether they name a zone."""
-    import pyarrow as pa
-
-    zoned = False
-    if index.dtype.kind == "M":
-        unit = np.datetime_data(index.dtype)[0]
-        years = index.astype(f"datetime64[{'D' if unit == 'generic' else unit}]").astype("datetime64[Y]")
-        # Before they are counted in microseconds, of which there are too many for some years.
-        bad = np.flatnonzero(~((years >= np.datetime64("0001")) & (years < np.datetime64("9999"))))
-        times = index.astype("datetime64[us]") if not bad.size else index
-    else:
-        texts = pa.array([str(text).strip() for text in index.tolist()], pa.string())
-        zoned = not _parses(texts.slice(0, 1), None) and _parses(texts.slice(0, 1), "UTC")
-        failed = first_that_fails(texts, lambda part: _microseconds(part, zoned))
-        bad = np.array([] if failed is None else [failed], dtype=np.int64)
-        if failed is None:
-            times = _microseconds(texts, zoned).cast(pa.int64()).to_numpy().view("datetime64[us]")
-    if bad.size:
-        value = str(index[bad[0]])
-        raise InputError(
-            f"{where(int(bad[0]))}: {shown(value)} is no time; write all of them as 2024-01-31 08:05"
-        )
-    result = times.view(np.int64)
-    out = np.flatnonzero((result < FIRST) | (result > LAST))
-    if out.size:
-        raise InputError(f"{where(int(out[0]))}: {index[out[0]]} is out of the years 1 to 9999; correct it")
-    return result, zoned
 
 
 # ---- the grid ----------------------------------------------------------------------------------------------
@@ -396,6 +340,6 @@ def _step(rows: Rows, times: np.ndarray, step_minutes: int | None) -> int:
     return step
 
 
-def _iso(microseconds: int | np.integer[Any]) -> str:
+def _iso(microseconds: int | np.integer) -> str:
     text: str = np.datetime64(int(microseconds), "us").item().isoformat()
     return text

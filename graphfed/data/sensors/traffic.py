@@ -139,15 +139,13 @@ def _from_npz(source: TrafficSource, place: Path) -> Sensors:
     """A subset: with its own graph where the file has one, else without edges and positions."""
     with NpzFile(place, f"get it again from {source.source}") as file:
         tenths = "speed_tenths" in file
-        speed, ids = file.take("speed_tenths" if tenths else "speed"), _sensor_ids(file)
-        if speed.shape[1:] != (len(ids),) or speed.dtype.kind not in "fiu" or not len(speed):
-            file.refuse(
-                f"readings have dtype {speed.dtype} and shape {speed.shape}; expected numbers [time, "
-                f"{len(ids)}]"
-            )
-        start, step = file.take("start"), file.take("step_minutes")
-        if start.size != 1 or start.dtype.kind != "U" or step.size != 1 or step.dtype.kind not in "iu":
-            file.refuse("'start' and 'step_minutes' are not a time and a whole number")
+        ids = _sensor_ids(file)
+        form = f"numbers [time, {len(ids)}]"
+        speed = file.take("speed_tenths" if tenths else "speed", "fiu", (None, len(ids)), form)
+        if not len(speed):
+            file.refuse("there is no reading")
+        start = file.take("start", "U", (), "a time")
+        step = file.take("step_minutes", "iu", (), "one whole number")
         readings = (speed / 10 if tenths else speed).astype(np.float32)
         adjacency = _no_edges(len(ids))
         position = None
@@ -250,15 +248,10 @@ def _public(place: Path, names: Sequence[str]) -> TableFile:
 
 def _graph_arrays(file: NpzFile, place: np.ndarray, size: int) -> tuple[sp.csr_matrix, np.ndarray]:
     """The part of the arrays adj [size, size], lat and lon [size] that is of the sensors `place`."""
-    weights = file.take("adj")
-    if weights.shape != (size, size) or weights.dtype.kind != "f" or not (weights >= 0).all():
-        file.refuse(
-            f"array 'adj' has dtype {weights.dtype} and shape {weights.shape}; expected numbers of at least "
-            f"0, {(size, size)}"
-        )
-    degrees = [file.take(key) for key in ("lat", "lon")]
-    if any(array.shape != (size,) or array.dtype.kind != "f" for array in degrees):
-        file.refuse(f"'lat' and 'lon' must be {size} numbers each")
+    weights = file.take("adj", "f", (size, size), f"numbers, {(size, size)}")
+    if not (weights >= 0).all():
+        file.refuse("array 'adj' has weights below 0; expected numbers of at least 0")
+    degrees = [file.take(key, "f", (size,), f"{size} numbers") for key in ("lat", "lon")]
     part = weights[np.ix_(place, place)]
     sender, receiver = np.nonzero(part)
     adjacency = with_unit_diagonal(sender, receiver, part[sender, receiver], len(place))
@@ -266,10 +259,10 @@ def _graph_arrays(file: NpzFile, place: np.ndarray, size: int) -> tuple[sp.csr_m
 
 
 def _sensor_ids(file: NpzFile) -> tuple[str, ...]:
-    ids = file.take("sensor_ids")
-    if ids.ndim != 1 or ids.dtype.kind not in "iuU" or len(np.unique(ids)) != len(ids):
+    ids = file.take_names("sensor_ids", None, "a text or a whole number for each sensor")
+    if len({*ids}) != len(ids):
         file.refuse("array 'sensor_ids' must name every sensor once")
-    return tuple(str(name) for name in ids.tolist())
+    return ids
 
 
 # ---- files -------------------------------------------------------------------------------------------------

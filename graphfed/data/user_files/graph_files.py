@@ -1,9 +1,9 @@
 """The user's own graph: the tables that a description names, files of a whole graph, and networkx graphs."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +18,17 @@ from graphfed.data.user_files.graph_tables import (
     dropped_by,
     encoded,
     joined_keys,
+    parts_of,
     read_tables,
 )
-from graphfed.data.user_files.site_union import SiteTables, unite
+from graphfed.data.user_files.site_union import SiteTables, Union, unite
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
-from graphfed.files import check_regular
+from graphfed.files import read_start
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pyarrow as pa
 
 __all__ = [
     "FILES",
@@ -50,12 +55,10 @@ def _read_pyg(path: Path) -> Graph:
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
+    read_start(path, 1)
     try:
-        check_regular(path)
         with torch.serialization.safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]):
             data = torch.load(path, weights_only=True, map_location="cpu")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception:  # a hostile or damaged file can fail in any way, and its message quotes it
         raise InputError(
             f"{path} is no PyG Data of tensors alone and was refused; save it again as "
@@ -69,23 +72,17 @@ def _read_pyg(path: Path) -> Graph:
 def _read_graphml(path: Path) -> Graph:
     import networkx as nx
 
+    # A definition of entities can make a small file stand for gigabytes.
+    if b"<!DOCTYPE" in read_start(path, 1 << 16):
+        raise InputError(f"{path} has a document type definition, which is not read; remove it")
     try:
-        check_regular(path)
-        with path.open("rb") as file:
-            # A definition of entities can make a small file stand for gigabytes.
-            if b"<!DOCTYPE" in file.read(1 << 16):
-                raise InputError(f"{path} has a document type definition, which is not read; remove it")
         graph = nx.read_graphml(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except InputError:
-        raise
     except Exception as error:  # the parser's own, and networkx's of several kinds
         raise InputError(f"{path} is no GraphML ({brief(error)}); write it again") from None
     return from_networkx(graph, path.stem)
 
 
-def from_networkx(graph: Any, name: str = "custom") -> Graph:
+def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     """A Graph from a networkx graph (or GraphML): the vertex attributes "label", "site" and "split" are those
     of a description, every other one is a feature. The edge attribute "weight" is the edge's weight, 1 where
     it is missing; an edge that is given several times, as in a directed graph, has the mean of its weights.
@@ -93,53 +90,83 @@ def from_networkx(graph: Any, name: str = "custom") -> Graph:
     Raises InputError for a vertex that lacks an attribute the others have, a feature that is no finite
     number, or a weight that is no positive number."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     vertices = list(graph.nodes)
-    known = {attribute for _, attributes in graph.nodes(data=True) for attribute in attributes}
-    columns: dict[str, list[Any]] = {}
-    for attribute in sorted(known, key=str):
-        columns[attribute] = [graph.nodes[v].get(attribute) for v in vertices]
-    place = {v: i for i, v in enumerate(vertices)}
-    features = tuple(str(c) for c in columns if c not in ("label", "site", "split"))
+    ids = pa.array([str(v) for v in vertices], pa.string())
+    known = sorted(
+        {attribute for _, attributes in graph.nodes(data=True) for attribute in attributes}, key=str
+    )
+    features = [attribute for attribute in known if attribute not in ("label", "site", "split")]
     if not features:
         raise InputError(f"graph {name!r} has no vertex attribute for features; methods need at least one")
+
+    def vertex(row: int) -> str:
+        return f"graph {name!r}, vertex {ids[row].as_py()[:60]!r}"
+
     x = np.empty((len(vertices), len(features)), dtype=np.float32)
     for j, feature in enumerate(features):
-        for i, value in enumerate(columns[feature]):
-            try:
-                x[i, j] = float(value)
-            except (TypeError, ValueError):
-                raise InputError(
-                    f"graph {name!r}, vertex {str(vertices[i])[:60]!r}: {feature} is {shown(value)}, not a "
-                    "number; give every vertex a number, or remove the attribute"
-                ) from None
-    texts: dict[str, Any] = {
-        key: pa.array(["" if value is None else str(value) for value in columns[key]])
-        for key in ("label", "site", "split")
-        if key in columns
-    }
-    edges = np.array([(place[u], place[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
-    weights = np.empty(edges.shape[1])
-    for i, (u, v, weight) in enumerate(graph.edges(data="weight", default=1)):
-        try:
-            weights[i] = float(weight)
-        except (TypeError, ValueError):
+        column = (graph.nodes[v].get(feature) for v in vertices)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+            x[:, j] = _parse_numbers(column, str(feature), vertex, "vertex a number")
+    texts = {}
+    for key in {"label", "site", "split"}.intersection(known):
+        values = (graph.nodes[v].get(key) for v in vertices)
+        texts[key] = pa.array(["" if value is None else str(value) for value in values], pa.string())
+    if "split" in texts:
+        row = pc.index(pc.is_in(texts["split"], value_set=pa.array([*PARTS])), False).as_py()
+        if row >= 0:
             raise InputError(
-                f"graph {name!r}, edge {str(u)[:60]!r} to {str(v)[:60]!r}: weight is {shown(weight)}, not a "
-                "number; give every edge a number above 0, or remove the attribute"
-            ) from None
-    ids = pa.array([str(v) for v in vertices])
-    made = _assembled(name, ids, x, texts, edges, features, weights=weights)
+                f"{vertex(row)}: {shown(texts['split'][row].as_py())} is no part of a split; use train, val, "
+                "test or nothing"
+            )
+    if "site" in texts and (row := pc.index(texts["site"], "").as_py()) >= 0:
+        raise InputError(f"{vertex(row)} has no site; give every vertex one")
+    place = {v: i for i, v in enumerate(vertices)}
+    ends = np.array([(place[u], place[v]) for u, v in graph.edges()], dtype=np.int64).reshape(-1, 2).T
+
+    def edge(row: int) -> str:
+        return f"graph {name!r}, edge {' to '.join(repr(ids[int(i)].as_py()[:60]) for i in ends[:, row])}"
+
+    weights = (weight for *_, weight in graph.edges(data="weight", default=1))
+    tables = Tables(
+        ids=ids,
+        site=texts.get("site"),
+        label=texts.get("label"),
+        x=x,
+        part=parts_of(texts["split"]) if "split" in texts else None,
+        keys=ids,
+        ends=ends,
+        weight=_parse_numbers(weights, "weight", edge, "edge a number above 0"),
+        far=ids[:0],
+    )
+    made = _assemble_graph(name, tables, tuple(map(str, features)), keys=None)
+    attributes = {str(key) for *_, named in graph.edges(data=True) for key in named}
     lost = edges_dropped(
-        [edges],
+        [ends],
         len(vertices),
         made.num_edges,
         directed=graph.is_directed(),
-        weights="mean" if any("weight" in known for *_, known in graph.edges(data=True)) else "",
+        weights="mean" if "weight" in attributes else "",
     )
-    attributes = {str(key) for *_, known in graph.edges(data=True) for key in known}
     unread = names_dropped(sorted(attributes), ("weight",), "attribute", "the edges")
     return dataclasses.replace(made, dropped=(*lost, *unread))
+
+
+def _parse_numbers(
+    values: Iterable[object], attribute: str, where: Callable[[int], str], fix: str
+) -> np.ndarray:
+    """Numbers, [n] float64; InputError for the first value that is none. where(row): what has it."""
+    numbers: list[float] = []
+    for row, value in enumerate(values):
+        try:
+            numbers.append(float(value))  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(
+                f"{where(row)}: {attribute} is {shown(value)}, not a number; give every {fix}, or remove the "
+                "attribute"
+            ) from None
+    return np.array(numbers, dtype=np.float64)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------
@@ -151,28 +178,28 @@ def load_description(description: Description) -> Graph:
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
     vertex, a feature that is no finite number, a part of the split that is not known, an empty site, ...; and
     where two sites disagree, with both sites, files and rows."""
-    if description.files[0].site is not None:
-        return _load_sites(description)
-    (files,) = description.files
-    tables = read_tables(description, files)
-    texts = {"label": tables.label, "site": tables.site}
-    graph = _assembled(
+    listed: Sequence[np.ndarray]
+    if description.sites:
+        union = _read_sites(description)
+        tables, keys, held, listed = union.tables, union.tables.keys, union.held, union.listed
+    else:
+        tables = read_tables(description, description.files[0])
+        keys, held, listed = _keys(description, tables), None, [tables.ends]
+    graph = _assemble_graph(
         description.name,
-        tables.ids,
-        tables.x,
-        {key: column for key, column in texts.items() if column is not None},
-        tables.ends,
+        tables,
         description.features,
-        parts=tables.part,
-        weights=tables.weight,
+        keys,
         repeated=description.repeated,
         classes=description.classes,
-        keys=_keys(description, tables),
+        held=held,
+        site_names=tuple(description.sites),
     )
-    return _with_dropped(graph, description, [tables.ends])
+    dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
+    return dataclasses.replace(graph, dropped=dropped)
 
 
-def _keys(description: Description, tables: Tables) -> Any:
+def _keys(description: Description, tables: Tables) -> "pa.Array":
     """What a site that reads its own files alone knows each node by. Where edges join two sites it names a
     node by its site and its id: only so can it name one at another site."""
     if description.source_site is not None or tables.site is None:
@@ -182,104 +209,50 @@ def _keys(description: Description, tables: Tables) -> Any:
     return joined_keys(tables.site, tables.ids) if between_sites else tables.ids
 
 
-def _load_sites(description: Description) -> Graph:
-    """The graph that several sites' files list together, and who holds what of it."""
-    tables = []
+def _read_sites(description: Description) -> Union:
+    """What several sites' files list together."""
+    sites = []
     for files in description.files:
         assert files.site is not None
         with at_site(files.site):
-            read = read_tables(description, files)
-        tables.append(
-            SiteTables(
-                files.site, TableFile(files.nodes), TableFile(files.edges),
-                read.ids, read.x, read.label, read.part, read.ends, read.weight,
-            )
-        )  # fmt: skip
-    union = unite(
-        tables,
-        features=description.features,
-        label=description.label,
-        split=description.split,
-        weight=description.weight,
-        repeated=description.repeated,
-    )
-    graph = _assembled(
-        description.name,
-        union.ids,
-        union.x,
-        {} if union.label is None else {"label": union.label},
-        union.ends,
-        description.features,
-        parts=union.part,
-        weights=union.weight,
-        held=union.held,
-        classes=description.classes,
-        site_names=tuple(table.name for table in tables),
-        keys=union.ids,
-    )
-    return _with_dropped(graph, description, union.listed)
+            tables = read_tables(description, files)
+        sites.append(SiteTables(files.site, TableFile(files.nodes), TableFile(files.edges), tables))
+    return unite(sites, description)
 
 
-def _with_dropped(graph: Graph, description: Description, listed: Sequence[np.ndarray]) -> Graph:
-    """listed: the ends [2, any] of the edges of each file."""
-    dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
-    return dataclasses.replace(graph, dropped=dropped)
-
-
-def _assembled(
+def _assemble_graph(
     name: str,
-    ids: Any,
-    x: np.ndarray,
-    texts: Mapping[str, Any],
-    edges: np.ndarray,
+    tables: Tables,
     features: tuple[str, ...],
+    keys: "pa.Array | None",
     *,
-    parts: np.ndarray | None = None,
-    weights: np.ndarray | None = None,
     repeated: str = "mean",
+    classes: tuple[str, ...] = (),
     held: Held | None = None,
     site_names: tuple[str, ...] = (),
-    classes: tuple[str, ...] = (),
-    keys: Any = None,
 ) -> Graph:
-    """The graph of columns that are read: texts has label, site and split where there are any; held and the
-    names of its sites, where there are several sites' files; keys: as of `Graph`."""
-    if "split" in texts:
-        parts = np.empty(len(x), dtype=np.int8)
-        for i, part in enumerate(texts["split"].to_pylist()):
-            if part not in PARTS:
-                raise InputError(
-                    f"graph {name!r}, vertex {ids[i].as_py()[:60]!r}: {shown(part)} is no part of a split; "
-                    "use train, val, test or nothing"
-                )
-            parts[i] = PARTS[part]
+    """The graph of tables; held and the names of its sites, if there are several sites' files."""
     sites: np.ndarray | None = None
-    class_names = classes
-    y = np.full(len(x), -1, dtype=np.int64)
-    if "site" in texts:
-        site_names, sites = encoded(texts["site"])
-        if "" in site_names:
-            row = int(np.flatnonzero(sites == site_names.index(""))[0])
-            raise InputError(
-                f"graph {name!r}, vertex {ids[row].as_py()[:60]!r} has no site; give every vertex one"
-            )
-    if "label" in texts:
-        class_names, y = classes_of(name, texts["label"], classes)
-    split = None if parts is None else Split("own", parts == 0, parts == 1, parts == 2)
+    class_names, y = classes, np.full(len(tables.x), -1, dtype=np.int64)
+    if tables.site is not None:
+        site_names, sites = encoded(tables.site)
+    if tables.label is not None:
+        class_names, y = classes_of(name, tables.label, classes)
+    part = tables.part
     graph = make_graph(
         name,
-        x,
+        tables.x,
         y,
-        edges,
-        edge_weight=weights,
+        tables.ends,
+        edge_weight=tables.weight,
         repeated=repeated,
         class_names=class_names,
-        split=split,
+        split=None if part is None else Split("own", part == 0, part == 1, part == 2),
         num_classes=len(class_names),
     )
     return dataclasses.replace(
         graph,
-        ids=ids,
+        ids=tables.ids,
         sites=sites,
         site_names=site_names,
         feature_names=features,

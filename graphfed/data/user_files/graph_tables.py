@@ -6,16 +6,19 @@ Shapes: N vertices, F features, m rows of edges.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.user_files.graph_description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
-from graphfed.data.user_files.table_files import TableFile
+from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "BETWEEN",
@@ -26,6 +29,7 @@ __all__ = [
     "dropped_by",
     "encoded",
     "joined_keys",
+    "parts_of",
     "read_tables",
 ]
 
@@ -53,18 +57,18 @@ class Tables:
 
     ids, site, label: N texts, a label is "" where unknown; x [N, F] float32; part [N] int8, see PARTS; keys:
     N texts, no two alike: the ids, with their site where an id is unique within its site only; ends [2, m]:
-    rows of the nodes, and from N on entries of `far`: the keys of vertices at other sites; weight [m]
-    float32, positive, or None."""
+    rows of the nodes, and from N on entries of `far`: the keys of nodes at other sites; weight [m] float32,
+    positive, or None."""
 
-    ids: Any
-    site: Any
-    label: Any
+    ids: "pa.Array"
+    site: "pa.Array | None"
+    label: "pa.Array | None"
     x: np.ndarray
     part: np.ndarray | None
-    keys: Any
+    keys: "pa.Array"
     ends: np.ndarray
     weight: np.ndarray | None
-    far: Any
+    far: "pa.Array"
 
 
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
@@ -73,75 +77,73 @@ def read_tables(description: Description, files: Files, among: Among | None = No
 
     Raises InputError with file, row, column, value and fix for a repeated id, an end of an edge that is no
     vertex, a feature that is no finite number, a part of the split or a class that is not known, ..."""
-    ids, site, label, x, part = _read_nodes(description, files, among)
+    ids, site, label, part, x = _read_nodes(description, files, among)
     keys = ids if description.source_site is None else joined_keys(site, ids)
-    _check_unique(description, files, keys, ids, site)
+    nodes = TableFile(files.nodes)
+
+    def name_of(row: int) -> str:
+        at = "" if site is None or description.source_site is None else f" of site {site[row].as_py()!r}"
+        return f"the id {ids[row].as_py()!r}{at}"
+
+    nodes.refuse_repeated(keys, description.id, name_of, "give every vertex an id of its own")
     ends, weight, far = _read_edges(description, files, keys, site, among)
     return Tables(ids, site, label, x, part, keys, ends, weight, far)
 
 
 def _read_nodes(
     description: Description, files: Files, among: Among | None
-) -> tuple[Any, Any, Any, np.ndarray, np.ndarray | None]:
-    """The first five of `Tables`."""
+) -> "tuple[pa.Array, pa.Array | None, pa.Array | None, np.ndarray | None, np.ndarray]":
+    """ids, site, label, part and x of `Tables`."""
+    file = TableFile(files.nodes)
+    names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
+    read, x = file.read([*names.values()], Numbers(description.features))
+    if not len(x):
+        alone = "" if files.site is None else ": add them, or leave the site out"
+        raise InputError(f"{file.path} has no row; it needs one for each vertex{alone}")
+    columns = {key: read[name].combine_chunks() for key, name in names.items()}
+    _check_nodes(file, description, columns, among)
+    part = parts_of(columns["split"]) if "split" in columns else None
+    return columns["id"], columns.get("site"), columns.get("label"), part, x
+
+
+def _check_nodes(
+    file: TableFile, description: Description, columns: "Mapping[str, pa.Array]", among: Among | None
+) -> None:
+    """InputError for the first row whose id, site, label or part of the split cannot be used."""
+    import pyarrow.compute as pc
+
+    for key in ("id", "site"):
+        if key in columns:
+            name = getattr(description, key)
+            file.refuse_where(
+                pc.equal(columns[key], ""), name, "is empty", f"every vertex needs its {key}: fill it in"
+            )
+    if among is not None and description.site is not None:
+        file.refuse_others(
+            columns["site"], among.here, description.site, "is no site of this file",
+            f"its vertices are at {_listed(among.here)}; where the column is something else, write 'site:' "
+            "with nothing after it in the description",
+        )  # fmt: skip
+    if description.classes and description.label is not None:
+        file.refuse_others(
+            columns["label"], (*description.classes, ""), description.label, "is none of the classes",
+            f"correct it, or name it under 'classes' ({_listed(description.classes)})",
+        )  # fmt: skip
+    if description.split is not None:
+        file.refuse_others(
+            columns["split"], PARTS, description.split, "is no part of a split",
+            "use train, val, test or nothing",
+        )  # fmt: skip
+
+
+def parts_of(split: "pa.Array") -> np.ndarray:
+    """The number of each part of a split, see PARTS, [N] int8; every text is one of PARTS."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file = TableFile(files.nodes)
-    texts = {key: getattr(description, key) for key in NODE_COLUMNS if getattr(description, key) is not None}
-    wanted = list(dict.fromkeys([*texts.values(), *description.features]))
-    found: dict[str, list[Any]] = {key: [] for key in texts}
-    x: list[np.ndarray] = []
-    parts: list[np.ndarray] = []
-    for start, batch in file.batches(wanted):
-        for key, name in texts.items():
-            column = file.text(batch, name)
-            if key in ("id", "site"):
-                file.refuse_first(
-                    pc.equal(column, ""), start, name, "is empty", f"every vertex needs its {key}: fill it in"
-                )
-            if key == "site" and among is not None:
-                file.refuse_first(
-                    pc.invert(pc.is_in(column, value_set=pa.array(among.here))), start, name,
-                    "is no site of this file",
-                    f"its vertices are at {_listed(among.here)}; where the column is something else, write "
-                    "'site:' with nothing after it in the description", column,
-                )  # fmt: skip
-            if key == "label" and description.classes:
-                file.refuse_first(
-                    pc.invert(pc.is_in(column, value_set=pa.array([*description.classes, ""]))), start, name,
-                    "is none of the classes",
-                    f"correct it, or name it under 'classes' ({_listed(description.classes)})", column,
-                )  # fmt: skip
-            if key == "split":
-                known = pc.index_in(column, value_set=pa.array(PARTS))
-                file.refuse_first(
-                    pc.is_null(known),
-                    start,
-                    name,
-                    "is no part of a split",
-                    "use train, val, test or nothing",
-                    column,
-                )
-                parts.append(
-                    np.array(list(PARTS.values()), dtype=np.int8)[known.to_numpy(zero_copy_only=False)]
-                )
-            found[key].append(column)
-        block = np.empty((batch.num_rows, len(description.features)), dtype=np.float32)
-        for j, name in enumerate(description.features):
-            block[:, j] = file.numbers(batch, name, start)
-        x.append(block)
-    if not x:
-        alone = "" if files.site is None else ": add them, or leave the site out"
-        raise InputError(f"{file.path} has no row; it needs one for each vertex{alone}")
-    columns = {key: pa.chunked_array(chunks).combine_chunks() for key, chunks in found.items()}
-    return (
-        columns["id"],
-        columns.get("site"),
-        columns.get("label"),
-        np.concatenate(x),
-        np.concatenate(parts) if parts else None,
-    )
+    numbers = np.array([*PARTS.values()], dtype=np.int8)
+    parts: np.ndarray = numbers[np.asarray(pc.index_in(split, value_set=pa.array([*PARTS])))]
+    return parts
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -149,27 +151,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
-def joined_keys(site: Any, ids: Any) -> Any:
+def joined_keys(site: "pa.Array", ids: "pa.Array") -> "pa.Array":
     """One key for each (site, id), of two pyarrow arrays of texts."""
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(site, ids, BETWEEN)
-
-
-def _check_unique(description: Description, files: Files, keys: Any, ids: Any, site: Any) -> None:
-    """Refuse an id that two vertices have, naming both rows."""
-    import pyarrow.compute as pc
-
-    first = pc.index_in(keys, value_set=keys).to_numpy(zero_copy_only=False)
-    again = np.flatnonzero(first != np.arange(len(first)))
-    if again.size:
-        file, row = TableFile(files.nodes), int(again[0])
-        name = ids[row].as_py()
-        at = "" if description.source_site is None else f" of site {site[row].as_py()!r}"
-        raise InputError(
-            f"{file.where(row)}, column {description.id!r}: the id {name!r}{at} is also in "
-            f"{file.place(int(first[row]))}; give every vertex an id of its own ({again.size} repeated)"
-        )
 
 
 def dropped_by(
@@ -186,14 +172,14 @@ def dropped_by(
     return told
 
 
-def encoded(column: Any) -> tuple[tuple[str, ...], np.ndarray]:
+def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
     """The distinct values, in their natural order, and the number of each entry's."""
     numbered = column.dictionary_encode()
     names = numbered.dictionary.to_pylist()
     order = sorted(range(len(names)), key=lambda i: _natural(names[i]))
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
-    return tuple(names[i] for i in order), rank[numbered.indices.to_numpy(zero_copy_only=False)]
+    return tuple(names[i] for i in order), rank[np.asarray(numbered.indices)]
 
 
 def _natural(name: str) -> tuple[int, float, str]:
@@ -205,7 +191,9 @@ def _natural(name: str) -> tuple[int, float, str]:
     return (1, 0.0, name) if math.isnan(value) else (0, value, name)
 
 
-def classes_of(name: str, labels: Any, classes: Sequence[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
+def classes_of(
+    name: str, labels: "pa.Array", classes: Sequence[str] = ()
+) -> tuple[tuple[str, ...], np.ndarray]:
     """Names of the classes, and the class of each vertex [N] int64: -1 where the label is empty. classes:
     their names in order, without them those that are found, in their natural order. name: the graph's.
 
@@ -229,77 +217,61 @@ def classes_of(name: str, labels: Any, classes: Sequence[str] = ()) -> tuple[tup
 
 
 def _read_edges(
-    description: Description, files: Files, keys: Any, site: Any, among: Among | None
-) -> tuple[np.ndarray, np.ndarray | None, Any]:
-    """The last three of `Tables`. Block by block, so that of the edges' ids only those elsewhere are held."""
+    description: Description, files: Files, keys: "pa.Array", site: "pa.Array | None", among: Among | None
+) -> "tuple[np.ndarray, np.ndarray | None, pa.Array]":
+    """The ends, weight and far of `Tables`. keys, site: of the nodes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file = TableFile(files.edges)
-    ends = (("source", "source_site"), ("target", "target_site"))
-    keys_used = [key for pair in ends for key in pair if getattr(description, key) is not None]
-    weight = description.weight
-    wanted = list(dict.fromkeys(getattr(description, key) for key in keys_used))
-    wanted += [weight] if weight is not None and weight not in wanted else []
-    others: list[str] = []
-    if among is not None and description.source_site is not None:
-        mine = set(pc.unique(site).to_pylist())
-        others = [name for name in among.roster if name not in mine]
-    blocks: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
-    away: list[Any] = [pa.array([], pa.string())]
-    for start, batch in file.batches(wanted):
-        columns = [file.text(batch, getattr(description, key)) for key, _ in ends]
-        named, sites = columns, []
-        if description.source_site is not None:
-            sites = [file.text(batch, getattr(description, key)) for _, key in ends]
-            named = [joined_keys(of, column) for of, column in zip(sites, columns, strict=True)]
+    file, weight = TableFile(files.edges), description.weight
+    ends = description.source, description.target
+    sites = [name for name in (description.source_site, description.target_site) if name is not None]
+    roster = () if among is None else among.roster
+    here = set() if site is None else {*site.unique().to_pylist()}
+    others = pa.array([name for name in roster if name not in here], pa.string())
+    numbers = Numbers(
+        [] if weight is None else [weight], "do without weights: 'weight:' with nothing after it"
+    )
+    places: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
+    far: list[list[pa.Array]] = [[], []]
+    weights = [np.empty((0, 1), dtype=np.float32)]
+    # Of the ends' texts no more than a block is held: there are many more edges than nodes.
+    for start, columns, amount in file.blocks([*ends, *sites], numbers):
+        named = [columns[name] for name in ends]
+        for name in sites if roster else ():
+            file.refuse_others(
+                columns[name], roster, name, "is no site of this run",
+                f"the sites are {_listed(roster)}: correct it, or drop the edge", start,
+            )  # fmt: skip
+        end_keys = named
+        if sites:
+            end_keys = [joined_keys(columns[at], end) for at, end in zip(sites, named, strict=True)]
         # Both ends at once: the table of a million keys is built anew for every call.
-        every = pa.concat_arrays(named)
-        places = pc.index_in(every, value_set=keys)
-        unknown = pc.is_null(places)
-        if others:
-            elsewhere = pc.is_in(pa.concat_arrays(sites), value_set=pa.array(others))
-            away.append(every.filter(elsewhere))
-            unknown = pc.and_not(unknown, elsewhere)
-        for end, ((key, site_key), column) in enumerate(zip(ends, columns, strict=True)):
-            here = slice(end * batch.num_rows, (end + 1) * batch.num_rows)
-            if among is not None and sites:
-                file.refuse_first(
-                    pc.invert(pc.is_in(sites[end], value_set=pa.array(among.roster))), start,
-                    getattr(description, site_key), "is no site of this run",
-                    f"the sites are {_listed(among.roster)}: correct it, or drop the edge", sites[end],
-                )  # fmt: skip
-            file.refuse_first(
-                unknown[here], start, getattr(description, key), f"is no vertex of {files.nodes}",
-                "add the vertex, or drop the edge", column,
+        place = pc.fill_null(pc.index_in(pa.concat_arrays(end_keys), value_set=keys), -1)
+        place = np.asarray(place).reshape(2, -1)
+        away = np.zeros(place.shape, dtype=bool)
+        for end, name in enumerate(sites):
+            away[end] = np.asarray(pc.is_in(columns[name], value_set=others))
+            far[end].append(end_keys[end].filter(pa.array(away[end])))
+        for end, name in enumerate(ends):
+            file.refuse_where(
+                (place[end] < 0) & ~away[end], name, f"is no vertex of {files.nodes}",
+                "add the vertex, or drop the edge", named[end], start,
             )  # fmt: skip
-        if others:
-            file.refuse_first(
-                pc.and_(elsewhere[: batch.num_rows], elsewhere[batch.num_rows :]), start,
-                description.source, "is at another site, as is the edge's other end",
-                "an edge of this file needs an end here: drop it", columns[0],
-            )  # fmt: skip
-        blocks.append(pc.fill_null(places, -1).to_numpy(zero_copy_only=False).reshape(2, -1))
+        file.refuse_where(
+            away.all(axis=0), description.source, "is at another site, as is the edge's other end",
+            "an edge of this file needs an end here: drop it", named[0], start,
+        )  # fmt: skip
         if weight is not None:
-            numbers = file.numbers(
-                batch, weight, start, "do without weights: 'weight:' with nothing after it"
-            )
-            file.refuse_first(
-                pa.array(numbers <= 0), start, weight, "is no weight",
-                "a weight is a number above 0: drop the edge, or rescale", pa.array(numbers),
+            file.refuse_where(
+                amount[:, 0] <= 0, weight, "is no weight",
+                "a weight is a number above 0: drop the edge, or rescale", amount[:, 0], start,
             )  # fmt: skip
-            weights.append(numbers)
-    far = pa.concat_arrays(away).dictionary_encode()
-    # In every block the ends elsewhere come as they were collected: sources, then targets.
-    number = len(keys) + far.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    used = 0
-    for b, block in enumerate(blocks):
-        missing = block < 0
-        if missing.any():
-            blocks[b] = block.astype(np.int64)
-            blocks[b][missing] = number[used : used + missing.sum()]
-            used += int(missing.sum())
-    edges = np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), dtype=np.int64)
-    amounts = None if weight is None else np.concatenate([*weights, np.zeros(0, dtype=np.float32)])
-    return edges, amounts, far.dictionary
+        places.append(place)
+        weights.append(amount)
+    rows = np.concatenate(places, axis=1)
+    elsewhere = pa.chunked_array([*far[0], *far[1]], pa.string()).combine_chunks().dictionary_encode()
+    if len(elsewhere):
+        rows = rows.astype(np.int64)
+        rows[rows < 0] = len(keys) + np.asarray(elsewhere.indices)  # sources, then targets
+    return rows, None if weight is None else np.concatenate(weights)[:, 0], elsewhere.dictionary

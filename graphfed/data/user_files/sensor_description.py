@@ -1,43 +1,29 @@
 """The user's own sensors: a description in YAML of a file of readings and one of the graph between sensors,
 checked.
 
-    readings: speeds.csv        CSV, Parquet, HDF5 (of pandas) or npz, by the ending (what is in them:
-                                graphfed.data.sensors.readings); paths start from the description's own folder
-    time: time                  columns of the readings. Where one is called as `sensor` says, the table is
-    sensor: sensor              long, a row for each reading; else it is wide, with a column for each sensor
-    value: value                (defaults: time, sensor and value; a first column without a name is the time)
-    distances: distances.csv    a row for each pair of sensors: the length of the way from one to the other
-    from: from                  columns of the distances, with their defaults
-    to: to
-    distance: distance
-    adjacency: weights.csv      in the place of distances: rows of from, to and weight, or a square matrix
-    weight: weight              (CSV or npz)
-    locations: sensors.csv      where each sensor is, if that is known: a row for each
-    id: id                      columns of the locations, with their defaults; or x and y, in kilometres, in
-    latitude: latitude          the place of latitude and longitude
-    longitude: longitude
-    missing: 0                  a number that means that there is no reading, as empty cells and NaN always do
-    step_minutes: 5             minutes between readings (default: the commonest difference)
-    threshold: 0.1              of the kernel that makes weights of distances: what is below is no edge
-    sigma: 3000                 its scale, in the unit of the distances (default: their standard deviation)
-    quantity: speed (km/h)      what is read, with its unit, for axes (default: reading)
-    name: speeds                what to call the data (default: the name of the file of readings)
+    readings: speeds.csv
+    distances: distances.csv
+    locations: sensors.csv
+    missing: 0
+    quantity: speed (km/h)
 
 Where machines train together, the description at a site has the readings of its own sensors only, and the one
-at the server the graph only, `locations` left out.
+at the server the graph only.
 """
 
-import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 
 from graphfed.data.messages import brief
 from graphfed.data.sensors.kernel import THRESHOLD
 from graphfed.data.sensors.readings import HDF5, INDEX
+from graphfed.data.user_files.description import DescribedFile, YamlModel
 from graphfed.data.user_files.table_files import TableFile
-from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.errors import InputError
+from graphfed.validation import keys_of
 
 __all__ = [
     "SensorDescription",
@@ -48,297 +34,263 @@ __all__ = [
 ]
 
 _FILES = ("readings", "distances", "adjacency", "locations")
-_COLUMNS = (
-    "time", "sensor", "value", "from", "to", "distance", "weight", "id", "latitude", "longitude", "x", "y",
-)  # fmt: skip
-_NUMBERS = ("missing", "step_minutes", "threshold", "sigma")
-KEYS = (*_FILES, *_COLUMNS, *_NUMBERS, "quantity", "name")
-#: Those of a site's readings, and of the server's graph.
-OF_READINGS = ("readings", "time", "sensor", "value", "missing", "step_minutes", "quantity", "name")
-OF_GRAPH = ("distances", "adjacency", "from", "to", "distance", "weight", "threshold", "sigma", "name")
 #: What pandas calls an index without a name, in Parquet.
 _PANDAS_INDEX = "__index_level_0__"
-_MATRICES = (".npz",)
+_DEGREES, _PLANE = ("latitude", "longitude"), ("x", "y")
+#: The fields that name columns: of the readings, the pairs of sensors, and the locations.
+_READINGS = ("time", "sensor", "value")
+_PAIRS = ("sender", "receiver", "distance", "weight")
+_LOCATIONS = ("id", *_DEGREES, *_PLANE)
 
 
-@dataclasses.dataclass(frozen=True)
-class SensorDescription:
-    """Where the files are and which columns are what. Every column named here is in its file.
+class ReadingKeys(YamlModel):
+    """The keys of readings, and those of the whole."""
 
-    readings: None at the server of several machines, which has the graph only; distances, adjacency: None
-    both at a site, else one of them is given. time: None where the readings are HDF5 or npz, which know;
-    sensor, value: None unless the table is long. `pairs`: the columns of sender, receiver and number, ()
-    where the adjacency is a matrix. coordinates: columns of latitude and longitude, or of x and y, () without
-    locations."""
+    readings: DescribedFile | None = Field(None, description="file: CSV, Parquet, HDF5 (of pandas) or npz")
+    time: str | None = Field(INDEX, description="column of the readings; also a first one without a name")
+    sensor: str | None = Field("sensor", description="column that makes a table long: a row a reading")
+    value: str | None = Field("value", description="column of a long table: the reading")
+    missing: float | None = Field(None, strict=True, description="number that means no reading")
+    step_minutes: int | None = Field(
+        None, strict=True, ge=1, le=10**6, description="between readings (default: the commonest difference)"
+    )
+    quantity: str = Field("reading", description="what is read, with its unit, for axes")
+    name: str = Field("", description="what to call the data (default: the name of the readings' file)")
 
-    name: str
-    readings: Path | None
-    time: str | None
-    sensor: str | None
-    value: str | None
-    distances: Path | None
-    adjacency: Path | None
-    pairs: tuple[str, ...]
-    locations: Path | None
-    id: str
-    coordinates: tuple[str, ...]
-    geographic: bool
-    missing: float | None
-    step_minutes: int | None
-    threshold: float
-    sigma: float | None
-    quantity: str
+
+class GraphKeys(YamlModel):
+    """The keys of the graph between sensors."""
+
+    distances: DescribedFile | None = Field(None, description="file: a row for each pair of sensors")
+    adjacency: DescribedFile | None = Field(
+        None, description="instead of distances: such a file of weights, or a square matrix (CSV or npz)"
+    )
+    sender: str | None = Field("from", alias="from", description="column of the pairs")
+    receiver: str | None = Field("to", alias="to", description="column of the pairs")
+    distance: str | None = Field("distance", description="column: the length of the way between the two")
+    weight: str | None = Field("weight", description="column: the weight of the edge between the two")
+    threshold: float = Field(
+        THRESHOLD, strict=True, ge=0, lt=1, description="a weight made of a distance that is below is no edge"
+    )
+    sigma: float | None = Field(
+        None, strict=True, gt=0, description="scale of the distances (default: their standard deviation)"
+    )
+
+
+class SensorDescription(GraphKeys, ReadingKeys):
+    """Where the files of sensors are and which columns are what.
+
+    `describe_sensors` returns one in which every column named is in its file, and None stands for a column
+    that there is not: of readings that are HDF5, npz or a wide table, of an adjacency that is a matrix.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"form": "be a mapping, as in 'readings: speeds.csv'"})
+
+    locations: DescribedFile | None = Field(None, description="file: a row for each sensor, where it is")
+    id: str | None = Field("id", description="column of the locations")
+    latitude: str | None = Field("latitude", description="column of the locations, in degrees")
+    longitude: str | None = Field("longitude", description="column of the locations, in degrees")
+    x: str | None = Field("x", description="in the place of the latitude, in kilometres")
+    y: str | None = Field("y", description="in the place of the longitude, in kilometres")
+
+    @model_validator(mode="after")
+    def _check_kernel(self, info: ValidationInfo) -> Self:
+        for key in ("threshold", "sigma"):
+            if self.adjacency is not None and key in self.given:
+                raise InputError(
+                    f"{info.context}: {key} makes weights of distances, and 'adjacency' has them; leave it "
+                    "out"
+                )
+        return self
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The columns of sender, receiver and number; () if the adjacency is a matrix."""
+        number = self.weight if self.distances is None else self.distance
+        return tuple(name for name in (self.sender, self.receiver, number) if name is not None)
+
+    @property
+    def geographic(self) -> bool:
+        """Whether coordinates are degrees."""
+        return self.x is None
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The columns of latitude and longitude, or of x and y; () without locations."""
+        names = (self.latitude, self.longitude) if self.geographic else (self.x, self.y)
+        return tuple(name for name in names if name is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """A mapping that `describe_sensors` takes, with absolute paths."""
-        content: dict[str, Any] = {"name": self.name, "quantity": self.quantity}
-        content |= {key: str(path.resolve()) for key in _FILES if (path := getattr(self, key)) is not None}
-        content |= {
-            key: value for key in ("time", "sensor", "value") if (value := getattr(self, key)) is not None
-        }
-        last = "distance" if self.adjacency is None else "weight"
-        content |= dict(zip(("from", "to", last), self.pairs, strict=False))
-        if self.coordinates:
-            names = ("latitude", "longitude") if self.geographic else ("x", "y")
-            content |= {"id": self.id, **dict(zip(names, self.coordinates, strict=True))}
-        content |= {key: value for key in _NUMBERS if (value := getattr(self, key)) is not None}
-        if self.adjacency is not None:
-            del content["threshold"]
-        return content
+        """Return a mapping that `describe_sensors` takes, with absolute paths."""
+        unused = {"threshold"} if self.adjacency is not None else set()
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
 
 
-def describes_sensors(content: Any) -> bool:
+def describes_sensors(content: object) -> bool:
     """Whether a mapping is meant to describe sensors, and not a graph."""
     return isinstance(content, Mapping) and "nodes" not in content and any(key in content for key in _FILES)
 
 
-def describe_sensors(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
-    """A checked description. content: a mapping of KEYS; folder: where relative paths start; origin: what to
-    call the mapping in messages.
+def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescription:
+    """Check the description of sensors; of their files only the names of the columns are read.
 
-    Only the names of the columns are read. Raises InputError for an unknown key, a missing file, a column
-    that is not there and a number that cannot be."""
-    _check_keys(content, origin)
-    _require_readings(content, origin)
-    _require_graph(content, origin)
-    return _described(content, folder, origin)
+    Args:
+        content: a mapping with the keys of `SensorDescription`.
+        folder: where relative paths start.
+        origin: what to call the mapping in messages.
 
+    Returns:
+        The description, with paths that start from here and the columns that are used.
 
-def describe_readings(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
-    """That of one of several machines' readings, checked as by `describe_sensors`; InputError where it names
-    the graph, which is the server's."""
-    _check_keys(content, origin)
-    for key in content:
-        if key not in OF_READINGS:
-            raise InputError(
-                f"{origin} names {key!r}, and the graph of the sensors is the server's; leave it out"
-            )
-    _require_readings(content, origin)
-    return _described(content, folder, origin)
+    Raises:
+        InputError: for an unknown key, a missing file, a column that is not there, and a number that cannot
+            be.
+    """
+    given = SensorDescription.check(content, origin)
+    _require_readings(given, origin)
+    _require_graph(given, origin)
+    return _resolve(given, folder, origin)
 
 
-def describe_graph(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
-    """That of the server's graph, checked as by `describe_sensors`; InputError where it names readings, which
-    stay at the sites."""
-    _check_keys(content, origin)
-    for key in content:
-        if key not in OF_GRAPH:
-            raise InputError(
-                f"{origin} names {key!r}, and the server has the distances or the adjacency of the sensors "
-                "only; leave it out"
-            )
-    _require_graph(content, origin)
-    return _described(content, folder, origin)
+def describe_readings(content: object, folder: Path, origin: str) -> SensorDescription:
+    """Check the description of one site's readings as `describe_sensors` does; InputError where it names the
+    graph, which is the server's."""
+    given = _check_part(content, keys_of(ReadingKeys), "the graph of the sensors is the server's", origin)
+    _require_readings(given, origin)
+    return _resolve(given, folder, origin)
 
 
-def _check_keys(content: Mapping[str, Any], origin: str) -> None:
-    for key, value in content.items():
-        if key not in KEYS:
-            raise InputError(f"{origin} has an unknown key {shown(key)}; {did_you_mean(str(key), KEYS)}")
-        if key not in _NUMBERS and (isinstance(value, bool) or not isinstance(value, str | int | float)):
-            raise InputError(f"{origin}: {key} must be text (found {type(value).__name__})")
+def describe_graph(content: object, folder: Path, origin: str) -> SensorDescription:
+    """Check the description of the server's graph as `describe_sensors` does; InputError where it names
+    readings, which stay at the sites."""
+    server_has = "the server has the distances or the adjacency of the sensors only"
+    given = _check_part(content, (*keys_of(GraphKeys), "name"), server_has, origin)
+    _require_graph(given, origin)
+    return _resolve(given, folder, origin)
 
 
-def _require_readings(content: Mapping[str, Any], origin: str) -> None:
-    if "readings" not in content:
+def _check_part(content: object, keys: Iterable[str], reason: str, origin: str) -> SensorDescription:
+    """The description of one place, which has some of the keys only."""
+    given = SensorDescription.check(content, origin)
+    for key in given.given:
+        if key not in keys:
+            raise InputError(f"{origin} names {key!r}, and {reason}; leave it out")
+    return given
+
+
+def _require_readings(given: SensorDescription, origin: str) -> None:
+    if given.readings is None:
         raise InputError(
             f"{origin} has no 'readings'; name the file of readings, as in 'readings: speeds.csv'"
         )
 
 
-def _require_graph(content: Mapping[str, Any], origin: str) -> None:
-    if ("distances" in content) == ("adjacency" in content):
+def _require_graph(given: SensorDescription, origin: str) -> None:
+    if (given.distances is None) == (given.adjacency is None):
+        both = given.distances is not None
         raise InputError(
-            f"{origin} names {'both' if 'distances' in content else 'neither'} 'distances' "
-            f"{'and' if 'distances' in content else 'nor'} 'adjacency'; name the one that says which sensors "
-            "are neighbours, as in 'distances: distances.csv'"
+            f"{origin} names {'both' if both else 'neither'} 'distances' {'and' if both else 'nor'} "
+            "'adjacency'; name the one that says which sensors are neighbours, as in 'distances: "
+            "distances.csv'"
         )
 
 
-def _described(content: Mapping[str, Any], folder: Path, origin: str) -> SensorDescription:
-    """What a mapping with good keys says."""
-    paths = {key: folder / str(content[key]) for key in _FILES if key in content}
-    readings, graph = paths.get("readings"), paths.get("distances") or paths.get("adjacency")
-    time, sensor, value = (
-        (None, None, None) if readings is None else _reading_columns(readings, content, origin)
-    )
-    pairs = () if graph is None else _pair_columns(paths, content, origin)
-    id_column, coordinates, geographic = _location_columns(paths.get("locations"), content, origin)
-    numbers = {key: _number(key, content[key], origin) for key in _NUMBERS if content.get(key) is not None}
-    for key in ("threshold", "sigma"):
-        if key in numbers and "adjacency" in content:
-            raise InputError(
-                f"{origin}: {key} makes weights of distances, and 'adjacency' has them; leave it out"
-            )
-    return SensorDescription(
-        name=str(content.get("name", (readings or graph or folder).name.partition(".")[0])),
-        readings=readings,
-        time=time,
-        sensor=sensor,
-        value=value,
-        distances=paths.get("distances"),
-        adjacency=paths.get("adjacency"),
-        pairs=pairs,
-        locations=paths.get("locations"),
-        id=id_column,
-        coordinates=coordinates,
-        geographic=geographic,
-        missing=numbers.get("missing"),
-        step_minutes=None if "step_minutes" not in numbers else int(numbers["step_minutes"]),
-        threshold=numbers.get("threshold", THRESHOLD),
-        sigma=numbers.get("sigma"),
-        quantity=str(content.get("quantity", "reading")),
-    )
+def _resolve(given: SensorDescription, folder: Path, origin: str) -> SensorDescription:
+    """The description with its files' paths and the columns that they have."""
+    paths = {key: folder / path for key in _FILES if (path := getattr(given, key)) is not None}
+    first = next(iter(paths.values()), folder)
+    given = given.replace(**paths, name=given.name or first.name.partition(".")[0])
+    columns = dict.fromkeys((*_READINGS, *_PAIRS, *_LOCATIONS))
+    for chosen in (_reading_columns, _pair_columns, _location_columns):
+        columns |= chosen(given, origin)
+    return given.replace(**columns)
 
 
-def _reading_columns(
-    path: Path, content: Mapping[str, Any], origin: str
-) -> tuple[str | None, str | None, str | None]:
-    """The columns of time, sensor and value, None for those that there are not."""
-    asked = {key: str(content[key]) for key in ("time", "sensor", "value") if key in content}
+def _reading_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
+    """The columns of time, sensor and value, as far as there are any."""
+    path = given.readings
+    if path is None:
+        return {}
+    named = [key for key in _READINGS if key in given.given]
     if path.name.lower().endswith((*HDF5, ".npz")):
-        if asked:
-            raise InputError(f"{origin}: {path} has no columns to name; leave {next(iter(asked))!r} out")
-        return None, None, None
-    columns = TableFile(path, index=INDEX).columns
-    for key, name in asked.items():
-        if name not in columns:
-            raise InputError(
-                f"{origin}: {path} has no column {name!r} ({key}); {did_you_mean(name, columns)}"
-            )
-    time = asked.get("time", INDEX)
-    if time not in columns and _PANDAS_INDEX in columns:
-        time = _PANDAS_INDEX
-    if time not in columns:
-        raise _no_column(path, time, "time", columns, origin)
-    sensor, value = asked.get("sensor", "sensor"), asked.get("value", "value")
-    if sensor not in columns:
-        if "value" in asked:
+        if named:
+            raise InputError(f"{origin}: {path} has no columns to name; leave {named[0]!r} out")
+        return {}
+    file = TableFile(path, index=INDEX)
+    if "time" not in named and INDEX not in file.columns and _PANDAS_INDEX in file.columns:
+        time: str | None = _PANDAS_INDEX
+    else:
+        time = given.column("time", file, origin, required=True)
+    sensor, value = (given.column(key, file, origin) for key in ("sensor", "value"))
+    if sensor is None:
+        if "value" in named:
             raise InputError(
                 f"{origin} names 'value', a column of a long table, and {path} has no column 'sensor'; name "
                 "that, too, or leave 'value' out"
             )
-        return time, None, None
-    if value not in columns:
+        return {"time": time}
+    if value is None:
         raise InputError(
             f"{path} has a column {sensor!r} and no column 'value'; name that of the readings in {origin}, "
-            f"as in 'value: {brief(columns[-1][:40])}'"
+            f"as in 'value: {brief(file.columns[-1][:40])}'"
         )
-    if len({time, sensor, value}) < 3:
-        raise InputError(f"{origin}: time, sensor and value must be three columns of {path}")
-    return time, sensor, value
+    return _require_different({"time": time, "sensor": sensor, "value": value}, path, origin)
 
 
-def _pair_columns(paths: Mapping[str, Path], content: Mapping[str, Any], origin: str) -> tuple[str, ...]:
-    """The columns of sender, receiver and number; () where there is a matrix."""
-    last = "distance" if "distances" in paths else "weight"
-    other = "weight" if "distances" in paths else "distance"
-    path = paths.get("distances") or paths["adjacency"]
-    if other in content:
+def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
+    """The columns of sender, receiver and number; none of a matrix."""
+    path = given.distances or given.adjacency
+    if path is None:
+        return {}
+    number, other = ("weight", "distance") if given.distances is None else ("distance", "weight")
+    if other in given.given:
         raise InputError(f"{origin} names {other!r}, and no file that has such a column; leave it out")
-    keys = ("from", "to", last)
-    asked = [key for key in keys if key in content]
-    if last == "weight" and path.name.lower().endswith(_MATRICES):
-        if asked:
+    named = [key for key in ("from", "to", number) if key in given.given]
+    if number == "weight" and path.name.lower().endswith(".npz"):
+        if named:
             raise InputError(
-                f"{origin}: {path} is a matrix, without a column to name; leave {asked[0]!r} out"
+                f"{origin}: {path} is a matrix, without a column to name; leave {named[0]!r} out"
             )
         if not path.is_file():
             raise InputError(f"{path} cannot be read: there is no such file")
-        return ()
-    if last == "weight" and not asked and not _is_list(path):
-        return ()
-    columns = TableFile(path).columns
-    chosen = tuple(str(content.get(key, key)) for key in keys)
-    for key, name in zip(keys, chosen, strict=True):
-        if name not in columns:
-            raise _no_column(path, name, key, columns, origin)
-    if len(set(chosen)) < 3:
-        raise InputError(f"{origin}: from, to and {last} must be three columns of {path}")
-    return chosen
-
-
-def _is_list(path: Path) -> bool:
-    """Whether a file of weights is a table of pairs, and no matrix."""
+        return {}
     file = TableFile(path)
-    if path.name.lower().endswith((".parquet", ".pq")):
-        return {"from", "to"} <= set(file.columns)
-    return {"from", "to"} <= set(file.first_line)  # that of a bare matrix names no columns
+    if number == "weight" and not named and not _is_list(file):
+        return {}
+    chosen = {key: given.column(key, file, origin, True) for key in ("sender", "receiver", number)}
+    return _require_different(chosen, path, origin)
 
 
-def _location_columns(
-    path: Path | None, content: Mapping[str, Any], origin: str
-) -> tuple[str, tuple[str, ...], bool]:
-    """The column of ids, those of the coordinates, and whether they are degrees."""
-    degrees, plane = ("latitude", "longitude"), ("x", "y")
-    asked = [key for key in ("id", *degrees, *plane) if key in content]
-    if path is None:
-        if asked:
-            raise InputError(
-                f"{origin} names {asked[0]!r}, and no file 'locations' that has it; leave it out"
-            )
-        return "id", (), True
-    columns = TableFile(path).columns
-    chosen = {key: str(content.get(key, key)) for key in ("id", *degrees, *plane)}
-    geographic = not any(key in content for key in plane)
-    if geographic and not any(key in content for key in degrees) and not set(degrees) <= set(columns):
-        geographic = not set(plane) <= set(columns)
-    if not geographic and any(key in content for key in degrees):
+def _is_list(file: TableFile) -> bool:
+    """Whether a file of weights is a table of pairs, and no matrix."""
+    # The first line of a bare matrix names no columns.
+    return {"from", "to"} <= set(file.columns if file.is_parquet else file.first_line)
+
+
+def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
+    """The column of ids, and those of the coordinates in degrees or in kilometres."""
+    named = {key: key in given.given for key in _LOCATIONS}
+    if given.locations is None:
+        for key in _LOCATIONS:
+            if named[key]:
+                raise InputError(f"{origin} names {key!r}, and no file 'locations' that has it; leave it out")
+        return {}
+    file = TableFile(given.locations)
+    degrees, plane = (any(named[key] for key in keys) for keys in (_DEGREES, _PLANE))
+    if degrees and plane:
         raise InputError(
             f"{origin} names both degrees (latitude, longitude) and kilometres (x, y); name two columns"
         )
-    wanted = degrees if geographic else plane
-    for key in ("id", *wanted):
-        if chosen[key] not in columns:
-            raise _no_column(path, chosen[key], key, columns, origin)
-    return chosen["id"], tuple(chosen[key] for key in wanted), geographic
+    if not degrees and not plane:
+        plane = {*_PLANE} <= {*file.columns} and not {*_DEGREES} <= {*file.columns}
+    wanted = ("id", *(_PLANE if plane else _DEGREES))
+    return {key: given.column(key, file, origin, required=True) for key in wanted}
 
 
-def _no_column(path: Path, name: str, key: str, columns: list[str], origin: str) -> InputError:
-    return InputError(
-        f"{path} has no column {name!r} ({key}); the columns are {', '.join(map(shown, columns[:8]))}"
-        f"{', ...' if len(columns) > 8 else ''}: name the one to use in {origin}, as in "
-        f"'{key}: {brief(columns[0][:40])}'"
-    )
-
-
-def _number(key: str, value: Any, origin: str) -> float:
-    """A finite number in the range of its key."""
-    kind = {
-        "missing": "a number",
-        "step_minutes": "a whole number of at least 1",
-        "threshold": "a number of at least 0 and below 1",
-        "sigma": "a number above 0",
-    }[key]
-    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
-    good = good and math.isfinite(value)
-    if good and key == "step_minutes":
-        good = isinstance(value, int) and 1 <= value <= 10**6
-    elif good and key == "threshold":
-        good = 0 <= value < 1
-    elif good and key == "sigma":
-        good = value > 0
-    if not good:
-        raise InputError(f"{origin}: {key} is {shown(value)}; expected {kind}")
-    number: float = value
-    return number
+def _require_different(chosen: dict[str, str | None], path: Path, origin: str) -> dict[str, str | None]:
+    """Three columns; InputError where two of them are one."""
+    if len({*chosen.values()}) < len(chosen):
+        fields = SensorDescription.model_fields
+        *keys, last = (fields[key].alias or key for key in chosen)
+        raise InputError(f"{origin}: {', '.join(keys)} and {last} must be three columns of {path}")
+    return chosen

@@ -6,8 +6,6 @@ import scipy.sparse as sp
 from graphfed.data.sensors.kernel import gaussian_kernel, with_unit_diagonal
 from graphfed.data.sensors.network import read_matrix, read_pairs, read_positions
 from graphfed.data.sensors.readings import (
-    HDF5,
-    Grid,
     Rows,
     on_grid,
     read_arrays,
@@ -27,32 +25,28 @@ def load_sensors(description: SensorDescription) -> Sensors:
     `note` says what of the other files was left out.
 
     Raises InputError with file, row, value and fix for what cannot be used (see the functions that read)."""
-    ids, grid, notes = _readings(description)
-    adjacency, more = _adjacency(description, ids)
+    rows = _read_rows(description)
+    adjacency, notes = _adjacency(description, rows.ids)
     position = None
     if description.locations is not None:
+        assert description.id is not None
         file = TableFile(description.locations)
-        position = read_positions(file, description.id, description.coordinates, description.geographic, ids)
-    return _sensors(description, ids, grid, adjacency, position, [*notes, *more])
+        columns = description.id, description.coordinates, description.geographic
+        position = read_positions(file, *columns, rows.ids)
+    return _sensors(description, rows, adjacency, position, notes)
 
 
 def load_readings(description: SensorDescription) -> Sensors:
     """Sensors without a graph, of a description of readings only. Raises what `load_sensors` raises."""
-    ids, grid, notes = _readings(description)
-    alone = sp.csr_matrix(sp.eye(len(ids), dtype=np.float32))
-    return _sensors(description, ids, grid, alone, None, notes)
+    rows = _read_rows(description)
+    alone = sp.csr_matrix(sp.eye(len(rows.ids), dtype=np.float32))
+    return _sensors(description, rows, alone, None, [])
 
 
 def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_matrix:
     """The graph between the sensors `ids`, [S, S] (see `Sensors`), of a description of a graph only. Raises
     what `load_sensors` raises."""
     return _adjacency(description, ids)[0]
-
-
-def _readings(description: SensorDescription) -> tuple[tuple[str, ...], Grid, list[str]]:
-    """The sensors' names, their readings, and what to note of them."""
-    rows = _rows(description)
-    return rows.ids, on_grid(rows, description.step_minutes), ["times are in UTC"] if rows.zoned else []
 
 
 def _adjacency(description: SensorDescription, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, list[str]]:
@@ -79,12 +73,12 @@ def _adjacency(description: SensorDescription, ids: tuple[str, ...]) -> tuple[sp
 
 def _sensors(
     description: SensorDescription,
-    ids: tuple[str, ...],
-    grid: Grid,
+    rows: Rows,
     adjacency: sp.csr_matrix,
     position: np.ndarray | None,
     notes: list[str],
 ) -> Sensors:
+    grid = on_grid(rows, description.step_minutes)
     missing = np.isnan(grid.readings)
     grid.readings[missing] = 0
     return Sensors(
@@ -93,23 +87,20 @@ def _sensors(
         missing=missing,
         adjacency=adjacency,
         position=position,
-        ids=ids,
+        ids=rows.ids,
         start=grid.start,
         step_minutes=grid.step_minutes,
         geographic=description.geographic,
         quantity=description.quantity,
-        note="; ".join(notes),
+        note="; ".join([*(["times are in UTC"] if rows.zoned else []), *notes]),
     )
 
 
-def _rows(description: SensorDescription) -> Rows:
+def _read_rows(description: SensorDescription) -> Rows:
     path, missing = description.readings, description.missing
     assert path is not None
-    if path.name.lower().endswith(HDF5):
-        return read_hdf5(path, missing)
-    if path.name.lower().endswith(".npz"):
-        return read_arrays(path, missing)
-    assert description.time is not None
+    if description.time is None:
+        return read_arrays(path, missing) if path.suffix.lower() == ".npz" else read_hdf5(path, missing)
     if description.sensor is None or description.value is None:
         return read_wide(path, description.time, missing)
     return read_long(path, description.time, description.sensor, description.value, missing)

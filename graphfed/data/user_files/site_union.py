@@ -6,13 +6,14 @@ must agree: its features, its label and part of the split where both say one, th
 Shapes: n and e rows of one site's nodes and edges, N vertices and M rows of nodes at all sites, F features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from graphfed.data.graphs.graph import Held, sorted_unique, undirected
+from graphfed.data.user_files.graph_description import Description
+from graphfed.data.user_files.graph_tables import Tables
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
 
@@ -23,52 +24,27 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class SiteTables:
-    """What one site's files say, with the files for messages.
-
-    ids: pyarrow array of n texts, no two alike; x [n, F] float32; label: texts, "" where unknown, None
-    without such a column; part [n] int8: an index into PARTS, larger for none; ends [2, e]: rows of the
-    nodes; weight [e] float32, positive, or None."""
+    """What one site's files say, with the files for messages."""
 
     name: str
     nodes: TableFile
     edges: TableFile
-    ids: Any
-    x: np.ndarray
-    label: Any
-    part: np.ndarray | None
-    ends: np.ndarray
-    weight: np.ndarray | None
+    tables: Tables
 
 
 @dataclass(frozen=True)
 class Union:
-    """The columns of the sites' common graph: those of `SiteTables` with N vertices, in the order in which
-    they are first listed, and every edge once, u < v, sorted by (u, v), without self loops.
+    """The sites' common graph. tables: its N nodes, in the order in which they are first listed, and every
+    edge once, u < v, sorted by (u, v), without self loops; listed: the ends [2, e] of each site's edges as
+    its file has them, as nodes."""
 
-    listed: the ends [2, e] of each site's edges as its file has them, as vertices."""
-
-    ids: Any
-    x: np.ndarray
-    label: Any
-    part: np.ndarray | None
-    ends: np.ndarray
-    weight: np.ndarray | None
+    tables: Tables
     held: Held
     listed: tuple[np.ndarray, ...]
 
 
-def unite(
-    sites: Sequence[SiteTables],
-    *,
-    features: Sequence[str],
-    label: str | None,
-    split: str | None,
-    weight: str | None,
-    repeated: str,
-) -> Union:
-    """Put the sites' tables together. features, label, split, weight: the columns' names, for messages;
-    repeated: what becomes of the weights of an edge that one site's file has several times, as in
-    `make_graph`.
+def unite(sites: Sequence[SiteTables], description: Description) -> Union:
+    """Put the tables of the sites that a description names together.
 
     A site owns the vertices whose label its file has; a vertex without a label is owned by all its holders.
 
@@ -77,29 +53,33 @@ def unite(
     import pyarrow.compute as pc
 
     rows = _Rows(sites)
-    x = _agreed_features(rows, features)
+    x = _agreed_features(rows, description.features)
     labels, owner = None, np.ones(len(rows.vertex), dtype=bool)
-    if label is not None:
-        texts = pa.concat_arrays([site.label for site in sites])
-        codes = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        known = pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
+    if description.label is not None:
+        texts = pa.concat_arrays([site.tables.label for site in sites])
+        codes = np.asarray(texts.dictionary_encode().indices)
+        known = np.asarray(pc.not_equal(texts, ""))
         first = rows.first(known)
-        rows.refuse_different(codes, known, first, label, "the label", texts.__getitem__)
+        rows.refuse_different(codes, known, first, description.label, "the label", texts.__getitem__)
         labels = pc.fill_null(texts.take(pa.array(first, mask=first < 0)), "")
         owner = known | (first < 0)[rows.vertex]
     part = None
-    if split is not None:
-        parts = np.concatenate([site.part for site in sites if site.part is not None])
+    if description.split is not None:
+        parts = np.concatenate([site.tables.part for site in sites if site.tables.part is not None])
         known = parts < len(PARTS)
         first = rows.first(known)
-        rows.refuse_different(parts, known, first, split, "part of the split", lambda r: PARTS[parts[r]])
+        rows.refuse_different(
+            parts, known, first, description.split, "part of the split", lambda row: PARTS[parts[row]]
+        )
         part = np.where(first < 0, len(PARTS), parts[first]).astype(np.int8)
-    ends, weights, edge_site, edge = _edges(rows, weight, repeated)
-    site_of = np.repeat(np.arange(len(sites)), [len(site.ids) for site in sites])
+    ends, weights, edge_site, edge = _edges(rows, description.weight, description.repeated)
+    site_of = np.repeat(np.arange(len(sites)), [len(site.tables.ids) for site in sites])
     order = np.lexsort((rows.vertex, site_of))
     held = Held(site_of[order], rows.vertex[order], owner[order], edge_site, edge)
-    listed = tuple(rows.of(s)[site.ends] for s, site in enumerate(sites))
-    return Union(rows.ids, x, labels, part, ends, weights, held, listed)
+    listed = tuple(rows.of(s)[site.tables.ends] for s, site in enumerate(sites))
+    return Union(
+        Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, far=rows.ids[:0]), held, listed
+    )
 
 
 class _Rows:
@@ -109,10 +89,10 @@ class _Rows:
         import pyarrow as pa
 
         self.sites = sites
-        encoded = pa.concat_arrays([site.ids for site in sites]).dictionary_encode()
+        encoded = pa.concat_arrays([site.tables.ids for site in sites]).dictionary_encode()
         self.ids = encoded.dictionary
-        self.vertex = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        self.start = np.cumsum([0, *(len(site.ids) for site in sites)])
+        self.vertex = np.asarray(encoded.indices).astype(np.int64)
+        self.start = np.cumsum([0, *(len(site.tables.ids) for site in sites)])
 
     def of(self, site: int) -> np.ndarray:
         """The vertices of one site's rows, [n]."""
@@ -127,7 +107,13 @@ class _Rows:
         return first
 
     def refuse_different(
-        self, codes: np.ndarray, known: np.ndarray, first: np.ndarray, column: str, what: str, value: Any
+        self,
+        codes: np.ndarray,
+        known: np.ndarray,
+        first: np.ndarray,
+        column: str,
+        what: str,
+        value: Callable[[int], object],
     ) -> None:
         """InputError where a known code [M] is not that of its vertex's first row; value: row -> what to
         show."""
@@ -164,15 +150,15 @@ def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
     for s, site in enumerate(rows.sites):
         vertex, start = rows.of(s), rows.start[s]
         new = first[vertex] == start + np.arange(len(vertex))
-        x[vertex[new]] = site.x[new]
-        differs = site.x != x[vertex]
+        x[vertex[new]] = site.tables.x[new]
+        differs = site.tables.x != x[vertex]
         bad = np.flatnonzero(differs.any(axis=1))
         if bad.size:
             row = int(bad[0])
             j = int(differs[row].argmax())
             raise rows.refusal(
                 int(start) + row, int(first[vertex[row]]), features[j], "this feature of",
-                f"is {site.x[row, j]} here and {x[vertex[row], j]}",
+                f"is {site.tables.x[row, j]} here and {x[vertex[row], j]}",
                 "a vertex has the same features at every site: correct one of the files", bad.size,
             )  # fmt: skip
     return x
@@ -185,8 +171,8 @@ def _edges(
     n = len(rows.ids)
     keys, weights = [], []
     for s, site in enumerate(rows.sites):
-        given = None if site.weight is None else site.weight.astype(np.float64)
-        (u, v), mine = undirected(f"site {site.name}", rows.of(s)[site.ends], given, repeated, n)
+        given = None if site.tables.weight is None else site.tables.weight.astype(np.float64)
+        (u, v), mine = undirected(f"site {site.name}", rows.of(s)[site.tables.ends], given, repeated, n)
         keys.append(u * n + v)
         weights.append(np.ones(len(u), dtype=np.float32) if mine is None else mine)
     every, edge_site = np.concatenate(keys), np.repeat(np.arange(len(keys)), [len(k) for k in keys])
@@ -217,6 +203,6 @@ def _edges(
 
 def _first_row(rows: _Rows, site: int, ends: np.ndarray) -> int:
     """The first row of a site's edges that joins two vertices, in either direction."""
-    u, v = rows.of(site)[rows.sites[site].ends]
+    u, v = rows.of(site)[rows.sites[site].tables.ends]
     same = ((u == ends[0]) & (v == ends[1])) | ((u == ends[1]) & (v == ends[0]))
     return int(same.argmax())
