@@ -30,7 +30,7 @@ LAYERS = (
     "nn",
     "data",
     "random",
-    "drawing|files|loading|memory|plain_yaml|terminal",
+    "drawing|files|loading|memory|plain_yaml|plugins|terminal",
     "errors",
 )
 

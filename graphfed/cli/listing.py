@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphfed.cli.options import Plugins
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
 from graphfed.terminal import markup, tell
@@ -21,6 +22,7 @@ def methods(
         typer.Argument(metavar="NAME", autocompletion=method_names, help="A method, to see all about it."),
     ] = None,
     *,
+    plugin: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
 ) -> None:
     """List the methods: what each needs, what crosses and what protects it. With a name: paper and settings.
@@ -29,8 +31,9 @@ def methods(
         graphfed methods
         graphfed methods fedgcn
         graphfed methods --json
+        graphfed methods damped --plugin damped.py
     See also:
-        graphfed run, graphfed data list; CONTRIBUTING.md, to add one
+        graphfed run, graphfed data list; docs/plugins.md, to add one
     """
     from graphfed.methods.registry import METHODS, get_method
 
@@ -41,9 +44,9 @@ def methods(
         else:
             _page(method)
     elif as_json:
-        tell(json.dumps({"methods": [_content(get_method(each)) for each in METHODS]}))
+        tell(json.dumps({"methods": [_content(each) for each in METHODS.usable().values()]}))
     else:
-        _table([get_method(each) for each in METHODS])
+        _table(list(METHODS.usable().values()))
 
 
 def _aliases(method: "Method") -> list[str]:
@@ -53,10 +56,13 @@ def _aliases(method: "Method") -> list[str]:
 
 
 def _content(method: "Method") -> dict[str, Any]:
+    from graphfed.methods.registry import METHODS
     from graphfed.runs.settings import settings_of
 
+    plugin = METHODS.plugin(method.name)
     return {
         "name": method.name,
+        "plugin": None if plugin is None else plugin.to_json(),
         "aliases": _aliases(method),
         "tasks": list(method.tasks),
         "summary": method.summary,
@@ -94,6 +100,7 @@ def _table(listed: "list[Method]") -> None:
 def _page(method: "Method") -> None:
     from rich.table import Table
 
+    from graphfed.methods.registry import METHODS
     from graphfed.runs.settings import settings_of, told
     from graphfed.studies.plan import settings_text
 
@@ -103,6 +110,7 @@ def _page(method: "Method") -> None:
     rows = {
         method.name: method.summary,
         "also called": ", ".join(_aliases(method)),
+        "of": str(METHODS.plugin(method.name) or ""),
         "paper": method.paper,
         "task": ", ".join(method.tasks),
         "needs": "; ".join(method.requirements()),

@@ -17,7 +17,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import unknown_setting
@@ -144,8 +144,8 @@ def inspect(
         split_problem=split_problem,
         methods={
             name: _problem(name, inputs, graph_problem, split_problem, options)
-            for name in METHODS
-            if CLASSIFICATION in get_method(name).tasks
+            for name, method in METHODS.usable().items()
+            if CLASSIFICATION in method.tasks
         },
     )
 
@@ -155,7 +155,7 @@ def _check_settings(settings: Mapping[str, Any], known: list[str]) -> None:
     for key in settings:
         if key in known:
             continue
-        if any(key in setting_names(method) for method in METHODS):
+        if any(key in setting_names(method) for method in METHODS.usable()):
             raise InputError(f"{key} is a setting of training, and nothing is trained here; leave it out")
         raise InputError(f"there is no setting {shown(key)} of the data; {unknown_setting(key, known)}")
 
@@ -232,7 +232,7 @@ def _inspect_sensors(
         split=split if cut is None else cut.name,
         split_problem=problem,
         methods={
-            name: problem if FORECASTING in get_method(name).tasks else f"{name} is for graphs"
-            for name in METHODS
+            name: problem if FORECASTING in method.tasks else f"{name} is for graphs"
+            for name, method in METHODS.usable().items()
         },
     )

@@ -28,7 +28,6 @@ from graphfed.deployment.schema import Schema
 from graphfed.errors import InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
-from graphfed.methods.registry import METHODS
 from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
 
@@ -39,7 +38,7 @@ SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
 def reports(**changed: Any) -> list[dict[str, Any]]:
     """What two sites say; `changed` is what the second one says otherwise."""
     said = {
-        "versions": participant.versions(),
+        "versions": participant.versions("fedavg"),
         "python": "3.11",
         "clients": 1,
         "declared": {"train": [5], "val": [2], "test": [3]},
@@ -53,7 +52,7 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
 
 
 def agree(told: list[dict[str, Any]], mine: tuple[int, ...] = ()) -> dict[str, Any]:
-    return _agree(told, SITES, (1, 1), "c", mine, agree_on_graphs, None)
+    return _agree(told, SITES, (1, 1), participant.versions("fedavg"), "c", mine, agree_on_graphs, None)
 
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
@@ -65,10 +64,13 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
     ("changed", "told"),
     [
         (
-            {"versions": {**participant.versions(), "graphfed": "9.9"}},
+            {"versions": {**participant.versions("fedavg"), "graphfed": "9.9"}},
             "south has graphfed 9.9 and the server",
         ),
-        ({"versions": {**participant.versions(), "torch": "1.0"}}, "south has torch 1.0 and the server"),
+        (
+            {"versions": {**participant.versions("fedavg"), "torch": "1.0"}},
+            "south has torch 1.0 and the server",
+        ),
         ({"versions": {}}, "south has graphfed None and the server"),
         ({"config": "other"}, "south reads the run's settings in another way"),
         ({"clock": -3600.0}, "the clock of south differs by -3600 s from the server's"),
@@ -141,7 +143,7 @@ def test_all_places_go_on_from_the_newest_round_that_all_have(
 
 
 def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_path: Path) -> None:
-    asked = {"method": "evil", "module": "os"}
+    asked = {"method": "evil", "plugin": {"module": "os", "version": "1"}}
     with pytest.raises(InputError, match=r"north does not run methods of 'os'.*--allow os"):
         _accepted(asked, Place("north", tmp_path))
     method, config = _accepted(asked_for("fedavg"), Place("north", tmp_path))
@@ -149,7 +151,7 @@ def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_p
 
 
 def asked_for(name: str, **settings: Any) -> dict[str, Any]:
-    return {"method": name, "module": METHODS[name], "config": {"rounds": 7, **settings}}
+    return {"method": name, "plugin": None, "config": {"rounds": 7, **settings}}
 
 
 def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
@@ -161,16 +163,6 @@ def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path
     with pytest.raises(InputError, match="north takes part in no run with vertex_ids=plain"):
         _accepted(asked_for("sapgnn", vertex_ids="plain"), careful)
     assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
-
-
-def test_a_method_that_is_allowed_by_name_is_not_another_one_under_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A coordinator chooses the name in its message; the site compares the name of what would run."""
-    monkeypatch.setattr("graphfed.methods.registry.METHODS", dict(METHODS))
-    asked = {**asked_for("fedavg"), "method": "mine"}
-    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of mine"):
-        _accepted(asked, Place("north", tmp_path, methods=("mine",)))
 
 
 @pytest.mark.parametrize(
