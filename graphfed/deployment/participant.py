@@ -256,12 +256,12 @@ def _check_plugin(name: str, asked: Mapping[str, Any], place: "Place") -> None:
             f"{place.name} does not run the method {name!r} of {here}; its operator allows it with 'graphfed "
             f"site start ... --methods {name}', or the whole plug-in with --allow {inside.partition('.')[0]}"
         )
-    if module:
+    if module and module not in place.allow:
         raise InputError(
             f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
             f"'graphfed site start ... --allow {module[:100]}'"
         )
-    plugin = f"{asked.get('distribution')} {asked.get('version')}"
+    plugin = f"{module or asked.get('distribution')} {asked.get('version')}"
     raise InputError(
         f"{place.name} has no method {shown(name)}; its operator installs the plug-in {shown(plugin)} and "
         f"allows it with 'graphfed site start ... --methods {name[:100]}'"

@@ -1,12 +1,14 @@
 """What sites say of themselves before a deployed run, and what does not go together."""
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fake_plugins import METHOD, forget_plugins, install, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +32,8 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
 from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
+
+__all__ = ["forget_plugins"]
 
 SITES = ("north", "south")
 SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
@@ -148,6 +152,62 @@ def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_p
         _accepted(asked, Place("north", tmp_path))
     method, config = _accepted(asked_for("fedavg"), Place("north", tmp_path))
     assert (method.name, config.rounds) == ("fedavg", 7)
+
+
+def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(tmp_path: Path) -> None:
+    """A refusal comes before any code of the plug-in runs, and says what the operator can do."""
+    write("mild_method", METHOD.format(name="mild"))
+    install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
+    plugin = {"distribution": "graphfed-mild", "version": "1.5"}
+    asked = {**asked_for("mild"), "plugin": plugin}
+    with pytest.raises(
+        InputError, match=r"north does not run the method 'mild' of .*graphfed-mild 1\.5"
+    ) as refusal:
+        _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild",)))
+    assert "site start ... --methods mild', or the whole plug-in with --allow mild_method" in str(
+        refusal.value
+    )
+    assert "mild_method" not in sys.modules
+    assert _accepted(asked, Place("north", tmp_path, methods=("mild",)))[0].name == "mild"
+    assert _accepted(asked, Place("north", tmp_path, allow=("mild_method",)))[0].name == "mild"
+    with pytest.raises(InputError, match="north takes part in no run of 'mild', only of fedavg"):
+        _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild_method",)))
+
+
+def test_a_site_that_lacks_a_plug_in_says_which_to_install(tmp_path: Path) -> None:
+    asked = {**asked_for("mild"), "plugin": {"distribution": "graphfed-mild", "version": "1.5"}}
+    place = Place("north", tmp_path, methods=("mild",), allow=("graphfed",))
+    with pytest.raises(
+        InputError, match=r"north has no method 'mild'; its operator installs the plug-in"
+    ) as refusal:
+        _accepted(asked, place)
+    assert "'graphfed-mild 1.5'" in str(refusal.value)
+
+
+def test_a_module_of_the_operator_s_own_runs_under_the_name_that_it_declares(tmp_path: Path) -> None:
+    """A coordinator cannot give it another name, nor its name to another module."""
+    write("mild_method", METHOD.format(name="mild"))
+    sys.path.append(str(Path("site").resolve()))
+    given = {"module": "mild_method", "version": "sha256:0"}
+    place = Place("north", tmp_path, allow=("mild_method",))
+    assert _accepted({**asked_for("mild"), "plugin": given}, place)[0].name == "mild"
+    with pytest.raises(InputError, match="north has no method 'wild'; .* the plug-in 'mild_method sha256:0'"):
+        _accepted({**asked_for("wild"), "plugin": given}, place)
+    # A method of graphfed's own is graphfed's, whatever the message says of it.
+    method, _ = _accepted({**asked_for("fedavg"), "plugin": given}, place)
+    assert method.name == "fedavg"
+
+
+def test_the_version_of_a_plug_in_is_compared_when_sites_join(tmp_path: Path) -> None:
+    install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
+    here = participant.versions("mild")
+    assert here == participant.versions("fedavg") | {"graphfed-mild": "1.5"}
+    told = reports(versions={**here, "graphfed-mild": "1.4"})
+    told[0]["versions"] = here
+    with pytest.raises(
+        InputError, match=r"south has graphfed-mild 1\.4 and the server 1\.5; install the same"
+    ):
+        _agree(told, SITES, (1, 1), here, "c", (), agree_on_graphs, None)
 
 
 def asked_for(name: str, **settings: Any) -> dict[str, Any]:

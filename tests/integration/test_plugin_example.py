@@ -64,7 +64,7 @@ def test_the_run_s_manifest_names_the_distribution_and_its_version(trained: Path
     assert manifest["config"]["plugins"] == INSTALLED
     assert manifest["versions"]["graphfed-example"] == "1.0"
     # The report has the method's own words for what its clients send.
-    assert "The shared model's weights, from the server to every site" in (
+    assert "which the server averages by the number of training vertices" in (
         (trained / "one/report.html").read_text()
     )
 
@@ -91,8 +91,12 @@ def test_the_run_s_manifest_names_the_distribution_and_its_version(trained: Path
             ("run", "fedavgm", *ON_RINGS, "--rounds", "2", "--runtime", "processes", "--out", "apart"),
             "apart/result.json",
         ),
+        (
+            ("run", "fedavgm", *ON_RINGS, "--rounds", "2", "--runtime", "nvflare", "--out", "deployed"),
+            "deployed/result.json",
+        ),
     ],
-    ids=["predict", "report", "audit", "resume", "compare", "sweep", "processes"],
+    ids=["predict", "report", "audit", "resume", "compare", "sweep", "processes", "nvflare"],
 )
 def test_a_command_works_with_the_installed_plug_in(
     words: tuple[str, ...], file: str, site: Path, trained: Path
@@ -131,7 +135,9 @@ def test_a_run_whose_plug_in_is_not_installed_is_refused_with_the_way_to_get_it(
         assert "needs the plug-in graphfed-example 1.0, which is not installed; install it" in done.stderr
         assert "pip install 'graphfed-example==1.0'" in done.stderr
     # A page can be made of what the folder holds.
-    assert command("report", "one", "--out", "alone.html", path=None, folder=trained).returncode == 0
+    done = command("report", "one", "--out", "alone.html", path=None, folder=trained)
+    assert done.returncode == 0
+    assert "warning: the run in one needs the plug-in graphfed-example 1.0" in done.stderr
 
 
 def test_the_method_s_file_works_as_it_is(tmp_path: Path) -> None:
