@@ -191,7 +191,9 @@ def test_a_module_of_the_operator_s_own_runs_under_the_name_that_it_declares(tmp
     given = {"module": "mild_method", "version": "sha256:0"}
     place = Place("north", tmp_path, allow=("mild_method",))
     assert _accepted({**asked_for("mild"), "plugin": given}, place)[0].name == "mild"
-    with pytest.raises(InputError, match="north has no method 'wild'; .* the plug-in 'mild_method sha256:0'"):
+    with pytest.raises(
+        InputError, match=r"north has no method 'wild'; .* the plug-in 'mild_method sha256:0'"
+    ):
         _accepted({**asked_for("wild"), "plugin": given}, place)
     # A method of graphfed's own is graphfed's, whatever the message says of it.
     method, _ = _accepted({**asked_for("fedavg"), "plugin": given}, place)
