@@ -12,6 +12,7 @@ lacks, or when all names are; a plug-in is imported when something of it is used
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import re
 import sys
@@ -146,11 +147,44 @@ class Registry(Mapping[str, T]):
 
     def usable(self) -> dict[str, T]:
         """Return everything that can be loaded, by name; stderr says what cannot, and why."""
-        for point in _entry_points(self._group, tuple(sys.path)):
-            if point.name in self._reserved or not _NAME.fullmatch(point.name):
-                _warn(self._unusable(point.name, _distribution_of(point)))
-        found = {name: self.find(name) for name in self}
-        return {name: thing for name, thing in found.items() if thing is not None}
+        found, problems = self.load_all()
+        for problem in problems:
+            _warn(problem)
+        return found
+
+    def load_all(self) -> tuple[dict[str, T], list[str]]:
+        """Return everything that can be loaded, by name, and why each of the others cannot."""
+        found: dict[str, T] = {}
+        problems = [
+            self._unusable(point.name, _distribution_of(point))
+            for point in _entry_points(self._group, tuple(sys.path))
+            if point.name in self._reserved or not _NAME.fullmatch(point.name)
+        ]
+        for name in self:
+            try:
+                found[name] = self[name]
+            except InputError as error:
+                problems.append(str(error))
+        return found, problems
+
+    def folders_of_plugins(self) -> list[Path] | None:
+        """Return the folders, or single files, of the packages whose entry points add to this registry.
+
+        Nothing is imported. None where a module was given to `load_plugin`, whose imports may be anything, or
+        where a package cannot be found.
+        """
+        if _MODULES:
+            return None
+        folders: list[Path] = []
+        for package in {
+            point.module.partition(".")[0] for point in _entry_points(self._group, tuple(sys.path))
+        }:
+            spec = importlib.util.find_spec(package)
+            if spec is None:
+                return None
+            places = spec.submodule_search_locations or [spec.origin or ""]
+            folders += [Path(place) for place in places]
+        return sorted(folders)
 
     # ---- what plug-ins have --------------------------------------------------------------------------------
 
