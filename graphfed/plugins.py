@@ -176,10 +176,12 @@ class Registry(Mapping[str, T]):
         if _MODULES:
             return None
         folders: list[Path] = []
-        for package in {
-            point.module.partition(".")[0] for point in _entry_points(self._group, tuple(sys.path))
-        }:
-            spec = importlib.util.find_spec(package)
+        points = _entry_points(self._group, tuple(sys.path))
+        for package in {_module_of(point).partition(".")[0] for point in points}:
+            try:
+                spec = importlib.util.find_spec(package)
+            except ValueError:  # what the entry point names is no module
+                spec = None
             if spec is None:
                 return None
             places = spec.submodule_search_locations or [spec.origin or ""]
@@ -204,7 +206,7 @@ class Registry(Mapping[str, T]):
     def _entries(self, name: str) -> list[_Entry]:
         """What plug-ins have under a name. A module that is given and installed counts once."""
         points = [point for point in _entry_points(self._group, tuple(sys.path)) if point.name == name]
-        installed = [_Entry(_distribution_of(point), point.module, point.load) for point in points]
+        installed = [_Entry(_distribution_of(point), _module_of(point), point.load) for point in points]
         modules = {entry.module for entry in installed}
         declared = []
         for plugin, module in _MODULES.values():
@@ -247,7 +249,7 @@ class Registry(Mapping[str, T]):
         what = f"{self._noun} {name!r} of {entry.plugin}"
         try:
             thing = entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(
                 f"{what} cannot be loaded: {_cause(error)}; install what it needs, or another version of it"
             ) from error
@@ -291,7 +293,7 @@ def load_plugin(module: str | os.PathLike[str]) -> None:
         loaded = _import_file(Path(given)) if given.endswith(".py") else importlib.import_module(given)
     except InputError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the plug-in {given} cannot be loaded: {_cause(error)}; give the path of a Python file, or a "
             "module that Python finds"
@@ -382,9 +384,14 @@ def _entry_points(group: str, path: tuple[str, ...]) -> tuple[importlib.metadata
     return tuple(importlib.metadata.entry_points(group=group))
 
 
+def _module_of(point: importlib.metadata.EntryPoint) -> str:
+    """The module in an entry point's ``module:object``, whether or not it is well formed."""
+    return point.value.partition(":")[0].strip()
+
+
 def _distribution_of(point: importlib.metadata.EntryPoint) -> Plugin:
     if point.dist is None:
-        return Plugin(point.module, "unknown")
+        return Plugin(_module_of(point), "unknown")
     return Plugin(point.dist.name, point.dist.version)
 
 
@@ -395,7 +402,7 @@ def _installed_version(name: str) -> str | None:
         return None
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

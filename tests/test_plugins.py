@@ -143,6 +143,17 @@ def test_a_broken_plug_in_is_refused_with_its_cause_and_breaks_nothing_else(
     assert METHODS.find("torn") is None
 
 
+@pytest.mark.parametrize("value", ["not a module", ":", "torn_method:", "torn_method:no.such"])
+def test_an_entry_point_that_names_nothing_breaks_its_own_name_only(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("torn_method", "")
+    install("graphfed-torn", methods={"torn": value})
+    assert main(["methods", "torn"]) == UNUSABLE
+    assert "method 'torn' of the plug-in graphfed-torn 1.0 " in capsys.readouterr().err
+    assert main(["methods", "fedavg"]) == DONE
+
+
 def test_something_of_another_kind_or_with_another_name_is_refused() -> None:
     write("odd_method", METHOD.format(name="odd") + "NUMBER = 3\n")
     install("graphfed-odd", methods={"number": "odd_method:NUMBER", "even": "odd_method:METHOD"})
@@ -187,6 +198,7 @@ def test_a_module_that_is_given_and_installed_is_there_once() -> None:
     ("text", "refusal"),
     [
         ("1 +", r"given\.py cannot be loaded: SyntaxError"),
+        ("raise SystemExit(0)", r"given\.py cannot be loaded: SystemExit: 0"),
         ("import no_such_library", r"given\.py cannot be loaded: ModuleNotFoundError: .*no_such_library"),
         ("x = 1", r"given\.py declares nothing; write one of METHOD, METHODS, DATASETS, PARTITIONS"),
         (METHOD.format(name="fedavg"), r"method 'fedavg' of .*given\.py cannot be used: graphfed has one of"),
@@ -300,7 +312,7 @@ def test_the_page_of_a_method_says_which_plug_in_it_is_of(capsys: pytest.Capture
     write("mild_method", METHOD.format(name="mild"))
     install("graphfed-mild", methods={"mild": "mild_method:METHOD"})
     assert main(["methods", "mild"]) == DONE
-    assert "the plug-in graphfed-mild 1.0" in " ".join(capsys.readouterr().out.split())
+    assert "plug-in graphfed-mild 1.0" in " ".join(capsys.readouterr().out.split())
     assert main(["methods", "mild", "--json"]) == DONE
     shown = json.loads(capsys.readouterr().out)
     assert shown["plugin"] == {"distribution": "graphfed-mild", "version": "1.0"}
