@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -325,6 +326,18 @@ def test_data_sets_of_plug_ins_are_listed_with_what_they_are() -> None:
     row = next(row for row in available() if row.name == "small")
     assert (row.title, row.ready) == ("a small social network", True)
     assert graphfed.inspect("small", settings={"data.num_nodes": 45}).graph.num_nodes == 45  # type: ignore[union-attr]
+
+
+def test_a_method_of_a_package_takes_one_file_and_one_line_of_packaging() -> None:
+    package = tomllib.loads((EXAMPLE.parent / "pyproject.toml").read_text())
+    groups = package["project"]["entry-points"]
+    assert groups["graphfed.methods"] == {"fedavgm": "graphfed_example.fedavgm:METHOD"}
+    readme = (EXAMPLE.parent / "README.md").read_text()
+    for group, points in groups.items():
+        assert f'[project.entry-points."{group}"]' in readme
+        for name, value in points.items():
+            assert f'{name} = "{value}"' in readme
+            assert (EXAMPLE / f"{name}.py").is_file()
 
 
 def test_fedavgm_without_momentum_is_fedavg() -> None:
