@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.methods.tasks import TASKS
 from graphfed.reproductions.history import Target, figure_at, has_place, history_of, moment_of
 from graphfed.reproductions.recipe import SCORE, RecipeRow
 from graphfed.runs.run import Result
 from graphfed.studies.plan import statistic
+from graphfed.tasks.registry import get_task
 
 __all__ = ["OF_RUN", "compared", "metric_of", "reached_by", "relative_to", "target_value"]
 
@@ -31,7 +31,7 @@ def metric_of(result: Result, metric: str, targets: Mapping[str, float | None] |
     if moment is not None:
         return figure_at(result, moment, targets or {})
     if metric == SCORE:
-        return result.test[TASKS[result.task].metric]
+        return result.test[get_task(result.task).metric]
     if metric in result.test:
         return result.test[metric]
     if metric in OF_RUN:
@@ -67,7 +67,7 @@ def target_value(target: Target | None, results: Sequence[Result]) -> float | No
     """A target as a share; results: of the row that it follows. None where there is none."""
     if target is None or not target.row:
         return None if target is None else target.share
-    scores = [result.val[TASKS[result.task].metric] for result in results]
+    scores = [result.val[get_task(result.task).metric] for result in results]
     reached: float | None = statistic(scores)["mean"]
     return None if reached is None else reached - target.less
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.registry import get_method
-from graphfed.methods.tasks import TASKS
 from graphfed.reproductions.values import mapping, number, text
 from graphfed.runs import folder as files
 from graphfed.runs.folder_schema import MetricsLine
 from graphfed.runs.run import Result
+from graphfed.tasks.registry import get_task
 
 __all__ = [
     "FACTS",
@@ -151,7 +151,7 @@ def figure_at(result: Result, moment: Moment, targets: Mapping[str, float | None
 
 def _first_reached(lines: list[dict[str, Any]], task: str, target: float) -> dict[str, Any] | None:
     """The first line whose validation metric, the one that decides in the task, is as good as `target`."""
-    spec = TASKS[task]
+    spec = get_task(task)
     for line in lines:
         value = (line["val"] or {}).get(spec.metric)
         if value is not None and (value == target or spec.better(value, target)):

@@ -31,7 +31,6 @@ from graphfed.data.graphs.overview import site_names
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.fedgraph.config import FedGraphConfig
-from graphfed.methods.tasks import TASKS
 from graphfed.reproductions import sensors
 from graphfed.reproductions.curves import curve_of
 from graphfed.reproductions.figures import compared, metric_of, reached_by, target_value
@@ -50,8 +49,9 @@ from graphfed.runs.run import Result, execute, has_checkpoint, now, write_manife
 from graphfed.studies.folder_schema import ReproductionFile
 from graphfed.studies.jobs import Run, check_jobs, run_all
 from graphfed.studies.plan import InputCache, chosen_seeds, run_name, statistic
-from graphfed.tasks.graph_inputs import GraphInputs
+from graphfed.tasks.graphs.inputs import GraphInputs
 from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.terminal import say
 
@@ -693,7 +693,7 @@ def _curve_beside(item: Item, results: Sequence[Result]) -> dict[str, Any]:
     """The curve of a row of runs, of the metric that decides; nothing where none is drawn."""
     if item.against is None:
         return {}
-    metric = TASKS[results[0].task].metric
+    metric = get_task(results[0].task).metric
     return {"curve": {"metric": metric, **curve_of(metric, results, item.against)}}
 
 

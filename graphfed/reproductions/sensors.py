@@ -19,7 +19,7 @@ from graphfed.methods.common.forecasting import NeuralConfig
 from graphfed.reproductions.recipe import Item
 from graphfed.studies.plan import InputCache
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.sensor_inputs import SensorInputs
+from graphfed.tasks.sensors.inputs import SensorInputs
 
 __all__ = ["KINDS", "first_by_id", "histogram_rows", "operation_rows", "visible_rows"]
 

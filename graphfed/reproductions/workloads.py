@@ -25,7 +25,7 @@ from graphfed.runs import folder as files
 from graphfed.runs.run import computing_with
 from graphfed.runtime.local import stacked
 from graphfed.studies.folder_schema import WorkloadsFile
-from graphfed.tasks.graph_inputs import load_graph
+from graphfed.tasks.graphs.inputs import load_graph
 from graphfed.tasks.run_config import RunConfig
 
 __all__ = ["FILE", "balanced_or_read", "require_same", "structure"]

@@ -58,6 +58,7 @@ def describe_every_method() -> list[dict[str, Any]]:
 
 def _description(method: "Method") -> dict[str, Any]:
     from graphfed.runs.settings import settings_of
+    from graphfed.tasks.registry import first_task, get_task
 
     plugin = METHODS.plugin(method.name)
     content = {
@@ -67,13 +68,13 @@ def _description(method: "Method") -> dict[str, Any]:
         "tasks": list(method.tasks),
         "summary": method.summary,
         "paper": method.paper,
-        "needs": method.requirements(),
+        "needs": first_task(method).requirements(method),
         "crosses": method.crosses,
         "protection": method.protection,
         "messages": dict(method.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],
         "defaults": dict(method.defaults),
-        "recipes": {task: method.settings(task) for task in method.tasks},
+        "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
     }
     # As it is read from the file: lists are lists.
     described: dict[str, Any] = json.loads(json.dumps(content))

@@ -15,7 +15,6 @@ from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS
-from graphfed.methods.tasks import TASKS
 from graphfed.plugins import Plugin
 from graphfed.tasks.source import DataSource
 
@@ -148,20 +147,6 @@ class RunConfig:
             options["partition"] = str(self.partition_file.resolve())
         settings |= {f"data.{key}": value for key, value in self.data_options.items()}
         return {key: value for key, value in options.items() if value is not None} | {"set": settings}
-
-    def recipe(self) -> dict[str, Any]:
-        """The settings in which this run differs from the default recipe, so that no table hides it.
-
-        The default of a shared setting is in `Method.shared_config` and the task's recipe; of a method's own
-        it is the method's."""
-        own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
-        default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
-        # How sums are protected changes no result, up to rounding.
-        default["aggregation"] = own["aggregation"]
-        chosen = dataclasses.asdict(self.training)
-        # What learns nothing is the same after any number of rounds.
-        left_out = ("seed",) if self.method.model else ("seed", "rounds")
-        return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
 #: Stored features and edge ends, or readings in windows, from which a second thread pays: below, waiting for
