@@ -29,6 +29,8 @@ def methods(
         graphfed methods fedgcn
         graphfed methods --json
         graphfed methods damped --plugin damped.py
+    Files:
+        ~/.cache/graphfed/methods.json    the list, kept until some code changes
     See also:
         graphfed run, graphfed data list; docs/plugins.md, to add one
     """

@@ -40,6 +40,7 @@ def _load_plugins(context: typer.Context, modules: list[str] | None) -> list[str
 DATA_PANEL = "Data"
 TRAINING_PANEL = "Training"
 MACHINE_PANEL = "Machine"
+PLUGIN_PANEL = "Plug-ins"
 OUTPUT_PANEL = "Output"
 
 Data = Annotated[
@@ -159,7 +160,7 @@ Plugins = Annotated[
         "--plugin",
         metavar="MODULE",
         callback=_load_plugins,
-        rich_help_panel=OUTPUT_PANEL,
+        rich_help_panel=PLUGIN_PANEL,
         help="A Python file, or a module that Python finds, with methods, data sets, partitions or audits of "
         "your own, as often as needed. Installed plug-ins are found without it.",
     ),

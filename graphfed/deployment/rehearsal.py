@@ -61,7 +61,8 @@ def train_run(
             data["server"] = private / "server.safetensors"
             kind.save_server(inputs.part_of_server(config), data["server"])
         wish = stack.enter_context(listening())
-        allow = [module] if (module := METHODS.module(config.method.name)) else []
+        plugin = METHODS.module(config.method.name)
+        allow = [plugin] if plugin else []
         loopback = Loopback(project, home, data, threads=config.site_threads, allow=allow, check_data=False)
         federation = stack.enter_context(loopback)
         ended = run_on_loopback(
