@@ -27,7 +27,7 @@ from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Task
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
 from graphfed.runtime.processes import Sites
 from graphfed.tasks.registry import default_settings
@@ -212,9 +212,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
         }
         config = method.config(**{**default_settings(method, preset="paper"), **settings})
         with Sites([(0,), (1,)]) as sites:
-            outcome, ledger = train_in_processes(
-                method, METHODS["sapgnn"], cohorts, task, config, sites=sites
-            )
+            outcome, ledger = train_in_processes(method, cohorts, task, config, sites=sites)
         times[pooling] = [[outcome.seconds["train"] / rounds]]
         trained = [entry for entry in ledger.entries if entry.phase == "train"]
         crossed[pooling] = sum(entry.bytes for entry in trained) // rounds

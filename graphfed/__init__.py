@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphfed.deployment.deploy import deploy
+    from graphfed.plugins import load_plugin
     from graphfed.reproductions.reproduce import reproduce
     from graphfed.runs.inspect import inspect
     from graphfed.runs.predict import predict
@@ -19,16 +20,28 @@ if TYPE_CHECKING:
     from graphfed.studies.compare import compare
     from graphfed.studies.sweep import sweep
 
-__all__ = ["__version__", "compare", "deploy", "inspect", "predict", "reproduce", "resume", "run", "sweep"]
+__all__ = [
+    "__version__",
+    "compare",
+    "deploy",
+    "inspect",
+    "load_plugin",
+    "predict",
+    "reproduce",
+    "resume",
+    "run",
+    "sweep",
+]
 
 __version__ = "0.1.0"
 
 
-#: The functions of the package, each in the module that has its name.
+#: The functions of the package, and the module of each.
 _FUNCTIONS = {
     "compare": "graphfed.studies.compare",
     "deploy": "graphfed.deployment.deploy",
     "inspect": "graphfed.runs.inspect",
+    "load_plugin": "graphfed.plugins",
     "predict": "graphfed.runs.predict",
     "reproduce": "graphfed.reproductions.reproduce",
     "resume": "graphfed.runs.resume",

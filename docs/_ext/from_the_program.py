@@ -63,10 +63,10 @@ def _help(path: tuple[str, ...]) -> str:
 
 
 class MethodsTable(Directive):
-    """One row for each registered method."""
+    """One row for each of graphfed's own methods."""
 
     def run(self) -> list[nodes.Node]:
-        methods = [get_method(name) for name in METHODS]
+        methods = [get_method(name) for name in METHODS.own]
         rows = [("method", "what it does", "needs", "what crosses", "protection")]
         rows += [(m.name, m.summary, "; ".join(m.requirements()), m.crosses, m.protection) for m in methods]
         return [_table(rows)]
@@ -78,9 +78,9 @@ class MessagesTable(Directive):
 
     def run(self) -> list[nodes.Node]:
         alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-        for name in METHODS:
+        for name in METHODS.own:
             alike.setdefault(tuple(get_method(name).messages.items()), []).append(name)
-        aligned = [name for name in METHODS if issubclass(get_method(name).config, AlignedConfig)]
+        aligned = [name for name in METHODS.own if issubclass(get_method(name).config, AlignedConfig)]
         tables = [
             ("Every deployed run", tuple(participant.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),

@@ -1,37 +1,31 @@
-"""The one table of checks. Adding a check is one file and one row."""
-
-import importlib
+"""The one table of checks. Adding a check to graphfed is one file and one row; a plug-in adds its own
+(`graphfed.plugins`)."""
 
 from graphfed.audit.base import Check
-from graphfed.errors import InputError
+from graphfed.plugins import Registry
 
-__all__ = ["CHECKS", "get_check", "register"]
+__all__ = ["CHECKS"]
 
-#: name -> the module whose CHECK it is, in the order of the table on the screen
-CHECKS: dict[str, str] = {
-    "clear_transfers": "graphfed.audit.attacks.clear_transfers",
-    "membership": "graphfed.audit.attacks.membership",
-    "training_counts": "graphfed.audit.attacks.training_counts",
-    "label_histogram": "graphfed.audit.attacks.label_histogram",
-    "fedgcn_features": "graphfed.audit.attacks.fedgcn",
-    "split_features": "graphfed.audit.attacks.sapgnn_features",
-    "split_labels": "graphfed.audit.attacks.sapgnn_labels",
-    "lumos_features": "graphfed.audit.attacks.lumos",
-    "cnfgnn_inputs": "graphfed.audit.attacks.cnfgnn",
-    "fedgat_features": "graphfed.audit.attacks.fedgat",
-    "fedgat_ldp_features": "graphfed.audit.attacks.fedgat_ldp",
-    "fedgraph_embeddings": "graphfed.audit.attacks.fedgraph",
+#: The names, in the order of the table on the screen; each is that of the module whose CHECK it is.
+_OWN = {
+    "clear_transfers": "clear_transfers",
+    "membership": "membership",
+    "training_counts": "training_counts",
+    "label_histogram": "label_histogram",
+    "fedgcn_features": "fedgcn",
+    "split_features": "sapgnn_features",
+    "split_labels": "sapgnn_labels",
+    "lumos_features": "lumos",
+    "cnfgnn_inputs": "cnfgnn",
+    "fedgat_features": "fedgat",
+    "fedgat_ldp_features": "fedgat_ldp",
+    "fedgraph_embeddings": "fedgraph",
 }
 
-
-def get_check(name: str) -> Check:
-    """The check called `name`."""
-    check: Check = importlib.import_module(CHECKS[name]).CHECK
-    return check
-
-
-def register(name: str, module: str) -> None:
-    """Add a check from another package: `module` is imported when a run is audited."""
-    if CHECKS.get(name, module) != module:
-        raise InputError(f"check {name!r} is already registered from {CHECKS[name]}; choose another name")
-    CHECKS[name] = module
+CHECKS = Registry(
+    "check",
+    "graphfed.audits",
+    "CHECK",
+    {name: f"graphfed.audit.attacks.{module}:CHECK" for name, module in _OWN.items()},
+    lambda: Check,
+)

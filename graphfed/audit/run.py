@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphfed.audit.base import AuditedRun, Finding
-from graphfed.audit.registry import CHECKS, get_check
+from graphfed.audit.registry import CHECKS
 from graphfed.errors import InputError
 from graphfed.files import write_json
 from graphfed.runs import folder as files
@@ -33,7 +33,7 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """The object in audit.json."""
-        checks = {name: get_check(name) for name in self.findings}
+        checks = {name: CHECKS[name] for name in self.findings}
         content: dict[str, Any] = files.plain(
             {
                 "method": self.method,
@@ -67,7 +67,7 @@ class Audit:
         for column in ("check", "what the attacker sees", "result", "without information", "verdict"):
             table.add_column(column, overflow="fold")
         for name, finding in self.findings.items():
-            check = get_check(name)
+            check = CHECKS[name]
             cells = (
                 f"{name}: {check.tests}", check.attacker, finding.result, finding.baseline, finding.verdict
             )  # fmt: skip
@@ -87,8 +87,7 @@ def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None =
     run = AuditedRun(folder, config, inputs, Result.read(folder))
     findings: dict[str, Finding] = {}
     skipped: dict[str, str] = {}
-    for name in CHECKS:
-        check = get_check(name)
+    for name, check in CHECKS.usable().items():
         if check.applies(run):
             findings[name] = check.run(run)
         elif config.task not in check.tasks:

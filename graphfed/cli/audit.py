@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import DataDir, Json
+from graphfed.cli.options import DataDir, Json, Plugins
 from graphfed.cli.output import print_json, show
 from graphfed.cli.values import run_folders
 from graphfed.terminal import tell
@@ -20,6 +20,7 @@ def audit(
     ],
     *,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Attack a finished run: what could its server or a reader of its predictions find out?

@@ -48,7 +48,7 @@ app = typer.Typer(
         OMP_NUM_THREADS      threads of torch; --threads says it for one run
     Files:
         runs/                a folder for each run, where no --out is given
-        ~/.cache/graphfed/   converted copies of public data
+        ~/.cache/graphfed/   converted copies of public data, the list of methods
     See also:
         graphfed COMMAND --help, and docs/ in the repository
     """,

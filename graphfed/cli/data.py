@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfed.cli.options import Clients, DataDir, Partition, Seed, Split
+from graphfed.cli.options import Clients, DataDir, Partition, Plugins, Seed, Split
 from graphfed.cli.output import print_json, show, width
 from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import GraphfedError, InputError
@@ -39,7 +39,7 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        autocompletion=choices(DATA_SETS),
+        autocompletion=choices(DATA_SETS, "graphfed.datasets"),
         help="Data set, or a file: .yaml describes one's own tables, .pt is a PyG Data, .graphml.",
     ),
 ]
@@ -56,7 +56,7 @@ DataSettings = Annotated[
 
 
 @app.command("list")
-def data_list(data_dir: DataDir = None) -> None:
+def data_list(data_dir: DataDir = None, plugin: Plugins = None) -> None:
     """List the data sets: built in, found in a folder, or which of their files are missing.
 
     Examples:
@@ -76,7 +76,8 @@ def data_list(data_dir: DataDir = None) -> None:
     table.add_column("what it is", overflow="fold", ratio=3)
     table.add_column("where", overflow="fold", ratio=2)
     for row in available(data_dir):
-        where = "built in" if row.built_in else str(row.place) if row.place else "not found"
+        source = DATASETS.plugin(row.name)
+        where = str(source or "built in") if row.built_in else str(row.place) if row.place else "not found"
         if row.missing:
             where += f"; missing: {', '.join(row.missing)}; from {DATASETS[row.name].source}"
         table.add_row(row.name, markup(f"{row.title} ({row.task})"), markup(where))
@@ -93,6 +94,7 @@ def data_inspect(
     seed: Seed = None,
     settings: DataSettings = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png."),
@@ -148,6 +150,7 @@ def data_partition(
     seed: Seed = None,
     settings: DataSettings = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png.")
     ] = None,
@@ -206,6 +209,7 @@ def data_deal(
     seed: Seed = None,
     settings: DataSettings = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
 ) -> None:
     """Deal a graph over sites and write a file for each: all that the site reads in a trial of a deployment.
 

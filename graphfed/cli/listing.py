@@ -1,17 +1,14 @@
 """`graphfed methods`: what there is to choose from, and one method in full."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from graphfed.cli.options import Plugins
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
-from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import markup, tell
-
-if TYPE_CHECKING:
-    from graphfed.methods.base import Method
 
 __all__ = ["methods"]
 
@@ -22,6 +19,7 @@ def methods(
         typer.Argument(metavar="NAME", autocompletion=method_names, help="A method, to see all about it."),
     ] = None,
     *,
+    plugin: Plugins = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
 ) -> None:
     """List the methods: what each needs, what crosses and what protects it. With a name: paper and settings.
@@ -30,53 +28,31 @@ def methods(
         graphfed methods
         graphfed methods fedgcn
         graphfed methods --json
+        graphfed methods damped --plugin damped.py
+    Files:
+        ~/.cache/graphfed/methods.json    the list, kept until some code changes
     See also:
-        graphfed run, graphfed data list; CONTRIBUTING.md, to add one
+        graphfed run, graphfed data list; docs/plugins.md, to add one
     """
-    from graphfed.methods.registry import METHODS, get_method
+    from graphfed.runs.catalogue import describe_every_method, describe_method
 
     if name is not None:
-        method = get_method(name)
+        method = describe_method(name)
         if as_json:
-            tell(json.dumps(_content(method)))
+            tell(json.dumps(method))
         else:
             _page(method)
     elif as_json:
-        tell(json.dumps({"methods": [_content(get_method(each)) for each in METHODS]}))
+        tell(json.dumps({"methods": describe_every_method()}))
     else:
-        _table([get_method(each) for each in METHODS])
+        _table(describe_every_method())
 
 
-def _aliases(method: "Method") -> list[str]:
-    from graphfed.methods.registry import ALIASES
-
-    return [alias for alias, target in ALIASES.items() if target == method.name]
-
-
-def _content(method: "Method") -> dict[str, Any]:
-    from graphfed.runs.settings import settings_of
-
-    return {
-        "name": method.name,
-        "aliases": _aliases(method),
-        "tasks": list(method.tasks),
-        "summary": method.summary,
-        "paper": method.paper,
-        "needs": first_task(method).requirements(method),
-        "crosses": method.crosses,
-        "protection": method.protection,
-        "messages": dict(method.messages),
-        "settings": [setting.to_json() for setting in settings_of(method)],
-        "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
-    }
-
-
-def _table(listed: "list[Method]") -> None:
+def _table(listed: list[dict[str, Any]]) -> None:
     """All methods in 80 columns. What every one of them needs is said once, below."""
     from rich.table import Table
 
-    needed = {method.name: first_task(method).requirements(method) for method in listed}
-    common = [need for need in needed[listed[0].name] if all(need in needs for needs in needed.values())]
+    common = [need for need in listed[0]["needs"] if all(need in method["needs"] for method in listed)]
     table = Table(
         caption=f"Every method needs {' and '.join(common)}.\n" * bool(common)
         + "graphfed methods NAME: the paper, and every setting with its range.",
@@ -86,44 +62,42 @@ def _table(listed: "list[Method]") -> None:
     for column in ("method", "what it does", "needs", "what crosses", "protection"):
         table.add_column(column, overflow="fold", no_wrap=column == "method")
     for method in listed:
-        names = method.name + "".join(f"\n({alias})" for alias in _aliases(method))
-        needs = [need for need in needed[method.name] if need not in common]
-        cells = (names, method.summary, "; ".join(needs) or "-", method.crosses, method.protection)
+        names = method["name"] + "".join(f"\n({alias})" for alias in method["aliases"])
+        needs = [need for need in method["needs"] if need not in common]
+        cells = (names, method["summary"], "; ".join(needs) or "-", method["crosses"], method["protection"])
         table.add_row(*(markup(cell) for cell in cells))
     show(table)
 
 
-def _page(method: "Method") -> None:
+def _page(method: dict[str, Any]) -> None:
     from rich.table import Table
-
-    from graphfed.runs.settings import settings_of, told
-    from graphfed.studies.plan import settings_text
 
     facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     facts.add_column(no_wrap=True, style="bold")
     facts.add_column(overflow="fold")
+    plugin = method["plugin"] or {}
     rows = {
-        method.name: method.summary,
-        "also called": ", ".join(_aliases(method)),
-        "paper": method.paper,
-        "task": ", ".join(method.tasks),
-        "needs": "; ".join(first_task(method).requirements(method)),
-        "what crosses": method.crosses,
-        "protection": method.protection,
-        **{
-            f"defaults in {task}": settings_text(get_task(task).settings_of(method))
-            for task in method.tasks[1:]
-        },
+        method["name"]: method["summary"],
+        "also called": ", ".join(method["aliases"]),
+        "plug-in": plugin.get("module") or " ".join(plugin.values()),
+        "paper": method["paper"],
+        "task": ", ".join(method["tasks"]),
+        "needs": "; ".join(method["needs"]),
+        "what crosses": method["crosses"],
+        "protection": method["protection"],
     }
+    for task in method["tasks"][1:]:
+        chosen = (f"{key}={value}" for key, value in method["recipes"][task].items())
+        rows[f"defaults in {task}"] = ", ".join(chosen)
     for what, words in rows.items():
         if words:
             facts.add_row(markup(what), markup(words))
     show(facts)
-    if method.messages:
+    if method["messages"]:
         sent = Table(title="what crosses, transfer by transfer", title_justify="left")
         sent.add_column("transfer", overflow="fold")
         sent.add_column("what it is, and who can read it", overflow="fold")
-        for transfer, words in method.messages.items():
+        for transfer, words in method["messages"].items():
             sent.add_row(markup(transfer), markup(words))
         tell()
         show(sent)
@@ -133,9 +107,10 @@ def _page(method: "Method") -> None:
     )
     for column in ("setting", "a value is", "default", "what it is"):
         table.add_column(column, overflow="fold", no_wrap=column == "setting")
-    for setting in settings_of(method):
-        mark = " *" if setting.own or setting.name in method.defaults else ""
-        cells = (setting.name + mark, setting.expected, told(setting.default), setting.description)
+    for setting in method["settings"]:
+        mark = " *" if setting["own"] or setting["name"] in method["defaults"] else ""
+        default = "none" if setting["default"] is None else str(setting["default"])
+        cells = (setting["name"] + mark, setting["expected"], default, setting["description"])
         table.add_row(*(markup(cell) for cell in cells))
     tell()
     show(table)

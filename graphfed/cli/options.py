@@ -26,17 +26,28 @@ def whole_number(text: str) -> int:
         raise typer.BadParameter(f"{text[:60]!r} is not a whole number") from None
 
 
+def _load_plugins(context: typer.Context, modules: list[str] | None) -> list[str] | None:
+    """Load the plug-ins before the command begins, which then finds what they declare by name."""
+    if modules and not context.resilient_parsing:  # which is what completion does
+        from graphfed.plugins import load_plugin
+
+        for module in modules:
+            load_plugin(module)
+    return modules
+
+
 #: The panels of a command's help, in the order of the options below.
 DATA_PANEL = "Data"
 TRAINING_PANEL = "Training"
 MACHINE_PANEL = "Machine"
+PLUGIN_PANEL = "Plug-ins"
 OUTPUT_PANEL = "Output"
 
 Data = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
-        autocompletion=choices(DATA_SETS),
+        autocompletion=choices(DATA_SETS, "graphfed.datasets"),
         rich_help_panel=DATA_PANEL,
         help="Data set (see 'graphfed data list'), or a file: .yaml describes one's own tables, .pt is a PyG "
         "Data, .graphml (default: digits; of forecasting roads).",
@@ -65,7 +76,7 @@ Partition = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE",
-        autocompletion=choices(PARTITIONS),
+        autocompletion=choices(PARTITIONS, "graphfed.partitions"),
         rich_help_panel=DATA_PANEL,
         help=f"How the graph is dealt: {', '.join(PARTITIONS)}; or a file of 'graphfed data partition' "
         "(default: column, the sites of the data, where it names them; else what the method is for: ego, one "
@@ -140,6 +151,18 @@ Settings = Annotated[
         help="A setting, as often as needed: of the method (lr, hidden, dropout, backbone, local_steps, ...; "
         "all of them: 'graphfed methods NAME'), of the partition (partition.beta, ...), of a generated data "
         "set (data.num_nodes, ...), partition_seed, split_seed (default: the seed).",
+    ),
+]
+#: The callback does all that there is to do, so commands take the option and have no use for its value.
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        callback=_load_plugins,
+        rich_help_panel=PLUGIN_PANEL,
+        help="A Python file, or a module that Python finds, with methods, data sets, partitions or audits of "
+        "your own, as often as needed. Installed plug-ins are found without it.",
     ),
 ]
 Runtime = Annotated[

@@ -14,6 +14,7 @@ from graphfed.cli.options import (
     Device,
     Json,
     Partition,
+    Plugins,
     Progress,
     Seed,
     Split,
@@ -79,6 +80,7 @@ def policy(
     device: Device = None,
     threads: Threads = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(

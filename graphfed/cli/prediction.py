@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import DataDir
+from graphfed.cli.options import DataDir, Plugins
 from graphfed.cli.output import interruption_told
 from graphfed.cli.values import DATA_SETS, choices, run_folders
 from graphfed.errors import InputError
@@ -24,7 +24,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="DATA",
-            autocompletion=choices(DATA_SETS),
+            autocompletion=choices(DATA_SETS, "graphfed.datasets"),
             help="Another graph with the same features, as for 'graphfed run' (default: the run's own).",
         ),
     ] = None,
@@ -50,6 +50,7 @@ def predict(
         ),
     ] = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
 ) -> None:
     """Predict with a finished run's model: a class and a probability for every vertex.
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from graphfed.cli.options import Plugins
 from graphfed.cli.values import choices, run_folders
 from graphfed.terminal import tell
 
@@ -35,6 +36,7 @@ def report(
             "features are protected least).",
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Write one self-contained HTML page: results, curves, costs, the sites, and what left each of them.
 

@@ -49,14 +49,16 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE",
-        help="A module of this machine whose methods and programs runs may use, as often as needed; "
-        "without it only graphfed's own.",
+        help="A module of this machine, as a plug-in's, whose methods and programs runs may use, as often as "
+        "needed; without it only graphfed's own.",
     ),
 ]
 Methods = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B", help="The only methods that this site takes part in (default: all of graphfed's)."
+        metavar="A,B",
+        help="The only methods that this site takes part in, those of plug-ins among them (default: all of "
+        "graphfed's own).",
     ),
 ]
 Forbid = Annotated[
@@ -269,13 +271,13 @@ def _named_methods(methods: str | None) -> list[str]:
 
 def _check_forbidden(pair: str) -> None:
     """InputError unless it is KEY=VALUE of a setting: a rule that is misread would protect nothing."""
-    from graphfed.methods.registry import METHODS, get_method
+    from graphfed.methods.registry import METHODS
     from graphfed.runs.settings import settings_of, unusable_value
 
     key, equals, value = pair.partition("=")
     if not equals or not value:
         raise InputError(f"--forbid {pair!r} cannot be read; write KEY=VALUE, as in maps=identity")
-    methods = [get_method(name) for name in METHODS]
+    methods = METHODS.usable().values()
     owners = [method for method in methods if key in {setting.name for setting in settings_of(method)}]
     if not owners:
         known = {setting.name for method in methods for setting in settings_of(method)}

@@ -14,6 +14,7 @@ from graphfed.cli.options import (
     Json,
     Partition,
     Placement,
+    Plugins,
     Progress,
     Rounds,
     Runtime,
@@ -81,6 +82,7 @@ def sweep(
     device: Device = None,
     threads: Threads = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(

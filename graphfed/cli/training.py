@@ -18,6 +18,7 @@ from graphfed.cli.options import (
     Kit,
     Partition,
     Placement,
+    Plugins,
     Progress,
     Report,
     Rounds,
@@ -68,6 +69,7 @@ def run(
     device: Device = None,
     threads: Threads = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -214,6 +216,7 @@ def compare(
     device: Device = None,
     threads: Threads = None,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -323,6 +326,7 @@ def resume(
     ],
     *,
     data_dir: DataDir = None,
+    plugin: Plugins = None,
     as_json: Json = False,
     report: Report = True,
     progress: Progress = True,

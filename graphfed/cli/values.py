@@ -71,12 +71,16 @@ POLICY_SETTINGS = (
 )  # fmt: skip
 
 
-def choices(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """A completion that offers those of `names` that begin with what was typed."""
+def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]:
+    """A completion that offers those of `names`, and of what plug-ins have in a group of entry points, that
+    begin with what was typed."""
     known = tuple(names)
 
     def complete(incomplete: str) -> list[str]:
-        return [name for name in known if name.startswith(incomplete)]
+        from graphfed.plugins import installed_names
+
+        added = installed_names(group) if group else []
+        return [name for name in dict.fromkeys([*known, *added]) if name.startswith(incomplete)]
 
     return complete
 

@@ -1,4 +1,4 @@
-"""The user's cache folder: converted copies of public data, and what a loader downloaded."""
+"""The user's cache folder: converted copies of public data, what a loader downloaded, the list of methods."""
 
 import os
 from pathlib import Path

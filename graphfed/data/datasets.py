@@ -1,4 +1,5 @@
-"""Data sets by name: `load("cora")`. Built-in ones need nothing; public ones are read from files.
+"""Data sets by name: `load("cora")`. Built-in ones need nothing; public ones are read from files; plug-ins
+add others (`graphfed.plugins`).
 
 Files are looked for below the `data_dir` argument, then the folder in the environment variable GRAPHFED_DATA,
 then the user's cache folder.
@@ -7,7 +8,7 @@ then the user's cache folder.
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from graphfed.data.sensors.roads import make_roads
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.traffic import TRAFFIC, find_traffic, load_traffic
 from graphfed.errors import InputError, did_you_mean
+from graphfed.plugins import Registry
 
 __all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "search_folders"]
 
@@ -31,7 +33,8 @@ __all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "sear
 class DatasetSpec:
     """What a name stands for.
 
-    load: for a built-in set (options) -> Graph or Sensors; else (roots, structure_only) -> Graph, or
+    load: for a built-in set, and a plug-in's, (options) -> Graph or Sensors, each option with a default and,
+    where it can leave features out, structure_only among them; else (roots, structure_only) -> Graph, or
     (roots) -> Sensors.
     find: (roots) -> the place of the files (None if there is none) and the names of missing files; None:
     built in.
@@ -115,7 +118,7 @@ def _traffic(name: str, title: str) -> DatasetSpec:
     )
 
 
-DATASETS: dict[str, DatasetSpec] = {
+_OWN: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(
         title="handwritten digits as a nearest-neighbour graph: 1 797 vertices, 64 features, 10 classes",
         task="classification",
@@ -174,6 +177,7 @@ DATASETS: dict[str, DatasetSpec] = {
     "metr_la_20": _traffic("metr_la_20", "METR-LA, 20 of the sensors over the full period"),
     "pems_bay_67": _traffic("pems_bay_67", "PEMS-BAY, 67 of the sensors over the full period"),
 }
+DATASETS = Registry("data set", "graphfed.datasets", "DATASET", _OWN, lambda: DatasetSpec)
 
 
 def search_folders(data_dir: str | Path | None = None) -> list[Path]:
@@ -213,7 +217,14 @@ def load(
     if spec.task == "forecasting":
         return spec.load(**options) if spec.built_in else spec.load(search_folders(data_dir))
     if spec.built_in:
-        return spec.load(structure_only=structure_only, **options)
+        able = "structure_only" in inspect.signature(spec.load).parameters
+        graph = spec.load(**options, **({"structure_only": structure_only} if able else {}))
+        if not isinstance(graph, Graph):
+            raise InputError(
+                f"data set {name!r} must be loaded as a Graph (found {type(graph).__name__}); make it with "
+                "graphfed.data.graphs.graph.make_graph"
+            )
+        return replace(graph, x=None) if structure_only else graph
     return spec.load(search_folders(data_dir), structure_only)
 
 
@@ -221,7 +232,7 @@ def available(data_dir: str | Path | None = None) -> list[Availability]:
     """One row for each data set: built in, or which of its files are there. Loads and downloads nothing."""
     roots = search_folders(data_dir)
     rows = []
-    for name, spec in DATASETS.items():
+    for name, spec in DATASETS.usable().items():
         place, missing = spec.find(roots) if spec.find else (None, [])
         rows.append(Availability(name, spec.title, spec.task, spec.built_in, place, tuple(missing)))
     return rows

@@ -21,6 +21,7 @@ from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.plugins import Plugin, check_plugins
 from graphfed.runs import folder as files
 from graphfed.runs.config import EVERY, checked_training
 from graphfed.runs.folder_schema import LedgerFile
@@ -138,7 +139,7 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     asked, method, config, kit = _asked(folder, manifest)
     check_sets_up_again(method, str(asked["run"]))
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(kit.project, method, METHODS[method.name], config, **options)
+    wanted = request(kit.project, method, config, **options)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
     with tempfile.TemporaryDirectory(prefix="graphfed-") as kept, Coordinator(kit) as coordinator:
@@ -157,6 +158,7 @@ def _asked(folder: Path, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any]
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
     try:
         asked, told = manifest["deployment"], manifest["config"]
+        check_plugins(told.get("plugins", ()), folder)
         method = get_method(told["method"])
         return asked, method, method.config(**told["training"]), load_kit(Path(asked["kit"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -166,7 +168,6 @@ def _asked(folder: Path, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any]
 def request(
     project: Project,
     method: Method,
-    module: str,
     config: CommonConfig,
     *,
     run: str,
@@ -179,7 +180,7 @@ def request(
     arguments = {
         "run": run,
         "method": method.name,
-        "module": module,
+        "plugin": _named(METHODS.plugin(method.name)),
         "config": dataclasses.asdict(config),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "split": split,
@@ -192,6 +193,13 @@ def request(
     }
     hosts = [list(host) for host in project.hosts]
     return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts}
+
+
+def _named(plugin: Plugin | None) -> dict[str, str] | None:
+    """What the places need to know of the plug-in of a method: no path, and no code, which never travels."""
+    if plugin is None:
+        return None
+    return {"module" if plugin.given else "distribution": plugin.name, "version": plugin.version}
 
 
 def check_outcome(outcomes: Sequence[Mapping[str, Any]]) -> None:
@@ -218,7 +226,7 @@ def _see_through(
 ) -> Result:
     """Run it at all places, and write what the server has of it."""
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(kit.project, method, METHODS[method.name], config, **options)
+    wanted = request(kit.project, method, config, **options)
     label = f"{method.name} on {kit.project.name}"
     with (
         tempfile.TemporaryDirectory(prefix="graphfed-") as kept,
@@ -281,7 +289,7 @@ def _write(
         privacy=told["privacy"],
         peak_rss_mb=peak_rss_mb(),
         hashes=manifest["hashes"],
-        versions=versions(),
+        versions=versions([METHODS.plugin(method.name)]),
         details={
             **told["details"],
             "run": asked["run"],
@@ -306,7 +314,7 @@ def _manifest(
     method: Method, config: CommonConfig, kit: Kit, asked: Mapping[str, Any], command: str
 ) -> dict[str, Any]:
     """As of any run, where the coordinator can know it."""
-    project = kit.project
+    project, plugin = kit.project, METHODS.plugin(method.name)
     unknown = ("vertices", "edges", "features", "classes", "edge_weights")
     return {
         "command": command,
@@ -317,6 +325,7 @@ def _manifest(
             "runtime": "nvflare",
             "seed": config.seed,
             "training": dataclasses.asdict(config),
+            **({} if plugin is None else {"plugins": [plugin.to_json()]}),
         },
         "seeds": {"run": config.seed, "partition": None, "split": asked["split_seed"]},
         "data": {
@@ -335,7 +344,7 @@ def _manifest(
             "site_names": project.roster,
         },
         "hashes": {},
-        "versions": versions(),
+        "versions": versions([plugin]),
         "device": "each site's own",
         "threads": "each site's own",
         "placement": None,

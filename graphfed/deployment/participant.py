@@ -38,7 +38,8 @@ from graphfed.methods.base import CommonConfig, Method, Task
 from graphfed.methods.common.entity_alignment import AlignedConfig, count_owners
 from graphfed.methods.common.feature_scaling import scale_features, to_arrays
 from graphfed.methods.common.local_training import as_configured
-from graphfed.methods.registry import get_method, register
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.plugins import load_plugin
 from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
 from graphfed.runs.predict import with_weights
@@ -94,9 +95,9 @@ class _Part:
 def run_place(
     fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
 ) -> None:
-    """This place's part of training. arguments: plain JSON, from the coordinator: run, method, module,
-    config, dtype, split, split_seed, sites, roster (the clients' names), checkpoint_every, wait (seconds for
-    an earlier attempt's process to leave the folder), trial.
+    """This place's part of training. arguments: plain JSON, from the coordinator: run, method, plugin (of
+    the method, None for graphfed's own), config, dtype, split, split_seed, sites, roster (the clients'
+    names), checkpoint_every, wait (seconds for an earlier attempt's process to leave the folder), trial.
 
     InputError where this place cannot take part, said in words that tell nothing of its data; Interrupted
     after saving, when somebody asked to stop."""
@@ -213,17 +214,11 @@ def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str
 
 def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, CommonConfig]:
     """The method and its settings; InputError where this place's operator does not want to take part in such
-    a run. A method of another module than graphfed's runs only where the operator allows the module."""
-    module = str(arguments["module"])
-    if not module.startswith("graphfed.methods.") and module not in place.allow:
-        raise InputError(
-            f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
-            f"'graphfed site start ... --allow {module}'"
-        )
+    a run."""
     name = str(arguments["method"])
-    register(name, module)
+    if name not in METHODS.own:
+        _check_plugin(name, arguments["plugin"] or {}, place)
     method = get_method(name)
-    # By the name of what would run: a message can give any name to a method of an allowed module.
     if place.methods and method.name not in place.methods:
         raise InputError(
             f"{place.name} takes part in no run of {shown(method.name)}, only of {', '.join(place.methods)}; "
@@ -238,6 +233,39 @@ def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, Com
                 "another value"
             )
     return method, config
+
+
+def _check_plugin(name: str, asked: Mapping[str, Any], place: "Place") -> None:
+    """Check that a method that graphfed lacks is here, and that this place's operator allows it.
+
+    The message says which plug-in the coordinator has; what runs is this place's own. Nothing of a plug-in is
+    imported before its operator allows it.
+
+    Raises:
+        InputError: One of these is not so; the message says what the operator can do.
+    """
+    module = str(asked.get("module", ""))
+    if module and module in place.allow:
+        load_plugin(module)
+    here, inside = METHODS.plugin(name), METHODS.module(name)
+    if here is not None:
+        allowed = any(f"{inside}.".startswith(f"{each}.") for each in place.allow)
+        if name in place.methods or allowed:
+            return
+        raise InputError(
+            f"{place.name} does not run the method {name!r} of {here}; its operator allows it with 'graphfed "
+            f"site start ... --methods {name}', or the whole plug-in with --allow {inside.partition('.')[0]}"
+        )
+    if module and module not in place.allow:
+        raise InputError(
+            f"{place.name} does not run methods of {shown(module)}; its operator allows it with "
+            f"'graphfed site start ... --allow {module[:100]}'"
+        )
+    plugin = f"{module or asked.get('distribution')} {asked.get('version')}"
+    raise InputError(
+        f"{place.name} has no method {shown(name)}; its operator installs the plug-in {shown(plugin)} and "
+        f"allows it with 'graphfed site start ... --methods {name[:100]}'"
+    )
 
 
 @contextmanager
@@ -295,9 +323,14 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     return mac.hexdigest()
 
 
-def versions() -> dict[str, str]:
-    """What must be alike at all places: another version may send other messages."""
-    return {"graphfed": __version__, "torch": str(torch.__version__).partition("+")[0]}
+def versions(method: str) -> dict[str, str]:
+    """Return the versions that must be alike at all places: another version may send other messages."""
+    plugin = METHODS.plugin(method)
+    return {
+        "graphfed": __version__,
+        "torch": str(torch.__version__).partition("+")[0],
+        **({} if plugin is None else {plugin.name: plugin.version}),
+    }
 
 
 def _joining(
@@ -305,7 +338,7 @@ def _joining(
 ) -> dict[str, Any]:
     """What a site says of itself."""
     return {
-        "versions": versions(),
+        "versions": versions(method.name),
         "python": platform.python_version(),
         "clients": len(own.clients),
         "declared": kind.declared(own, method, config),
@@ -335,6 +368,7 @@ def _join(
             reports,
             tuple(arguments["sites"]),
             tuple(len(h) for h in fed.hosts),
+            versions(str(arguments["method"])),
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
             agree,
@@ -391,13 +425,13 @@ def _agree(
     reports: list[dict[str, Any]],
     sites: tuple[str, ...],
     clients: tuple[int, ...],
+    here: Mapping[str, str],
     config: str,
     mine: tuple[int, ...],
     agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
     of_server: Any,
 ) -> dict[str, Any]:
     """InputError where the sites do not go together; else what they agree on."""
-    here = versions()
     schemas = {}
     for site, count, report in zip(sites, clients, reports, strict=True):
         _check_report(site, report, count)
@@ -442,7 +476,7 @@ def _write_manifest(
         "joined": dict(reports),
         "schema": None if own is None else own.schema.to_json(),
         "dropped": list(getattr(own, "dropped", ())),
-        "versions": {**versions(), "python": platform.python_version()},
+        "versions": {**versions(str(arguments["method"])), "python": platform.python_version()},
     }
     write_json(folder / "manifest.json", files.plain(content))
 

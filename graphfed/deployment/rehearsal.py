@@ -61,12 +61,13 @@ def train_run(
             data["server"] = private / "server.safetensors"
             kind.save_server(inputs.part_of_server(config), data["server"])
         wish = stack.enter_context(listening())
-        loopback = Loopback(project, home, data, threads=config.site_threads, check_data=False)
+        plugin = METHODS.module(config.method.name)
+        allow = [plugin] if plugin else []
+        loopback = Loopback(project, home, data, threads=config.site_threads, allow=allow, check_data=False)
         federation = stack.enter_context(loopback)
         ended = run_on_loopback(
             federation,
             config.method,
-            METHODS[config.method.name],
             config.training,
             run="run",
             checkpoint_every=config.checkpoint_every,
@@ -81,7 +82,6 @@ def train_run(
 def run_on_loopback(
     federation: Loopback,
     method: Method,
-    module: str,
     config: CommonConfig,
     *,
     run: str,
@@ -92,7 +92,7 @@ def run_on_loopback(
 ) -> tuple[Outcome, Ledger]:
     """One run of a federation on this machine whose data was dealt: see `train_run`."""
     project = federation.project
-    asked = request(project, method, module, config, run=run, checkpoint_every=checkpoint_every, trial=True)
+    asked = request(project, method, config, run=run, checkpoint_every=checkpoint_every, trial=True)
 
     def forward(_: str, event: dict[str, Any]) -> None:
         if on_event is not None:

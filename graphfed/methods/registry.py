@@ -1,17 +1,18 @@
-"""The one table of methods. Adding a method is one file and one row."""
+"""The one table of methods. Adding a method to graphfed is one file and one row; a plug-in adds its own
+(`graphfed.plugins`)."""
 
-import importlib
 from typing import TYPE_CHECKING
 
 from graphfed.errors import InputError, did_you_mean
+from graphfed.plugins import Registry
 
 if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
     from graphfed.methods.base import Method
 
-__all__ = ["ALIASES", "METHODS", "canonical_name", "get_method", "register"]
+__all__ = ["ALIASES", "METHODS", "canonical_name", "get_method"]
 
 #: name -> the module whose METHOD it is
-METHODS: dict[str, str] = {
+_OWN = {
     "central": "graphfed.methods.baselines.central",
     "own_features": "graphfed.methods.baselines.own_features",
     "isolated": "graphfed.methods.baselines.isolated",
@@ -36,37 +37,47 @@ METHODS: dict[str, str] = {
     "last_value": "graphfed.methods.baselines.last_value",
     "historical_average": "graphfed.methods.baselines.historical_average",
 }
-
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated"}
+
+
+def _method_class() -> "type[Method]":
+    from graphfed.methods.base import Method
+
+    return Method
+
+
+METHODS: "Registry[Method]" = Registry(
+    "method",
+    "graphfed.methods",
+    "METHOD",
+    {name: f"{module}:METHOD" for name, module in _OWN.items()},
+    _method_class,
+    ALIASES,
+)
 
 
 def canonical_name(name: str) -> str:
     """Return a method's own name for its name in any case, or for an alias; a name that is unknown in lower
     case."""
-    small = name if name in METHODS else name.lower()
+    small = name.lower()
     return ALIASES.get(small, small)
 
 
 def get_method(name: str) -> "Method":
-    """The method called `name` (or an alias, in any case); InputError with the nearest name when there is
-    none."""
-    small = name.lower()
-    canonical = canonical_name(name)
-    if canonical not in METHODS:
+    """Return the method called `name` (or an alias, in any case).
+
+    Raises:
+        InputError: There is none, with the nearest name; or it is a plug-in's that cannot be used.
+    """
+    method = METHODS.get(canonical_name(name))
+    if method is None:
+        small = name.lower()
         if small.endswith((".yaml", ".yml")):
             raise InputError(
                 f"{_brief(name)} is a file and no method; give it as --config FILE or --data FILE"
             )
         raise InputError(f"unknown method {_brief(name)}; {did_you_mean(small[:60], [*METHODS, *ALIASES])}")
-    method: Method = importlib.import_module(METHODS[canonical]).METHOD
     return method
-
-
-def register(name: str, module: str) -> None:
-    """Add a method from another package: `module` is imported when the method is first used."""
-    if METHODS.get(name, module) != module:
-        raise InputError(f"method {name!r} is already registered from {METHODS[name]}; choose another name")
-    METHODS[name] = module
 
 
 def _brief(name: str) -> str:

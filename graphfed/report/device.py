@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
 from graphfed.report.read import Run
 from graphfed.runs.progress import human_bytes
 
@@ -63,8 +63,8 @@ def _receivers(run: Run, line: Mapping[str, Any], own: Mapping[str, Any]) -> tup
     times, everyone = line["times"], len(accounts["client"])
     if line["link"] == "site to server":
         return "the server", _at_most(times, line["messages"] == times * everyone)
-    known = get_method(run.result.method).recipients if run.result.method in METHODS else {}
-    column = known.get(line["name"], "")
+    method = METHODS.find(run.result.method)
+    column = "" if method is None else method.recipients.get(line["name"], "")
     if column not in own:
         return "other devices", "-"
     one, many = RECEIVERS.get(column, ("another device", "{} others"))

@@ -16,7 +16,7 @@ from graphfed.deployment.participant import MESSAGES as DEPLOYED
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_bytes
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.report import charts, forecasts
 from graphfed.report.device import device_of, device_told, worst_told
@@ -104,7 +104,7 @@ def write_card(folder: str | Path) -> Path:
     Raises what `write_report` raises."""
     run = read_subject([folder]).first
     path = Path(folder) / "model_card.md"
-    method = get_method(run.result.method) if run.result.method in METHODS else None
+    method = METHODS.find(run.result.method)
     alone = Subject({run.result.method: [run]}, None)
     figures = _figures(alone)
     text = _filled(
@@ -485,7 +485,7 @@ def _sent(run: Run, out: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """What each site sent: a line for every transfer that leaves the sites, with the bytes of each site, of
     many sites with the smallest, the median and the largest. None where nothing left a site, or training was
     pooled."""
-    known = get_method(run.result.method) if run.result.method in METHODS else None
+    known = METHODS.find(run.result.method)
     count = run.result.clients
     if not out or (known is not None and known.pooled) or any(len(line["sites"]) != count for line in out):
         return None
@@ -536,7 +536,8 @@ def _audits(subject: Subject) -> list[dict[str, Any]]:
 
 def words_of(method: str) -> Mapping[str, str]:
     """What every transfer of a method's runs is, in words, deployed ones included."""
-    own = get_method(method).messages if method in METHODS else {}
+    known = METHODS.find(method)
+    own = {} if known is None else known.messages
     return {**own, **MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
 
 
@@ -547,7 +548,7 @@ def _range(each: Sequence[int]) -> str:
 
 def _sentence(run: Run, out: Sequence[Mapping[str, Any]]) -> str:
     """The privacy statement in one sentence."""
-    known = get_method(run.result.method) if run.result.method in METHODS else None
+    known = METHODS.find(run.result.method)
     if known is not None and known.pooled:
         return (
             "This reference trains on the data of all sites in one place: it presumes that everything has "

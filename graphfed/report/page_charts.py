@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
 from graphfed.report import charts, forecasts
 from graphfed.report.figures import Errors, Figures
 from graphfed.report.forecast_table import SensorErrors
@@ -191,7 +191,7 @@ def task_of(name: str) -> TaskDefinition:
 
 def is_federated(row: Mapping[str, Any]) -> bool:
     """Whether something crosses between the sites of a row in training, and they keep their data."""
-    known = get_method(row["method"]) if row["method"] in METHODS else None
+    known = METHODS.find(row["method"])
     return bool(row["bytes"]["mean"]) and not (known is not None and known.pooled)
 
 

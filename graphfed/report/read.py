@@ -9,6 +9,7 @@ import numpy as np
 
 from graphfed.errors import InputError
 from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.plugins import check_plugins
 from graphfed.runs.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
 from graphfed.runs.folder_schema import AuditFile, LedgerFile, MetricsLine
 from graphfed.runs.overview_schema import GraphOverview, SensorOverview
@@ -17,6 +18,7 @@ from graphfed.runs.run import Result
 from graphfed.studies.compare import comparison_of
 from graphfed.studies.comparison import Comparison, comparison_in
 from graphfed.tasks.registry import task_or_default
+from graphfed.terminal import say
 
 __all__ = ["Run", "Subject", "read_subject"]
 
@@ -90,6 +92,10 @@ def _read_run(folder: Path) -> Run:
     manifest = read_manifest(folder)
     if "config" not in manifest:
         raise InputError(f"{folder / 'manifest.json'} is not the manifest of a run: it has no 'config'")
+    try:
+        check_plugins(manifest["config"].get("plugins", ()), folder)
+    except InputError as error:
+        say(f"warning: {error}; until then the report does not say what its messages are")
     # At the sites are the predictions of a deployed run.
     classified = result.task == CLASSIFICATION and "deployment" not in manifest
     return Run(

@@ -21,6 +21,7 @@ from graphfed.methods.base import CommonConfig, ForecastConfig, Method, Training
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plain_yaml import read_yaml
+from graphfed.plugins import load_plugin
 from graphfed.runs.settings import (
     OPTION_WORDS,
     SYNONYMS,
@@ -68,6 +69,8 @@ OPTIONS = (
     "method", "task", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "sites",
     "placement", "device", "threads", "data_dir", "out", "checkpoint_every", "set",
 )  # fmt: skip
+#: One more key of a config file: the modules that the command line names with --plugin.
+PLUGINS = "plugins"
 _SEEDS = ("partition_seed", "split_seed")
 #: The setting that names a method's set of defaults.
 PRESET = "preset"
@@ -197,7 +200,8 @@ def data_setting_names(data: Any, partition: str | Path) -> list[str]:
 
 def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
     """Every key that `--set` takes for a method (on a data set, with a partition)."""
-    options = DATASETS[data].options if data in DATASETS else {}
+    spec = None if data is None else DATASETS.get(data)
+    options = {} if spec is None else spec.options
     return [*_training_names(get_method(method)), *_other_names(partition or "", options)]
 
 
@@ -205,10 +209,11 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
 
     `data` may be a description of one's own files (see `graphfed.data.user_files.graph_description`); their
-    paths, and that of a partition's file, start from the folder of the config. A config is a plain file (see
+    paths, and those of a partition's file and of the files under `plugins`, start from the folder of the
+    config. The plug-ins are loaded here (`graphfed.plugins.load_plugin`). A config is a plain file (see
     `read_yaml`). Raises InputError for a file that cannot be read, that is no such mapping, or has a key that
     is no option or a value that is not of its kind."""
-    path, known = Path(path), [*OPTIONS, *extra]
+    path, known = Path(path), [*OPTIONS, PLUGINS, *extra]
     content = read_yaml(path, "the config file")
     if not isinstance(content, dict):
         raise InputError(
@@ -220,6 +225,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
                 f"the config file {path} has an unknown key {shown(key)}; {_unknown_key(key, known)}"
             )
     options = {key: value for key, value in content.items() if value is not None}
+    _load_plugins(options.pop(PLUGINS, []), path)
     for key, value in options.items():
         if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
@@ -240,6 +246,18 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
         )
     options["set"] = settings
     return options
+
+
+def _load_plugins(modules: Any, config: Path) -> None:
+    """Load the plug-ins that a config file names, one or a list."""
+    named = [modules] if isinstance(modules, str) else modules
+    if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
+        raise InputError(
+            f"the config file {config}: {PLUGINS} must be a list of Python files and modules, as in "
+            "[my_method.py]"
+        )
+    for module in named:
+        load_plugin(config.parent / module if module.endswith(".py") else module)
 
 
 def _unknown_key(key: Any, known: list[str]) -> str:
@@ -486,7 +504,7 @@ def _task(task: Any, method: Method) -> str:
         return method.tasks[0]
     name = _name_in("task", "task", task, TASKS)
     if name not in method.tasks:
-        able = [other for other in METHODS if name in get_method(other).tasks]
+        able = [other for other, spec in METHODS.usable().items() if name in spec.tasks]
         raise InputError(
             f"{method.name} cannot do task {name!r}; choose {' or '.join(able) or 'another task'}, or leave "
             f"the task out, which is {method.tasks[0]!r} then"
@@ -498,10 +516,10 @@ def _check_kind(source: DataSource, method: Method, task: str) -> None:
     """InputError where the data is no such thing as the task is done on."""
     if source.kind == get_task(task).data.name:
         return
-    able = [name for name in METHODS if first_task(get_method(name)).data.name == source.kind]
+    able = [name for name, spec in METHODS.usable().items() if first_task(spec).data.name == source.kind]
     if source.kind == "sensors":
         raise InputError(f"{source.name!r} is for forecasting; {', '.join(able)} can use it")
-    known = [name for name in DATASETS if data_source(name).kind == get_task(task).data.name]
+    known = [name for name in DATASETS.usable() if data_source(name).kind == get_task(task).data.name]
     raise InputError(
         f"{method.name} forecasts readings of sensors, and {source.name!r} is a graph; choose one of: "
         f"{', '.join(known)}, or another method: {', '.join(able)}"

@@ -299,6 +299,20 @@ def _check_task(task: str) -> str:
     return task
 
 
+class _Plugin(FileModel):
+    """A plug-in that a run was made with, by its distribution, or by the file or module that was given."""
+
+    version: str
+    distribution: str | None = None
+    module: str | None = None
+
+    @model_validator(mode="after")
+    def check_name(self) -> "_Plugin":
+        if (self.distribution is None) == (self.module is None):
+            raise ValueError("a plug-in must have a distribution or a module")
+        return self
+
+
 class _Config(FileModel):
     """A run's config. Its values are checked again where it is used: here only their kinds."""
 
@@ -307,6 +321,7 @@ class _Config(FileModel):
     training: dict[str, Any]
     task: Annotated[str, AfterValidator(_check_task)] = CLASSIFICATION
     runtime: str = "local"
+    plugins: list[_Plugin] = []
 
 
 class _AnyConfig(_Config):

@@ -17,7 +17,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import given_settings, unknown_setting
 from graphfed.tasks.graphs.inputs import load_graph, partition_graph, pooled_partition
@@ -138,8 +138,8 @@ def inspect(
         split_problem=split_problem,
         methods={
             name: _problem(name, inputs, graph_problem, split_problem, options)
-            for name in METHODS
-            if TASK.name in get_method(name).tasks
+            for name, method in METHODS.usable().items()
+            if TASK.name in method.tasks
         },
     )
 
@@ -149,7 +149,7 @@ def _check_settings(settings: Mapping[str, Any], known: list[str]) -> None:
     for key in settings:
         if key in known:
             continue
-        if any(key in setting_names(method) for method in METHODS):
+        if any(key in setting_names(method) for method in METHODS.usable()):
             raise InputError(f"{key} is a setting of training, and nothing is trained here; leave it out")
         raise InputError(f"there is no setting {shown(key)} of the data; {unknown_setting(key, known)}")
 
@@ -226,7 +226,7 @@ def _inspect_sensors(
         split=split if cut is None else cut.name,
         split_problem=problem,
         methods={
-            name: f"{name} is for graphs" if first_task(get_method(name)).data is GRAPHS else problem
-            for name in METHODS
+            name: f"{name} is for graphs" if first_task(method).data is GRAPHS else problem
+            for name, method in METHODS.usable().items()
         },
     )

@@ -69,7 +69,8 @@ def predict(
             f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
         )
     name = str(manifest.get("config", {}).get("method", ""))
-    if name in METHODS and get_method(name).restore is not None and "deployment" not in manifest:
+    method = METHODS.get(name)
+    if method is not None and method.restore is not None and "deployment" not in manifest:
         return _written(folder, manifest, name, data, nodes)
     if data is None:
         config, inputs = reopen(folder, data_dir=data_dir)

@@ -18,7 +18,8 @@ from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
 from graphfed.federation.payload import part_of, stack
 from graphfed.federation.tape import SERVER_END
 from graphfed.methods.base import CommonConfig, Method, State, Task
-from graphfed.methods.registry import METHODS, get_method, register
+from graphfed.methods.registry import METHODS, get_method
+from graphfed.plugins import load_plugins
 from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
@@ -47,7 +48,7 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
     kind = get_task(arguments["task"]["name"]).data
     load = kind.load if fed.here else kind.load_server
     mine = [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
-    register(arguments["method"], arguments["module"])
+    load_plugins(arguments["plugins"])
     method = get_method(arguments["method"])
     config = method.config(**arguments["config"])
     data = kind.located(fed, *((mine, []) if fed.here else ([], mine)))
@@ -142,7 +143,6 @@ def train_run(
     """
     return train_in_processes(
         config.method,
-        METHODS[config.method.name],
         parts,
         inputs.task(config.task),
         config.training,
@@ -155,7 +155,6 @@ def train_run(
 
 def train_in_processes(
     method: Method,
-    module: str,
     parts: Sequence[Any],
     task: Task,
     config: CommonConfig,
@@ -169,7 +168,7 @@ def train_in_processes(
     """Train with one process for each host and one for the server: what `train` gives, and the ledger of all
     places. parts: what each host has of its own (a `Cohort`, a `Series`), of_server: what the server has.
 
-    `module` is where the method is registered from. `sites`: processes that already run (with these hosts);
+    `sites`: processes that already run (with these hosts);
     without it they are started for this run, with `threads` threads each, and stopped after it.
     `checkpoints`: folder, seconds between them and the round after which to go on (None: the beginning), as
     in `Checkpoints`.
@@ -178,9 +177,10 @@ def train_in_processes(
     read its own file. Raises what `Sites` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
     while they trained, after every process has saved."""
     kind, hosts = get_task(task.name).data, [list(part.clients) for part in parts]
+    plugin = METHODS.plugin(method.name)
     common = {
         "method": method.name,
-        "module": module,
+        "plugins": [] if plugin is None else [plugin.to_json()],
         "config": dataclasses.asdict(config),
         "task": dataclasses.asdict(task),
         "checkpoints": None if checkpoints is None else [str(checkpoints[0].resolve()), *checkpoints[1:]],

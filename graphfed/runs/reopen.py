@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from graphfed.errors import InputError
 from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.plugins import check_plugins
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.folder_schema import (
@@ -119,7 +120,10 @@ def config_from_json(
 ) -> RunConfig:
     """The inverse of `RunConfig.to_json`, every value checked again. `folder` is where it was written, for
     messages and for what was kept beside it. origin: what a refusal of a value begins with (default: the
-    folder's manifest.json)."""
+    folder's manifest.json).
+
+    Raises InputError also where a plug-in of the run is not here (`graphfed.plugins.check_plugins`)."""
+    check_plugins(asked.get("plugins", ()), folder)
     try:
         source = asked["data_source"] if data is None else data
         if source is None:

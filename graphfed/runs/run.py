@@ -2,7 +2,7 @@
 
 import dataclasses
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from graphfed.files import write_json
 from graphfed.loading import load_object
 from graphfed.memory import memory_bytes, peak_memory
 from graphfed.methods.common.memory import ACCURACY
+from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
 from graphfed.runs.config import EVERY, make_config
 from graphfed.runs.diagnostics import Evidence, check_run
@@ -289,7 +290,7 @@ def finish(
         privacy=files.plain(trained.ledger.statement()),
         peak_rss_mb=peak_rss_mb(),
         hashes=inputs.hashes,
-        versions=versions(),
+        versions=versions(config.plugins),
         details=files.plain(details),
         folder=folder,
     )
@@ -359,7 +360,7 @@ def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> dict[str, An
         "seeds": {"run": config.seed, "partition": config.partition_seed, "split": config.split_seed},
         **inputs.described(config),
         "hashes": inputs.hashes,
-        "versions": versions(),
+        "versions": versions(config.plugins),
         "device": config.device,
         "threads": _threads_of(config, inputs) if config.runtime == "local" else config.site_threads,
         "placement": config.placement if config.runtime == "local" else None,
@@ -511,8 +512,8 @@ def peak_rss_mb() -> float:
     return round(peak_memory() / 1e6, 1)
 
 
-def versions() -> dict[str, str]:
-    """Of the programs that a run's numbers depend on."""
+def versions(plugins: Iterable[Plugin | None] = ()) -> dict[str, str]:
+    """Return the versions of the programs that a run's numbers depend on, its plug-ins included."""
     import scipy
     import torch
 
@@ -524,4 +525,5 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
+        **{plugin.name: plugin.version for plugin in plugins if plugin is not None},
     }

@@ -15,7 +15,7 @@ from graphfed.data.datasets import DATASETS
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.base import Method
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.validation import MISSED, expected_value, kind_of
@@ -157,8 +157,12 @@ def explain_in(
 
 def _methods_with(key: str, value: str) -> list[str]:
     """The methods whose setting `key` can be `value`."""
-    methods = [get_method(name) for name in METHODS]
-    return [m.name for m in methods for s in settings_of(m) if s.name == key and value in s.choices]
+    return [
+        m.name
+        for m in METHODS.usable().values()
+        for s in settings_of(m)
+        if s.name == key and value in s.choices
+    ]
 
 
 def _readings(text: str) -> Iterator[Any]:
@@ -279,12 +283,14 @@ _BATCHES = ("batch", "batch_size", "batchsize", "bs", "mini_batch", "minibatch",
 def home_of(key: str) -> str:
     """Where a setting belongs that is known somewhere, in words; empty where it is known nowhere."""
     methods = [
-        name for name in METHODS if any(s.own and s.name == key for s in settings_of(get_method(name)))
+        name
+        for name, method in METHODS.usable().items()
+        if any(s.own and s.name == key for s in settings_of(method))
     ]
     partitions = [
-        name for name, spec in PARTITIONS.items() if key in (f"partition.{o}" for o in spec.options)
+        name for name, spec in PARTITIONS.usable().items() if key in (f"partition.{o}" for o in spec.options)
     ]
-    data = [name for name, spec in DATASETS.items() if key in (f"data.{o}" for o in spec.options)]
+    data = [name for name, spec in DATASETS.usable().items() if key in (f"data.{o}" for o in spec.options)]
     for what, names in (("", methods), ("the partition ", partitions), ("the data set ", data)):
         if names:
             return f"it is a setting of {what}{' and '.join(names)}"

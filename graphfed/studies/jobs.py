@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from graphfed.errors import INTERRUPTED, GraphfedError, InputError, shown
+from graphfed.plugins import load_plugins
 from graphfed.runs.progress import human_seconds, show_progress, stages_of
 from graphfed.runs.reopen import config_from_json
 from graphfed.runtime.interrupts import heard_since, stopping
@@ -187,6 +188,7 @@ def _end_with_caller(hears: Connection) -> None:
 
 def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
     path = Path(folder)
+    load_plugins(asked.get("plugins", ()))
     config = config_from_json(asked, path)
     run_or_read(config, _cache.get(config), path, command, None)
 

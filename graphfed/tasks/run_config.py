@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.graph import Graph
+from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.registry import METHODS
+from graphfed.plugins import Plugin
 from graphfed.tasks.source import DataSource
 
 __all__ = ["MANY_ENTRIES", "Placement", "RunConfig", "Runtime", "default_threads", "no_stages", "threads_for"]
@@ -65,9 +69,19 @@ class RunConfig:
         """The name of the data set."""
         return self.data_source.name
 
+    @property
+    def plugins(self) -> list[Plugin]:
+        """The plug-ins that the method, the data set and the partition come from."""
+        found = [METHODS.plugin(self.method.name)]
+        found += [DATASETS.plugin(self.data)] if isinstance(self.data, str) else []
+        found += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
+        return list(dict.fromkeys(plugin for plugin in found if plugin is not None))
+
     def to_json(self) -> dict[str, Any]:
         """The whole config as plain data, for manifest.json."""
+        plugins = [plugin.to_json() for plugin in self.plugins]
         return {
+            **({"plugins": plugins} if plugins else {}),
             "method": self.method.name,
             "task": self.task,
             "data": self.data_name,
@@ -108,6 +122,7 @@ class RunConfig:
             )
         settings = {key: value for key, value in dataclasses.asdict(self.training).items() if key != "seed"}
         options = {
+            "plugins": [plugin.given for plugin in self.plugins if plugin.given] or None,
             "method": self.method.name,
             "task": self.task,
             "data": self.data_source.source,

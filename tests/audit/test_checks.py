@@ -14,7 +14,7 @@ from graphfed.audit.attacks.fedgcn import run as fedgcn_features
 from graphfed.audit.attacks.label_histogram import correlation_and_baseline, estimate_shares
 from graphfed.audit.attacks.membership import membership_auc
 from graphfed.audit.base import AuditedRun
-from graphfed.audit.registry import CHECKS, get_check, register
+from graphfed.audit.registry import CHECKS
 from graphfed.audit.run import audit
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.errors import InputError
@@ -261,14 +261,6 @@ def test_a_run_that_has_not_ended_or_is_none_is_refused(tmp_path: Path, overfit:
     (tmp_path / "manifest.json").write_bytes((overfit / "manifest.json").read_bytes())
     with pytest.raises(InputError, match="has not ended"):
         audit(tmp_path)
-
-
-def test_a_check_of_another_package_can_be_registered_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphfed.audit.registry.CHECKS", dict(CHECKS))
-    register("mine", "graphfed.audit.attacks.membership")
-    assert get_check("membership").name == "membership"
-    with pytest.raises(InputError, match="already registered"):
-        register("membership", "elsewhere")
 
 
 def test_the_command_prints_every_check_and_the_file(overfit: Path, capsys: pytest.CaptureFixture[str]):

@@ -14,7 +14,7 @@ from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
 from graphfed.methods.base import Task
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
 from graphfed.runtime.interrupts import Wish
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -52,7 +52,7 @@ def deployed(cora, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[
         save_cohort(make_cohort(graph, split, dealt, [k]), path)
     asked = [
         request(
-            project, get_method(name), METHODS[name], config_of(name),
+            project, get_method(name), config_of(name),
             run=name, checkpoint_every=60.0, trial=True,
         )
         for name in RUNS

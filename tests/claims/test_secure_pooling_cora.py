@@ -12,7 +12,7 @@ from graphfed.data.partitions.partition import partition
 from graphfed.federation import Ledger
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
 from graphfed.runtime.processes import Sites
 from graphfed.tasks.outcome import Outcome
@@ -41,7 +41,7 @@ def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcom
     }
     config = method.config(**{**recipe, **settings})
     with Sites([(0,), (1,)]) as sites:
-        return train_in_processes(method, METHODS["sapgnn"], *cohorts, config, sites=sites)
+        return train_in_processes(method, *cohorts, config, sites=sites)
 
 
 def weights(outcome: Outcome) -> dict[str, torch.Tensor]:

@@ -1,12 +1,14 @@
 """What sites say of themselves before a deployed run, and what does not go together."""
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from fake_plugins import METHOD, forget_plugins, install, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,13 +21,14 @@ from graphfed.deployment.participant import _accepted, _agree, _data_digest
 from graphfed.errors import InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
-from graphfed.methods.registry import METHODS
 from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
 from graphfed.tasks.graphs.kind import agree_on_graphs, graph_arrays
 from graphfed.tasks.graphs.schema import Schema
 from graphfed.tasks.graphs.site import SiteData
 from graphfed.tasks.sensors.kind import agree_on_sensors, network_of, schema_of
+
+__all__ = ["forget_plugins"]
 
 SITES = ("north", "south")
 SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
@@ -34,7 +37,7 @@ SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")
 def reports(**changed: Any) -> list[dict[str, Any]]:
     """What two sites say; `changed` is what the second one says otherwise."""
     said = {
-        "versions": participant.versions(),
+        "versions": participant.versions("fedavg"),
         "python": "3.11",
         "clients": 1,
         "declared": {"train": [5], "val": [2], "test": [3]},
@@ -48,7 +51,7 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
 
 
 def agree(told: list[dict[str, Any]], mine: tuple[int, ...] = ()) -> dict[str, Any]:
-    return _agree(told, SITES, (1, 1), "c", mine, agree_on_graphs, None)
+    return _agree(told, SITES, (1, 1), participant.versions("fedavg"), "c", mine, agree_on_graphs, None)
 
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
@@ -60,10 +63,13 @@ def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
     ("changed", "told"),
     [
         (
-            {"versions": {**participant.versions(), "graphfed": "9.9"}},
+            {"versions": {**participant.versions("fedavg"), "graphfed": "9.9"}},
             "south has graphfed 9.9 and the server",
         ),
-        ({"versions": {**participant.versions(), "torch": "1.0"}}, "south has torch 1.0 and the server"),
+        (
+            {"versions": {**participant.versions("fedavg"), "torch": "1.0"}},
+            "south has torch 1.0 and the server",
+        ),
         ({"versions": {}}, "south has graphfed None and the server"),
         ({"config": "other"}, "south reads the run's settings in another way"),
         ({"clock": -3600.0}, "the clock of south differs by -3600 s from the server's"),
@@ -136,15 +142,73 @@ def test_all_places_go_on_from_the_newest_round_that_all_have(
 
 
 def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_path: Path) -> None:
-    asked = {"method": "evil", "module": "os"}
+    asked = {"method": "evil", "plugin": {"module": "os", "version": "1"}}
     with pytest.raises(InputError, match=r"north does not run methods of 'os'.*--allow os"):
         _accepted(asked, Place("north", tmp_path))
     method, config = _accepted(asked_for("fedavg"), Place("north", tmp_path))
     assert (method.name, config.rounds) == ("fedavg", 7)
 
 
+def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(tmp_path: Path) -> None:
+    """A refusal comes before any code of the plug-in runs, and says what the operator can do."""
+    write("mild_method", METHOD.format(name="mild"))
+    install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
+    plugin = {"distribution": "graphfed-mild", "version": "1.5"}
+    asked = {**asked_for("mild"), "plugin": plugin}
+    with pytest.raises(
+        InputError, match=r"north does not run the method 'mild' of .*graphfed-mild 1\.5"
+    ) as refusal:
+        _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild",)))
+    assert "site start ... --methods mild', or the whole plug-in with --allow mild_method" in str(
+        refusal.value
+    )
+    assert "mild_method" not in sys.modules
+    assert _accepted(asked, Place("north", tmp_path, methods=("mild",)))[0].name == "mild"
+    assert _accepted(asked, Place("north", tmp_path, allow=("mild_method",)))[0].name == "mild"
+    with pytest.raises(InputError, match="north takes part in no run of 'mild', only of fedavg"):
+        _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild_method",)))
+
+
+def test_a_site_that_lacks_a_plug_in_says_which_to_install(tmp_path: Path) -> None:
+    asked = {**asked_for("mild"), "plugin": {"distribution": "graphfed-mild", "version": "1.5"}}
+    place = Place("north", tmp_path, methods=("mild",), allow=("graphfed",))
+    with pytest.raises(
+        InputError, match=r"north has no method 'mild'; its operator installs the plug-in"
+    ) as refusal:
+        _accepted(asked, place)
+    assert "'graphfed-mild 1.5'" in str(refusal.value)
+
+
+def test_a_module_of_the_operator_s_own_runs_under_the_name_that_it_declares(tmp_path: Path) -> None:
+    """A coordinator cannot give it another name, nor its name to another module."""
+    write("mild_method", METHOD.format(name="mild"))
+    sys.path.append(str(Path("site").resolve()))
+    given = {"module": "mild_method", "version": "sha256:0"}
+    place = Place("north", tmp_path, allow=("mild_method",))
+    assert _accepted({**asked_for("mild"), "plugin": given}, place)[0].name == "mild"
+    with pytest.raises(
+        InputError, match=r"north has no method 'wild'; .* the plug-in 'mild_method sha256:0'"
+    ):
+        _accepted({**asked_for("wild"), "plugin": given}, place)
+    # A method of graphfed's own is graphfed's, whatever the message says of it.
+    method, _ = _accepted({**asked_for("fedavg"), "plugin": given}, place)
+    assert method.name == "fedavg"
+
+
+def test_the_version_of_a_plug_in_is_compared_when_sites_join(tmp_path: Path) -> None:
+    install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
+    here = participant.versions("mild")
+    assert here == participant.versions("fedavg") | {"graphfed-mild": "1.5"}
+    told = reports(versions={**here, "graphfed-mild": "1.4"})
+    told[0]["versions"] = here
+    with pytest.raises(
+        InputError, match=r"south has graphfed-mild 1\.4 and the server 1\.5; install the same"
+    ):
+        _agree(told, SITES, (1, 1), here, "c", (), agree_on_graphs, None)
+
+
 def asked_for(name: str, **settings: Any) -> dict[str, Any]:
-    return {"method": name, "module": METHODS[name], "config": {"rounds": 7, **settings}}
+    return {"method": name, "plugin": None, "config": {"rounds": 7, **settings}}
 
 
 def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
@@ -156,16 +220,6 @@ def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path
     with pytest.raises(InputError, match="north takes part in no run with vertex_ids=plain"):
         _accepted(asked_for("sapgnn", vertex_ids="plain"), careful)
     assert _accepted(asked_for("sapgnn"), careful)[0].name == "sapgnn"
-
-
-def test_a_method_that_is_allowed_by_name_is_not_another_one_under_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A coordinator chooses the name in its message; the site compares the name of what would run."""
-    monkeypatch.setattr("graphfed.methods.registry.METHODS", dict(METHODS))
-    asked = {**asked_for("fedavg"), "method": "mine"}
-    with pytest.raises(InputError, match="north takes part in no run of 'fedavg', only of mine"):
-        _accepted(asked, Place("north", tmp_path, methods=("mine",)))
 
 
 @pytest.mark.parametrize(

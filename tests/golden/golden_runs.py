@@ -80,7 +80,7 @@ def golden_runs() -> list[GoldenRun]:
     from graphfed.tasks.base import PRESETS
 
     runs = []
-    for name in (known for known, module in METHODS.items() if module.startswith("graphfed.methods.")):
+    for name in METHODS.own:
         method = get_method(name)
         runs += [GoldenRun(name, task, {"preset": preset}) for task in method.tasks for preset in PRESETS]
         hints = typing.get_type_hints(method.config, include_extras=False)

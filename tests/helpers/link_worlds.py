@@ -13,7 +13,6 @@ from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, trainin
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods import registry
 from graphfed.methods.base import Method, Task
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import LINK_PREDICTION
@@ -85,7 +84,7 @@ def run_apart(
     sites = gateways.of(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in sites.hosts]
     return train_in_processes(
-        method, registry.METHODS[name], cohorts, world.task, config_of(method, **settings), sites=sites,
+        method, cohorts, world.task, config_of(method, **settings), sites=sites,
         checkpoints=checkpoints,
     )  # fmt: skip
 

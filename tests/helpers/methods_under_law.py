@@ -1,8 +1,9 @@
-"""The methods that every law is tested on: the whole registry, the skeleton of CONTRIBUTING.md and a toy that
-exchanges. Methods on graphs and those on sensors, which share no world, have names of their own here.
+"""The methods that every law is tested on: the whole registry, the skeleton of CONTRIBUTING.md, a toy that
+exchanges and the plug-in of examples/plugin. Methods on graphs and those on sensors, which share no world,
+have names of their own here.
 
-The skeleton is cut out of CONTRIBUTING.md into a module and registered like any other method: one new file
-and one registry row are all a method needs."""
+The skeleton is cut out of CONTRIBUTING.md into a module and loaded as a plug-in: one file is all that a
+method needs."""
 
 import re
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from graphfed.methods import registry
 from graphfed.methods.registry import get_method
+from graphfed.plugins import load_plugin
 from graphfed.tasks.registry import first_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +34,7 @@ def _make_module(name: str, source: str) -> None:
 
 def _on(data: str) -> tuple[str, ...]:
     """The registry's methods on a kind of data."""
-    return tuple(name for name in registry.METHODS if first_task(get_method(name)).data.name == data)
+    return tuple(name for name in registry.METHODS.own if first_task(get_method(name)).data.name == data)
 
 
 #: On readings of sensors (test_forecasting_methods.py).
@@ -40,9 +42,10 @@ FORECASTERS = _on("sensors")
 #: On graphs, and with the skeleton and the toy.
 SHIPPED = _on("graph")
 _make_module("skeleton_method", skeleton_source())
-registry.register("skeleton", "skeleton_method")
-registry.register("exchange_toy", "exchange_toy")
-METHODS = (*SHIPPED, "skeleton", "exchange_toy")
+load_plugin("skeleton_method")
+load_plugin("exchange_toy")
+load_plugin(ROOT / "examples/plugin/graphfed_example/fedavgm.py")
+METHODS = (*SHIPPED, "skeleton", "exchange_toy", "fedavgm")
 #: naive_fedgnn hides whether there is an edge, and lumos has trees in its place: both refuse edge weights
 #: (test_released.py, test_weighted_graphs.py).
 REFUSE_WEIGHTS = ("naive_fedgnn", "lumos")

@@ -15,7 +15,7 @@ from graphfed.data.sensors.windows import TimeSplit, make_time_split
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.series import Network, Series, make_network, make_series
 from graphfed.methods.base import Method, Task
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runs.processes import train_in_processes
@@ -111,7 +111,7 @@ def run_apart(
     """Train in a process for each of three sites, with a third of the sensors each."""
     method, sites = get_method(name), gateways.of(world.clients)
     return train_in_processes(
-        method, METHODS[name], world.series(sites.hosts), TASK, config_of(method, **settings),
+        method, world.series(sites.hosts), TASK, config_of(method, **settings),
         of_server=world.network(), sites=sites, checkpoints=checkpoints,
     )  # fmt: skip
 

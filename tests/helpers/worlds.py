@@ -16,7 +16,7 @@ from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Method, Task, TrainingConfig
 from graphfed.methods.common.local_training import as_configured
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -204,7 +204,7 @@ def run_processes(
     world = as_asked(method, world)
     sites, config = gateways.of(world.clients), config_of(method, **settings)
     return train_in_processes(
-        method, METHODS[name], cohorts_of(world, sites.hosts, config), world.task, config, sites=sites,
+        method, cohorts_of(world, sites.hosts, config), world.task, config, sites=sites,
         checkpoints=checkpoints,
     )  # fmt: skip
 

@@ -2,4 +2,4 @@
 
 from graphfed.methods.registry import METHODS
 
-SHIPPED = tuple(name for name, module in METHODS.items() if module.startswith("graphfed."))
+SHIPPED = tuple(METHODS.own)

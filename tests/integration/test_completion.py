@@ -32,7 +32,7 @@ SHELLS = {
     "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit; compinit -D -u; unset zle_bracketed_paste"),
 }
 #: The methods of this package: other tests register some of their own, in this process alone.
-OWN = [name for name, module in METHODS.items() if module.startswith("graphfed.methods.")]
+OWN = [*METHODS.own]
 #: Seconds until a shell that says nothing is given up.
 PATIENCE = 30
 
@@ -179,8 +179,8 @@ def test_completion_loads_neither_torch_nor_numpy() -> None:
 
 def test_what_completion_knows_is_what_there_is() -> None:
     """The copies in cli/values.py equal the tables they were copied from."""
-    assert set(values.DATA_SETS) == set(DATASETS)
-    assert set(values.PARTITIONS) == set(PARTITIONS)
+    assert set(values.DATA_SETS) == set(DATASETS.own)
+    assert set(values.PARTITIONS) == set(PARTITIONS.own)
     assert set(values.RUNTIMES) == set(Runtime.__args__)  # type: ignore[attr-defined]
     assert set(values.PLACEMENTS) == set(Placement.__args__)  # type: ignore[attr-defined]
     assert set(values.SPLITS) == {*KINDS, "edges", *TIME_KINDS}

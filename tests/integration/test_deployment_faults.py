@@ -21,7 +21,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
 from graphfed.methods.base import Task
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import stacked
@@ -70,9 +70,7 @@ class Trial:
         config = method.config(
             **{**default_settings(method, preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
         )
-        asked = request(
-            self.project, method, METHODS["fedavg"], config, run=run, checkpoint_every=0.1, trial=True
-        )
+        asked = request(self.project, method, config, run=run, checkpoint_every=0.1, trial=True)
         self.news: list[str] = []
         with self.federation.coordinator() as coordinator:
             outcomes = coordinator.run(
@@ -248,9 +246,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         save_cohort(make_cohort(graph, split, dealt, clients), data[site.name])
     method = get_method("fedavg")
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
-    asked = request(
-        project, method, METHODS["fedavg"], config, run="gateways", checkpoint_every=60, trial=True
-    )
+    asked = request(project, method, config, run="gateways", checkpoint_every=60, trial=True)
     with (
         Loopback(project, tmp_path / "kits", data, check_data=False) as federation,
         federation.coordinator() as coordinator,

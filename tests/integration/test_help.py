@@ -209,7 +209,7 @@ def test_methods_fit_80_columns(
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
-@pytest.mark.parametrize("name", [n for n, module in METHODS.items() if module.startswith("graphfed.")])
+@pytest.mark.parametrize("name", METHODS.own)
 def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

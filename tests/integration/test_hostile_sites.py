@@ -16,7 +16,7 @@ from graphfed.deployment.deploy import request as asked
 from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import FAILED, GraphfedError
 from graphfed.federation.cohort import make_cohort, save_cohort
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Wish
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -95,7 +95,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         at = {"optimizer_at": "clients"} if transfer == "update" else {}
         config = chosen.config(**{**chosen.defaults, "rounds": 2, "hidden": 4, **at})
         name = run_name(kind, transfer)
-        runs.append(asked(project, chosen, METHODS[method], config, run=name, checkpoint_every=60.0))
+        runs.append(asked(project, chosen, config, run=name, checkpoint_every=60.0))
     with (
         Loopback(project, folder / "kits", data, allow=["hostile_sites"], check_data=False) as federation,
         federation.coordinator() as coordinator,

@@ -19,11 +19,12 @@ from scipy.stats import ttest_rel
 from test_report import Page, page_of
 
 import graphfed
+from graphfed import plugins
 from graphfed.data.sensors.roads import make_roads
 from graphfed.errors import InputError
-from graphfed.methods import registry
 from graphfed.methods.baselines.references import REFERENCES
 from graphfed.methods.tasks import FORECASTING
+from graphfed.plugins import load_plugin
 from graphfed.report import forecast_charts
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import (
@@ -44,7 +45,8 @@ DATA: dict[str, Any] = {"data": "roads", "settings": {"data.sensors": 12, "data.
 @pytest.fixture(scope="module", autouse=True)
 def toy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.METHODS, "blend_toy", "blend_toy")
+        patch.setattr(plugins, "_MODULES", dict(plugins._MODULES))
+        load_plugin("blend_toy")
         # The others are trained for minutes.
         patch.setitem(REFERENCES, FORECASTING, ("last_value",))
         yield

@@ -19,7 +19,7 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.deployment.rehearsal import loopback_project, run_on_loopback
 from graphfed.federation.cohort import make_cohort, save_cohort
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Wish
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -122,7 +122,6 @@ def train(federation: Loopback, run: str) -> int:
     outcome, _ = run_on_loopback(
         federation,
         method,
-        METHODS["fedavg"],
         config,
         run=run,
         checkpoint_every=60.0,

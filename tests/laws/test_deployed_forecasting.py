@@ -19,7 +19,7 @@ from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.payload import leaves
 from graphfed.federation.series import save_network, save_series
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Wish
 from graphfed.tasks.outcome import Outcome
 
@@ -53,7 +53,7 @@ def deploy(
     save_network(world.network(), data["server"])
     asked = [
         request(
-            project, get_method(name), METHODS[name], config_of(get_method(name), **settings),
+            project, get_method(name), config_of(get_method(name), **settings),
             run=name, checkpoint_every=3600.0, trial=True,
         )
         for name in names

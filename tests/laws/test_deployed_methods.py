@@ -27,7 +27,7 @@ from graphfed.federation import Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
 from graphfed.methods.base import Method
-from graphfed.methods.registry import METHODS as MODULES
+from graphfed.methods.registry import METHODS as REGISTRY
 from graphfed.methods.registry import get_method
 from graphfed.runtime.interrupts import Wish
 from graphfed.tasks.outcome import Outcome
@@ -74,8 +74,7 @@ class Deployed:
 def asked(name: str, project: Project) -> dict[str, Any]:
     method = method_of(name)
     config = config_of(method, **options(name))
-    module = MODULES[RUNS[name][0]]
-    return request(project, method, module, config, run=name, checkpoint_every=3600.0, trial=True)
+    return request(project, method, config, run=name, checkpoint_every=3600.0, trial=True)
 
 
 def deploy(names: list[str], small: World, folder: Path) -> Deployed:
@@ -86,8 +85,7 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
     data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
     for clients, path in zip(hosts, data.values(), strict=True):
         save_cohort(make_cohort(small.graph, small.split, small.partition, clients), path)
-    modules = [MODULES[RUNS[name][0]] for name in names]
-    foreign = [module for module in modules if not module.startswith("graphfed.")]
+    foreign = [module for name in names if (module := REGISTRY.module(RUNS[name][0]))]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
         Loopback(project, folder / "kits", data, allow=foreign, check_data=False) as federation,

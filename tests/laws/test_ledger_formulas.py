@@ -316,6 +316,7 @@ FORMULAS = {
     "fedavg": averaging,
     "fedprox": averaging,
     "fedadam": averaging,
+    "fedavgm": averaging,
     "skeleton": averaging,
     "fedgcn": fedgcn,
     "distgat": distgat,

@@ -20,16 +20,16 @@ from graphfed.errors import GraphfedError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.state import arrays_of
-from graphfed.methods import registry
 from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.plugins import load_plugin
 from graphfed.runs.checkpoint import Checkpoints, newest_round
 from graphfed.runtime.interrupts import Wish
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.graphs.link_scores import MESSAGES, area, pair_codes, pair_scores
 
-registry.register("link_toy", "link_toy")
+load_plugin("link_toy")
 METHODS = (*(name for name in SHIPPED if LINK_PREDICTION in get_method(name).tasks), "link_toy")
 #: Where a client is a vertex its number is the vertex's, by which it draws.
 NUMBERED = [name for name in METHODS if not one_each(get_method(name))]

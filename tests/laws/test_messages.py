@@ -28,6 +28,7 @@ VARIANTS = {
     "fedavg": [*AVERAGES, *GRADIENTS],
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
+    "fedavgm": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
     "fedgat": [{"layers": 3}, {"later": "exchange"}, {"exchange": "simulated"}, *AVERAGES, *RULES],
     "fedgat_ldp": [{"layers": 3}, {"later": "exchange"}, *AVERAGES, *RULES],

@@ -25,7 +25,6 @@ from graphfed.federation import Ledger
 from graphfed.files import read_tensors
 from graphfed.methods.base import Method
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
-from graphfed.methods.registry import METHODS as MODULES
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import checked_training
 from graphfed.runtime.interrupts import Wish
@@ -79,7 +78,7 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
     for name in names:
         method, config, _ = checked_training(name, settings_of(name), None, 0)
         run = f"{label}-{name}"
-        asked.append(request(project, method, MODULES[name], config, run=run, checkpoint_every=3600.0))
+        asked.append(request(project, method, config, run=run, checkpoint_every=3600.0))
     with federation.coordinator() as coordinator:
         outcomes = coordinator.run(
             asked,

@@ -28,16 +28,15 @@ from graphfed.runtime.interrupts import Wish
 from graphfed.tasks.outcome import Outcome
 
 #: Every shipped method that averages at the server, taken from its settings.
-AVERAGING = [name for name in METHODS if issubclass(get_method(name).config, AveragingConfig)]
+AVERAGING = [name for name in METHODS.own if issubclass(get_method(name).config, AveragingConfig)]
 #: Those of them that go on without some of the clients.
 WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 #: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
 #: (test_forecasting_methods.py).
 OTHERS = [
     name
-    for name in METHODS
-    if name not in (*AVERAGING, "lumos", "skeleton", "exchange_toy")
-    and not issubclass(get_method(name).config, NeuralConfig)
+    for name in METHODS.own
+    if name not in (*AVERAGING, "lumos") and not issubclass(get_method(name).config, NeuralConfig)
 ]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 #: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
@@ -326,7 +325,6 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
             request(
                 project,
                 get_method(name),
-                METHODS[name],
                 config,
                 run=name,
                 checkpoint_every=3600.0,

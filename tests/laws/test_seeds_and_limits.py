@@ -76,6 +76,7 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
 #: theirs) or on trees (test_tree_networks.py), so that one client does not make them central training.
 SERVER_OPTIMISES = {
     "fedadam",
+    "fedavgm",
     "skeleton",
     "sapgnn",
     "ppgnn",

@@ -128,6 +128,15 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, objec
     assert len(str(refusal.value)) < 500
 
 
+@pytest.mark.parametrize("name", METHODS.own)
+def test_every_config_is_valid_as_it_stands_and_in_both_presets_of_every_task(name: str) -> None:
+    method = get_method(name)
+    assert isinstance(method.config(), method.config)
+    for task in method.tasks:
+        for preset in PRESETS:
+            assert isinstance(method.config(**get_task(task).settings_of(method, preset)), method.config)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
     config = make_config(method)

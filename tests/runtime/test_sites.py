@@ -14,7 +14,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method
 from graphfed.runs import processes as experiment_sites
 from graphfed.runs.processes import run_site, train_in_processes
 from graphfed.runs.train import Event
@@ -59,9 +59,7 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     method = get_method("fedavg")
     config = method.config(**{**default_settings(method, preset="paper"), "rounds": 1, "hidden": 2})
-    outcome, _ = train_in_processes(
-        method, METHODS["fedavg"], two_clients(), Task(3, 2), config, on_event=on_event, threads=2
-    )
+    outcome, _ = train_in_processes(method, two_clients(), Task(3, 2), config, on_event=on_event, threads=2)
     assert outcome.rounds_run == 1
     assert given == [2]
     assert sorted(written) == ["site0.safetensors", "site1.safetensors"]

@@ -4,10 +4,18 @@ import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
+from fake_plugins import EXAMPLE, forget_plugins
 
-from graphfed.studies.jobs import _deaf
+from graphfed.plugins import load_plugin
+from graphfed.runs.config import make_config
+from graphfed.runs.run import Result
+from graphfed.studies.jobs import Run, _deaf, run_all
+from graphfed.studies.plan import InputCache
+
+__all__ = ["forget_plugins"]
 
 
 def tell_mask(to: Connection) -> None:
@@ -33,3 +41,12 @@ def test_ctrl_c_while_processes_start_is_heard_afterwards_and_by_none_of_them() 
     near.close()
     far.close()
     process.close()
+
+
+@pytest.mark.slow
+def test_runs_of_a_method_that_a_file_declares_are_done_in_other_processes(tmp_path: Path) -> None:
+    load_plugin(EXAMPLE / "graphfed_example/fedavgm.py")
+    configs = [make_config("fedavgm", clients=2, rounds=1, seed=seed) for seed in (0, 1)]
+    runs = [Run(str(config.seed), config, tmp_path / str(config.seed), 1.0) for config in configs]
+    run_all(runs, jobs=2, cache=InputCache(), command="test", progress=False)
+    assert [Result.read(run.folder).method for run in runs] == ["fedavgm", "fedavgm"]

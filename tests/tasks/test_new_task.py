@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 import graphfed
+from graphfed import plugins
 from graphfed.data.datasets import load as load_data
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.base import Method, State, Task, TrainingConfig
-from graphfed.methods.registry import METHODS
+from graphfed.plugins import load_plugin
 from graphfed.report.page import write_card, write_report
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.evaluation import Evaluation, Scored
@@ -157,7 +158,8 @@ METHOD = Method(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(TASKS, "node_regression", __name__)
-    monkeypatch.setitem(METHODS, "mean_target", __name__)
+    monkeypatch.setattr(plugins, "_MODULES", {})
+    load_plugin(__name__)
     graphfed.run("mean_target", data="digits", clients=3, rounds=2, out=tmp_path / "run")
     return tmp_path / "run"
 

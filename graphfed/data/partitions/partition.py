@@ -1,7 +1,7 @@
 """Partitions of a graph over sites: the registry and the one entry point.
 
 A recipe is a function `recipe(graph, clients, seed, **options) -> Partition`; a new one is a function in one
-of the recipe modules and a row in PARTITIONS.
+of the recipe modules and a row in PARTITIONS, or a plug-in's (`graphfed.plugins`).
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from graphfed.data.partitions.by_structure import column, ego, louvain, metis, r
 from graphfed.data.partitions.overlapping import edges_uniform, overlapping
 from graphfed.data.partitions.tables import Option, Partition, from_assignment
 from graphfed.errors import InputError, did_you_mean
+from graphfed.plugins import Registry
 
 __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "partition"]
 
@@ -48,7 +49,7 @@ def _of_no_graph(graph: Graph, *_: object) -> NoReturn:
     )
 
 
-PARTITIONS: dict[str, PartitionSpec] = {
+_OWN: dict[str, PartitionSpec] = {
     "random": PartitionSpec(random, {}, "vertices dealt uniformly; sizes differ by at most one"),
     "label_dirichlet": PartitionSpec(
         label_dirichlet,
@@ -84,6 +85,7 @@ PARTITIONS: dict[str, PartitionSpec] = {
         data="sensors",
     ),
 }
+PARTITIONS = Registry("partition", "graphfed.partitions", "PARTITION", _OWN, lambda: PartitionSpec)
 
 
 def partition(graph: Graph, name: str, clients: int | None, seed: int, **options: Option) -> Partition:

@@ -7,7 +7,9 @@ Differs from the paper's program: weights are averaged unless another rule is as
 FedGAT's learning rate is lost: the recipe is 8 heads of 8, Adam at 0.01, dropout 0.5 on features and
 attention, and Adam starts afresh in every round (client_state=reset)."""
 
-from pydantic import model_validator
+from typing import Literal
+
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
@@ -22,6 +24,8 @@ __all__ = ["METHOD", "DistGATConfig"]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class DistGATConfig(RuleConfig):
+    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gat", description="graph network")
+
     @model_validator(mode="after")
     def _only_gat(self) -> "DistGATConfig":
         if self.backbone != "gat":
@@ -47,6 +51,6 @@ METHOD = Method(
     messages=aggregation_rules.MESSAGES,
     dropouts=True,
     shared_model=True,
-    defaults={"backbone": "gat", "hidden": 8, "heads": 8},
+    defaults={"backbone": DistGATConfig().backbone, "hidden": 8, "heads": 8},
     paper_settings={"optimizer": "adam", "lr": 0.01},
 )

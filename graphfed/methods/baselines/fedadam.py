@@ -19,7 +19,7 @@ from graphfed.federation import Federation, Located
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, average_local_training, predict
-from graphfed.methods.common.averaging import PROTECTION, AveragingConfig
+from graphfed.methods.common.averaging import PROTECTION, LocalAveragingConfig
 
 __all__ = ["METHOD", "FedAdamConfig", "round", "with_moments"]
 
@@ -27,7 +27,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAdamConfig(AveragingConfig):
+class FedAdamConfig(LocalAveragingConfig):
     server_lr: float = Field(
         default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the server"
     )
@@ -39,11 +39,6 @@ class FedAdamConfig(AveragingConfig):
         allow_inf_nan=False,
         description="adaptivity: added to the root of the second moment",
     )
-
-    @property
-    def at_server(self) -> bool:
-        """Clients always train by themselves."""
-        return False
 
 
 def constant_like(weights: Tensors, value: float) -> Tensors:

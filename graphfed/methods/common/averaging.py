@@ -18,7 +18,14 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.methods.base import TrainingConfig
 
-__all__ = ["MESSAGES", "PROTECTION", "AveragingConfig", "average", "check_aggregation"]
+__all__ = [
+    "MESSAGES",
+    "PROTECTION",
+    "AveragingConfig",
+    "LocalAveragingConfig",
+    "average",
+    "check_aggregation",
+]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -55,6 +62,16 @@ class AveragingConfig(TrainingConfig):
                 "a client sends one gradient in a round; leave optimizer_at out, or set it to clients"
             )
         return self
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class LocalAveragingConfig(AveragingConfig):
+    """The settings of methods whose clients always run the optimiser, with any number of local steps."""
+
+    @property
+    def at_server(self) -> bool:
+        """Whether the optimiser runs at the server: never."""
+        return False
 
 
 def check_aggregation(aggregation: str, clients: int) -> None:

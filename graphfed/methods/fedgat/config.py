@@ -16,6 +16,7 @@ __all__ = ["FedGATConfig", "heads_of"]
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGATConfig(RuleConfig):
+    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gat", description="graph network")
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
         default=4.0,

@@ -289,7 +289,7 @@ METHOD = Method(
     shared_model=True,
     disjoint=True,
     defaults={
-        "backbone": "gat",
+        "backbone": FedGATConfig().backbone,
         "hidden": 8,
         "heads": 8,
         "features": "unit",

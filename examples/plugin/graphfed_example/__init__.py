@@ -1,0 +1,1 @@
+"""A plug-in of graphfed: the method `fedavgm` and the data set `rings`."""

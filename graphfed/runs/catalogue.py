@@ -1,0 +1,118 @@
+"""What `graphfed methods` shows of every method.
+
+Describing the methods imports them all, and torch with them, which takes seconds. The descriptions are plain
+data that follow from code alone. So they are kept in the user's cache folder, with a digest of the code:
+every Python file of graphfed and of the packages that add methods, the names and versions of all installed
+distributions, and Python's version. Whatever of it changes, the methods are described again.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphfed.data.cache import cache_folder
+from graphfed.methods.registry import ALIASES, METHODS, canonical_name, get_method
+from graphfed.terminal import say
+
+if TYPE_CHECKING:
+    from graphfed.methods.base import Method
+
+__all__ = ["describe_every_method", "describe_method"]
+
+#: In the cache folder: the digest of the code, and the descriptions.
+FILE = "methods.json"
+
+
+def describe_method(name: str) -> dict[str, Any]:
+    """Return the description of one method.
+
+    Args:
+        name: Of a method, or an alias, in any case.
+
+    Returns:
+        Plain data under the keys of ``graphfed methods NAME --json``.
+
+    Raises:
+        InputError: As `get_method`.
+    """
+    known = {each["name"]: each for each in _kept(_code_digest()) or ()}
+    return known.get(canonical_name(name)) or _description(get_method(name))
+
+
+def describe_every_method() -> list[dict[str, Any]]:
+    """Return the descriptions of all methods that can be loaded; stderr says which cannot."""
+    digest = _code_digest()
+    kept = _kept(digest)
+    if kept is not None:
+        return kept
+    methods, problems = METHODS.load_all()
+    for problem in problems:
+        say(f"warning: {problem}")
+    described = [_description(method) for method in methods.values()]
+    if digest and not problems:  # else the next list is to say them too
+        _keep(digest, described)
+    return described
+
+
+def _description(method: "Method") -> dict[str, Any]:
+    from graphfed.runs.settings import settings_of
+    from graphfed.tasks.registry import first_task, get_task
+
+    plugin = METHODS.plugin(method.name)
+    content = {
+        "name": method.name,
+        "plugin": None if plugin is None else plugin.to_json(),
+        "aliases": [alias for alias, target in ALIASES.items() if target == method.name],
+        "tasks": list(method.tasks),
+        "summary": method.summary,
+        "paper": method.paper,
+        "needs": first_task(method).requirements(method),
+        "crosses": method.crosses,
+        "protection": method.protection,
+        "messages": dict(method.messages),
+        "settings": [setting.to_json() for setting in settings_of(method)],
+        "defaults": dict(method.defaults),
+        "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
+    }
+    # As it is read from the file: lists are lists.
+    described: dict[str, Any] = json.loads(json.dumps(content))
+    return described
+
+
+def _code_digest() -> str:
+    """The digest of what the descriptions follow from; empty where it cannot be known."""
+    folders = METHODS.folders_of_plugins()
+    if folders is None:
+        return ""
+    digest = hashlib.sha256(sys.version.encode())
+    for entry in sys.path:
+        # The folder of an installed distribution has its name and version.
+        for found in sorted(path.name for path in Path(entry or ".").glob("*-info")):
+            digest.update(f"{found}\n".encode())
+    for folder in (Path(__file__).parents[1], *folders):
+        for file in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
+            digest.update(f"{file} {file.stat().st_size}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _kept(digest: str) -> list[dict[str, Any]] | None:
+    """The descriptions in the cache folder; None where they are of other code, or there are none."""
+    try:
+        content = json.loads((cache_folder() / FILE).read_bytes())
+        same = bool(digest) and content["code"] == digest
+        return list(content["methods"]) if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _keep(digest: str, described: list[dict[str, Any]]) -> None:
+    from graphfed.files import write_json
+
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        write_json(cache_folder() / FILE, {"code": digest, "methods": described})
+    except OSError:
+        return  # then they are described again the next time

@@ -1,0 +1,156 @@
+"""The package in examples/plugin, installed beside graphfed, works in every command; and its method's file
+works without being installed.
+
+Every command is a process of its own, which knows of the package by what pip left."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphfed
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(graphfed.__file__).parents[1]
+EXAMPLE = ROOT / "examples/plugin"
+INSTALLED = [{"distribution": "graphfed-example", "version": "1.0"}]
+ON_RINGS = ("--data", "rings", "--clients", "3", "--no-progress")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed the example, without the network."""
+    folder = tmp_path_factory.mktemp("plugin")
+    shutil.copytree(EXAMPLE, folder / "source")  # building leaves files beside the source
+    subprocess.run(
+        [
+            sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index",
+            "--no-build-isolation", "--no-deps", "--target", str(folder / "site"), str(folder / "source"),
+        ],
+        check=True,
+    )  # fmt: skip
+    return folder / "site"
+
+
+@pytest.fixture(scope="session")
+def trained(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of the example's method on its data set."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = command("run", "fedavgm", *ON_RINGS, "--rounds", "4", "--out", "one", path=site, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def command(*words: str, path: Path | None, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command of graphfed in `folder`, with `path` among what is installed."""
+    found = [str(ROOT)] if path is None else [str(ROOT), str(path)]
+    return subprocess.run(
+        [sys.executable, "-m", "graphfed", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(found)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_run_s_manifest_names_the_distribution_and_its_version(trained: Path) -> None:
+    manifest = json.loads((trained / "one/manifest.json").read_text())
+    assert manifest["config"]["plugins"] == INSTALLED
+    assert manifest["versions"]["graphfed-example"] == "1.0"
+    # The report has the method's own words for what its clients send.
+    assert "which the server averages by the number of training vertices" in (
+        (trained / "one/report.html").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("predict", "one", "--out", "one.csv"), "one.csv"),
+        (("report", "one", "--out", "again.html"), "again.html"),
+        (("audit", "one"), "one/audit.json"),
+        (("resume", "one"), "one/result.json"),
+        (
+            ("compare", "fedavgm", *ON_RINGS, "--seeds", "0", "--rounds", "2", "--out", "compared"),
+            "compared/comparison.json",
+        ),
+        (
+            (
+                *("sweep", "fedavgm", *ON_RINGS, "--seeds", "0", "--rounds", "2"),
+                *("--grid", "momentum=0,0.9", "--out", "swept"),
+            ),
+            "swept/sweep.json",
+        ),
+        (
+            ("run", "fedavgm", *ON_RINGS, "--rounds", "2", "--runtime", "processes", "--out", "apart"),
+            "apart/result.json",
+        ),
+        (
+            ("run", "fedavgm", *ON_RINGS, "--rounds", "2", "--runtime", "nvflare", "--out", "deployed"),
+            "deployed/result.json",
+        ),
+    ],
+    ids=["predict", "report", "audit", "resume", "compare", "sweep", "processes", "nvflare"],
+)
+def test_a_command_works_with_the_installed_plug_in(
+    words: tuple[str, ...], file: str, site: Path, trained: Path
+) -> None:
+    done = command(*words, path=site, folder=trained)
+    assert done.returncode == 0, done.stderr
+    assert (trained / file).is_file()
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_numbers(site: Path, trained: Path) -> None:
+    options = ("--rounds", "4", "--checkpoint-every", "0", "--out", "half")
+    assert command("run", "fedavgm", *ON_RINGS, *options, path=site, folder=trained).returncode == 0
+    for name in ("result.json", "model.safetensors", "predictions.parquet", "metrics.jsonl", "ledger.json"):
+        (trained / "half" / name).unlink()
+    done = command("resume", "half", "--no-progress", path=site, folder=trained)
+    assert done.returncode == 0, done.stderr
+    ended = [json.loads((trained / run / "result.json").read_text()) for run in ("one", "half")]
+    assert ended[0]["test"] == ended[1]["test"]
+
+
+def test_the_lists_have_what_the_package_adds(site: Path, tmp_path: Path) -> None:
+    listed = json.loads(command("methods", "--json", path=site, folder=tmp_path).stdout)["methods"]
+    assert {row["name"]: row["plugin"] for row in listed}["fedavgm"] == INSTALLED[0]
+    assert "graphfed-example 1.0" in " ".join(
+        command("data", "list", path=site, folder=tmp_path).stdout.split()
+    )
+
+
+def test_a_run_whose_plug_in_is_not_installed_is_refused_with_the_way_to_get_it(trained: Path) -> None:
+    for words in (("resume", "one"), ("predict", "one", "--out", "none.csv"), ("audit", "one")):
+        done = command(*words, path=None, folder=trained)
+        if words[0] == "resume":  # the run has ended, and is only shown
+            assert done.returncode == 0
+            continue
+        assert done.returncode == 2
+        assert "needs the plug-in graphfed-example 1.0, which is not installed; install it" in done.stderr
+        assert "pip install 'graphfed-example==1.0'" in done.stderr
+    # A page can be made of what the folder holds.
+    done = command("report", "one", "--out", "alone.html", path=None, folder=trained)
+    assert done.returncode == 0
+    assert "warning: the run in one needs the plug-in graphfed-example 1.0" in done.stderr
+
+
+def test_the_method_s_file_works_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "fedavgm.py"
+    shutil.copy(EXAMPLE / "graphfed_example/fedavgm.py", file)
+    options = ("--data", "digits", "--clients", "3", "--rounds", "2", "--no-progress")
+    words = ("run", "fedavgm", "--plugin", "fedavgm.py", *options, "--runtime", "processes", "--out", "run")
+    done = command(*words, path=None, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (plugin,) = json.loads((tmp_path / "run/manifest.json").read_text())["config"]["plugins"]
+    assert plugin["module"] == str(file)
+    refused = command("predict", "run", path=None, folder=tmp_path)
+    assert refused.returncode == 2
+    assert f"give it: --plugin {file}" in refused.stderr
+    done = command("predict", "run", "--plugin", str(file), path=None, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
