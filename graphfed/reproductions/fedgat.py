@@ -112,6 +112,14 @@ def table1(data: str) -> Runs:
 
 # ---- figures -----------------------------------------------------------------------------------------------
 
+#: What the figures of accuracy share: the settings of Table 1.
+ACCURACY: dict[str, Any] = {
+    "metrics": ("accuracy",),
+    "settings": SHARED,
+    "quick": Quick(seeds=(0,), options={"rounds": 5}),
+}
+PUBLIC = {"split": "public", "rounds": 100}
+
 FEW_CLIENTS, MANY_CLIENTS = (1, 2, 5, 10, 15, 20), (20, 40, 60, 80, 100)
 
 
@@ -158,35 +166,6 @@ def over_setting(
     ]
 
 
-def accuracy_figure(
-    name: str,
-    *,
-    title: str,
-    source: str,
-    notes: tuple[str, ...],
-    x: str,
-    panels: Sequence[str],
-    rows: Sequence[Row],
-    seeds: Sequence[int],
-    **options: int,
-) -> Runs:
-    """Accuracy by what `x` says, with the settings of Table 1."""
-    return Runs(
-        name=name,
-        title=title,
-        source=source,
-        notes=notes,
-        metrics=("accuracy",),
-        x=x,
-        panels=tuple(panels),
-        seeds=seeds,
-        options={**options, "split": "public", "rounds": 100},
-        settings=SHARED,
-        quick=Quick(seeds=(0,), options={"rounds": 5}),
-        rows=tuple(rows),
-    )
-
-
 def bytes_figure(name: str, form: str, *, source: str, panels: Sequence[str], clients: Sequence[int]) -> Runs:
     """The bytes before training by the number of clients."""
     settings = {**FEDGAT, "form": form}
@@ -217,8 +196,9 @@ def bytes_figure(name: str, form: str, *, source: str, panels: Sequence[str], cl
     )
 
 
-FIG2 = accuracy_figure(
-    "fig2",
+FIG2 = Runs(
+    name="fig2",
+    **ACCURACY,
     title="Accuracy against the number of clients",
     source="Fig. 2; its values cannot be read off",
     notes=paragraphs("""
@@ -235,7 +215,8 @@ FIG2 = accuracy_figure(
     x="clients",
     panels=("Cora", "CiteSeer"),
     seeds=range(5),
-    rows=[
+    options=PUBLIC,
+    rows=tuple(
         row
         for panel in PANELS
         for row in (
@@ -246,13 +227,14 @@ FIG2 = accuracy_figure(
             *over_clients(panel, "DistGAT non-iid", "distgat", {**FEDSGD, **NON_IID}),
             *over_clients(panel, "FedGCN iid", "fedgcn", {**FEDGCN, **IID}, rounds=200, seeds=range(2)),
         )
-    ],
+    ),
 )
 
 DEGREES = (2, 4, 8, 12, 16, 24)
 
-FIG5 = accuracy_figure(
-    "fig5",
+FIG5 = Runs(
+    name="fig5",
+    **ACCURACY,
     title="Accuracy against the degree of the polynomial, 10 clients",
     source="Fig. 5; its values cannot be read off",
     notes=paragraphs("""
@@ -266,8 +248,8 @@ FIG5 = accuracy_figure(
     x="degree",
     panels=("Cora", "CiteSeer"),
     seeds=range(5),
-    clients=10,
-    rows=[
+    options={**PUBLIC, "clients": 10},
+    rows=tuple(
         row
         for panel in PANELS
         for series, settings in (
@@ -276,14 +258,15 @@ FIG5 = accuracy_figure(
             ("FedGAT iid, every edge", {**EVERY_EDGE, **IID}),
         )
         for row in over_setting(panel, series, "fedgat", settings, "degree", DEGREES)
-    ],
+    ),
 )
 
 #: From the vectors themselves, which takes long.
 FROM_VECTORS = {**FEDGAT, **IID, "form": "vector", "evaluation": "message"}
 
-FIG6 = accuracy_figure(
-    "fig6",
+FIG6 = Runs(
+    name="fig6",
+    **ACCURACY,
     title="Accuracy of the vector form with many clients, Cora",
     source="Fig. 6; its values cannot be read off",
     notes=paragraphs("""
@@ -297,7 +280,8 @@ FIG6 = accuracy_figure(
     x="clients",
     panels=("Cora",),
     seeds=range(3),
-    rows=[
+    options=PUBLIC,
+    rows=(
         *over_clients("Cora", "from the vectors", "fedgat", FROM_VECTORS, (10,), seeds=(0,), quick=False),
         *(
             row
@@ -308,11 +292,12 @@ FIG6 = accuracy_figure(
             )
             for row in over_clients("Cora", series, method, settings, (10, *MANY_CLIENTS))
         ),
-    ],
+    ),
 )
 
-NOISE = accuracy_figure(
-    "noise",
+NOISE = Runs(
+    name="noise",
+    **ACCURACY,
     title="Accuracy on noised features (fedgat_ldp) against epsilon, 10 clients",
     source="ours; the paper has no noise",
     notes=paragraphs("""
@@ -329,8 +314,8 @@ NOISE = accuracy_figure(
     x="epsilon",
     panels=("Cora", "CiteSeer"),
     seeds=range(5),
-    clients=10,
-    rows=[
+    options={**PUBLIC, "clients": 10},
+    rows=tuple(
         row
         for panel in PANELS
         for k_x in (0, 8)
@@ -342,7 +327,7 @@ NOISE = accuracy_figure(
             "epsilon",
             (0.01, 1, 8, 64, 1000),
         )
-    ],
+    ),
 )
 
 PAPER = Paper(

@@ -188,6 +188,15 @@ def schemes(learned: Policy, constant: Policy, *, early: bool = False) -> tuple[
     )
 
 
+#: What the figures of accuracy against time share.
+AGAINST_TIME: dict[str, Any] = {
+    "metrics": ("accuracy", NEAR, NEAR_WALL, WHOLE),
+    "called": {**NEAR_CALLED, **NEAR_WALL_CALLED, **WHOLE_CALLED, **CURVES_CALLED},
+    "against": MODELLED,
+    "seeds": range(3),
+}
+
+
 def fig7(data: str) -> Runs:
     """The schemes with 20 clients on a data set."""
     return Runs(
@@ -227,16 +236,13 @@ def fig7(data: str) -> Runs:
             """),
             *(DBLP_NOTE if data == "dblp" else ()),
         ),
-        metrics=("accuracy", NEAR, NEAR_WALL, WHOLE),
-        called={**NEAR_CALLED, **NEAR_WALL_CALLED, **WHOLE_CALLED, **CURVES_CALLED},
+        **AGAINST_TIME,
         targets={
             "near": NEAR_CENTRAL,
             "central": Target(row="central"),
             "printed": Target(share=LAMBDA[data]) if data in LAMBDA else None,
             "early": Target(share=0.75) if data == "cora" else None,
         },
-        against=MODELLED,
-        seeds=range(3),
         options={**RUN, "clients": 20},
         settings={**DRAWN_ONCE, **ONE_COPY_OF[data]},
         quick=quick(),
@@ -272,38 +278,8 @@ FIG7_TARGETS = tuple(
 )
 
 
-def schemes_on_cora(
-    name: str,
-    learned: Policy,
-    *,
-    title: str,
-    source: str,
-    notes: tuple[str, ...],
-    clients: int,
-    quick_clients: int = 3,
-    settings: Mapping[str, Any] | None = None,
-) -> Runs:
-    """The schemes on Cora, with another number of clients or another partition."""
-    return Runs(
-        name=name,
-        title=title,
-        source=source,
-        notes=notes,
-        metrics=("accuracy", NEAR, NEAR_WALL, WHOLE),
-        called={**NEAR_CALLED, **NEAR_WALL_CALLED, **WHOLE_CALLED, **CURVES_CALLED},
-        targets={"near": NEAR_CENTRAL},
-        against=MODELLED,
-        seeds=range(3),
-        options={**RUN, "data": "cora", "clients": clients},
-        settings={**DRAWN_ONCE, **(settings or {})},
-        quick=quick(quick_clients),
-        rows=schemes(learned, BANDIT["cora"]),
-    )
-
-
-FIG8 = schemes_on_cora(
-    "fig8",
-    ddpg("cora", 40, suffix="-50-clients", clients=50, quick_clients=4),
+FIG8 = Runs(
+    name="fig8",
     title="Accuracy against modelled time by sampling scheme, 50 clients, Cora",
     source="Fig. 8; its values cannot be read off",
     notes=paragraphs("""
@@ -312,15 +288,18 @@ FIG8 = schemes_on_cora(
 
         What the paper finds - FedGraph is still ahead of the other schemes.
     """),
-    clients=50,
-    quick_clients=4,
+    **AGAINST_TIME,
+    targets={"near": NEAR_CENTRAL},
+    options={**RUN, "data": "cora", "clients": 50},
+    settings=DRAWN_ONCE,
+    quick=quick(clients=4),
+    rows=schemes(ddpg("cora", 40, suffix="-50-clients", clients=50, quick_clients=4), BANDIT["cora"]),
 )
 
 THREE_CLASSES = {"partition.classes": 3}
 
-FIG12 = schemes_on_cora(
-    "fig12",
-    ddpg("cora", 20, THREE_CLASSES, suffix="-3-classes"),
+FIG12 = Runs(
+    name="fig12",
     title="Accuracy against modelled time, three classes at each client, 20 clients, Cora",
     source="Fig. 12; its values cannot be read off",
     notes=paragraphs("""
@@ -333,8 +312,12 @@ FIG12 = schemes_on_cora(
 
         What the paper finds - FedGraph is still ahead of the other schemes.
     """),
-    clients=20,
-    settings=THREE_CLASSES,
+    **AGAINST_TIME,
+    targets={"near": NEAR_CENTRAL},
+    options={**RUN, "data": "cora", "clients": 20},
+    settings={**DRAWN_ONCE, **THREE_CLASSES},
+    quick=quick(),
+    rows=schemes(ddpg("cora", 20, THREE_CLASSES, suffix="-3-classes"), BANDIT["cora"]),
 )
 
 

@@ -2,7 +2,7 @@
 
 The paper prints no accuracy and no AUC, only by how many percent Lumos is above or below others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphfed.reproductions.base import (
@@ -47,6 +47,37 @@ def compared(metric: str, printed: Mapping[str, float]) -> tuple[Relative, ...]:
 
 GCN, GAT = {"backbone": "gcn"}, {"backbone": "gat"}
 
+
+def lumos(
+    backbone: str,
+    settings: Mapping[str, Any],
+    relative: tuple[Relative, ...],
+    *,
+    decoding_seeds: Sequence[int] | None = None,
+    **options: int,
+) -> tuple[Row, Row]:
+    """Lumos as ours decodes received bits, and as the paper does."""
+    own_features = Relative("own features")
+    decoding = {**settings, **PAPERS_DECODING}
+    return (
+        Row(
+            f"{backbone}, Lumos",
+            "lumos",
+            options=options,
+            settings=settings,
+            relative=(*relative, own_features),
+        ),
+        Row(
+            f"{backbone}, Lumos, the paper's decoding",
+            "lumos",
+            options=options,
+            settings=decoding,
+            seeds=decoding_seeds,
+            relative=relative,
+        ),
+    )
+
+
 FIG3_GCN = compared("accuracy", {"GCN, central": -16.29, "GCN, LPGNN": 6.44, "GCN, naive FedGNN": 74.29})
 FIG3_GAT = compared("accuracy", {"GAT, central": -16.30, "GAT, LPGNN": 5.10, "GAT, naive FedGNN": 42.13})
 
@@ -85,31 +116,11 @@ FIG3 = Runs(
     rows=(
         Row("GCN, central", "central", settings={**GCN, **ADAM}),
         Row("own features", "own_features", settings=OWN_FEATURES["supervised"]),
-        Row("GCN, Lumos", "lumos", settings=GCN, relative=(*FIG3_GCN, Relative("own features"))),
-        Row(
-            "GCN, Lumos, the paper's decoding",
-            "lumos",
-            settings={**GCN, **PAPERS_DECODING},
-            relative=FIG3_GCN,
-        ),
+        *lumos("GCN", GCN, FIG3_GCN),
         Row("GCN, LPGNN", "lpgnn", settings=GCN),
         Row("GCN, naive FedGNN", "naive_fedgnn", settings=GCN),
         Row("GAT, central", "central", settings={**GAT, **ADAM}),
-        Row(
-            "GAT, Lumos",
-            "lumos",
-            options={"rounds": 60},
-            settings=GAT,
-            relative=(*FIG3_GAT, Relative("own features")),
-        ),
-        Row(
-            "GAT, Lumos, the paper's decoding",
-            "lumos",
-            options={"rounds": 60},
-            settings={**GAT, **PAPERS_DECODING},
-            seeds=(0,),
-            relative=FIG3_GAT,
-        ),
+        *lumos("GAT", GAT, FIG3_GAT, decoding_seeds=(0,), rounds=60),
         Row("GAT, LPGNN", "lpgnn", settings=GAT),
         Row("GAT, naive FedGNN", "naive_fedgnn", options={"rounds": 10}, settings=GAT, seeds=(0,)),
     ),
@@ -140,31 +151,10 @@ FIG4 = Runs(
     rows=(
         Row("GCN, central", "central", settings=GCN),
         Row("own features", "own_features", settings=OWN_FEATURES["unsupervised"]),
-        Row("GCN, Lumos", "lumos", settings=GCN, relative=(*FIG4_GCN, Relative("own features"))),
-        Row(
-            "GCN, Lumos, the paper's decoding",
-            "lumos",
-            settings={**GCN, **PAPERS_DECODING},
-            seeds=(0,),
-            relative=FIG4_GCN,
-        ),
+        *lumos("GCN", GCN, FIG4_GCN, decoding_seeds=(0,)),
         Row("GCN, naive FedGNN", "naive_fedgnn", settings=GCN),
         Row("GAT, central", "central", settings=GAT),
-        Row(
-            "GAT, Lumos",
-            "lumos",
-            options={"rounds": 40},
-            settings=GAT,
-            relative=(*FIG4_GAT, Relative("own features")),
-        ),
-        Row(
-            "GAT, Lumos, the paper's decoding",
-            "lumos",
-            options={"rounds": 40},
-            settings={**GAT, **PAPERS_DECODING},
-            seeds=(0,),
-            relative=FIG4_GAT,
-        ),
+        *lumos("GAT", GAT, FIG4_GAT, decoding_seeds=(0,), rounds=40),
         Row("GAT, naive FedGNN", "naive_fedgnn", options={"rounds": 10}, settings=GAT, seeds=(0,)),
     ),
 )

@@ -32,10 +32,12 @@ __all__ = ["PAPER", "class_counts", "count_classes", "counts_cells", "draw_count
 # ---- Table IV ----------------------------------------------------------------------------------------------
 
 #: The data sets by panel; DBLP in place of PubMed, which is not here.
-CORA = {"data": "cora", "split": "public"}
-CITESEER = {"data": "citeseer", "split": "public"}
-DBLP = {"data": "dblp", "rounds": 75}
-#: Every holder alone.
+DATA: dict[str, dict[str, Any]] = {
+    "Cora": {"data": "cora", "split": "public"},
+    "CiteSeer": {"data": "citeseer", "split": "public"},
+    "DBLP": {"data": "dblp", "rounds": 75},
+}
+#: Every client alone.
 SP = {"backbone": "maxpool", "optimizer": "adam", "lr": 0.01, "local_steps": 1}
 PPGNN = {"predictor": "server"}
 #: SAPGNN as printed sends features as they are.
@@ -50,17 +52,16 @@ def line(
     panel: str,
     series: str,
     method: str,
-    holders: Sequence[int],
-    *,
-    options: Mapping[str, Any],
+    numbers: Sequence[int],
     settings: Mapping[str, Any],
+    *,
     seeds: Sequence[int] | None = None,
     accuracy: Figures = (),
     macro_f1: Figures = (),
 ) -> list[Row]:
-    """A row for each number of holders, with what is printed at each, if anything is."""
+    """A row for each number of clients, with what is printed at each, if anything is."""
     rows = []
-    for n, clients in enumerate(holders):
+    for n, clients in enumerate(numbers):
         printed = {}
         if accuracy:
             printed = {"accuracy": Printed(*accuracy[n]), "macro_f1": Printed(*macro_f1[n])}
@@ -69,7 +70,7 @@ def line(
             clients,
             method,
             panel=panel,
-            options={**options, "clients": clients},
+            options={**DATA[panel], "clients": clients},
             settings=settings,
             seeds=seeds,
             printed=printed,
@@ -112,55 +113,51 @@ TABLE4 = Runs(
     quick=Quick(seeds=(0,), options={"rounds": 20}),
     rows=(
         *line(
-            "Cora", "SP", "isolated", (1, 2, 3, 4), options=CORA, settings=SP,
+            "Cora", "SP", "isolated", (1, 2, 3, 4), SP,
             accuracy=[(78.5, 0.54), (75.2, 0.79), (72.7, 0.85), (70.6, 0.87)],
             macro_f1=[(77.4, 0.55), (74.3, 0.77), (71.7, 1.00), (69.5, 0.91)],
         ),
         *line(
-            "Cora", "PPGNN", "ppgnn", (2, 3, 4), options=CORA, settings=PPGNN, seeds=range(3),
+            "Cora", "PPGNN", "ppgnn", (2, 3, 4), PPGNN, seeds=range(3),
             accuracy=[(77.5, 1.36), (77.0, 1.10), (76.4, 1.36)],
             macro_f1=[(76.5, 1.31), (75.9, 1.14), (75.1, 1.36)],
         ),
         *line(
-            "Cora", "SAPGNN", "sapgnn", (1, 2, 3, 4), options=CORA, settings=SAPGNN,
+            "Cora", "SAPGNN", "sapgnn", (1, 2, 3, 4), SAPGNN,
             accuracy=[(78.5, 0.54)] * 4,
             macro_f1=[(77.4, 0.55)] * 4,
         ),
+        *line("Cora", "SAPGNN (local maps)", "sapgnn", (1, 3), LOCAL_MAPS, seeds=range(3)),
+        *line("Cora", "SAPGNN (local maps, shares)", "sapgnn", (1, 3), {}, seeds=range(2)),
         *line(
-            "Cora", "SAPGNN (local maps)", "sapgnn", (1, 3), options=CORA, settings=LOCAL_MAPS, seeds=range(3)
-        ),
-        *line(
-            "Cora", "SAPGNN (local maps, shares)", "sapgnn", (1, 3), options=CORA, settings={}, seeds=range(2)
-        ),
-        *line(
-            "CiteSeer", "SP", "isolated", (1, 2, 3, 4), options=CITESEER, settings=SP,
+            "CiteSeer", "SP", "isolated", (1, 2, 3, 4), SP,
             accuracy=[(69.8, 0.59), (68.0, 1.81), (65.2, 0.99), (63.2, 2.12)],
             macro_f1=[(66.6, 0.62), (64.8, 1.76), (61.7, 1.16), (59.0, 2.38)],
         ),
         *line(
-            "CiteSeer", "PPGNN", "ppgnn", (2, 3, 4), options=CITESEER, settings=PPGNN, seeds=range(3),
+            "CiteSeer", "PPGNN", "ppgnn", (2, 3, 4), PPGNN, seeds=range(3),
             accuracy=[(67.1, 1.72), (66.3, 2.07), (64.9, 2.69)],
             macro_f1=[(63.3, 2.45), (62.8, 1.81), (61.5, 2.58)],
         ),
         *line(
-            "CiteSeer", "SAPGNN", "sapgnn", (1, 2, 3, 4), options=CITESEER, settings=SAPGNN,
+            "CiteSeer", "SAPGNN", "sapgnn", (1, 2, 3, 4), SAPGNN,
             accuracy=[(69.8, 0.59)] * 4,
             macro_f1=[(66.6, 0.62)] * 4,
         ),
         *line(
-            "CiteSeer", "SAPGNN (local maps)", "sapgnn", (1, 3), options=CITESEER, settings=LOCAL_MAPS,
+            "CiteSeer", "SAPGNN (local maps)", "sapgnn", (1, 3), LOCAL_MAPS,
             seeds=range(3),
         ),
-        *line("DBLP", "SP", "isolated", (1, 2, 4), options=DBLP, settings=SP, seeds=(0,)),
-        *line("DBLP", "PPGNN", "ppgnn", (2, 4), options=DBLP, settings=PPGNN, seeds=(0,)),
-        *line("DBLP", "SAPGNN", "sapgnn", (1, 2, 4), options=DBLP, settings=SAPGNN, seeds=(0,)),
+        *line("DBLP", "SP", "isolated", (1, 2, 4), SP, seeds=(0,)),
+        *line("DBLP", "PPGNN", "ppgnn", (2, 4), PPGNN, seeds=(0,)),
+        *line("DBLP", "SAPGNN", "sapgnn", (1, 2, 4), SAPGNN, seeds=(0,)),
     ),
 )  # fmt: skip
 
 
 # ---- Figs. 4 and 5 -----------------------------------------------------------------------------------------
 
-#: From whole classes (0) to even, 1 - 1/P, by the number of holders P.
+#: From whole classes (0) to even, 1 - 1/P, by the number of clients P.
 ALPHAS = {
     2: (0.0, 0.125, 0.25, 0.375, 0.5),
     3: (0.0, 0.167, 0.333, 0.5, 0.667),
@@ -185,7 +182,7 @@ FIG4 = Runs(
     """),
     metrics=("accuracy",),
     x="alpha",
-    panels=tuple(f"{name} P={holders}" for name in ("Cora", "CiteSeer") for holders in ALPHAS),
+    panels=tuple(f"{name} P={clients}" for name in ("Cora", "CiteSeer") for clients in ALPHAS),
     seeds=range(2),
     options={"partition": "label_skew", "rounds": 200, "split": "public"},
     settings={"hidden": 64, "partition.vertices": "all", "predictor": "server"},
@@ -195,12 +192,12 @@ FIG4 = Runs(
             series,
             alpha,
             method,
-            panel=f"{name} P={holders}",
-            options={"data": data, "clients": holders},
+            panel=f"{name} P={clients}",
+            options={"data": data, "clients": clients},
             settings={**settings, "partition.alpha": alpha},
         )
         for name, data in (("Cora", "cora"), ("CiteSeer", "citeseer"))
-        for holders, alphas in ALPHAS.items()
+        for clients, alphas in ALPHAS.items()
         for series, method, settings in (("SAPGNN", "sapgnn", {"maps": "identity"}), ("PPGNN", "ppgnn", {}))
         for alpha in alphas
     ),
