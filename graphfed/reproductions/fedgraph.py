@@ -150,11 +150,7 @@ def fig6(data: str) -> Measured:
 # ---- Figs. 7, 8 and 12: accuracy against time, by sampling scheme ------------------------------------------
 
 NEAR_CENTRAL = Target(row="central", less=0.01)
-DBLP_NOTE = paragraphs("""
-    DBLP takes PubMed's place; it is dealt without overlap
-
-    as the paper deals large graphs.
-""")
+DBLP_NOTE = ("DBLP takes PubMed's place; every node is at one client, as in the paper's large graphs.",)
 
 
 def schemes(learned: Policy, constant: Policy, *, early: bool = False) -> tuple[Row, ...]:

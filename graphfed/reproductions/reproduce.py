@@ -109,7 +109,7 @@ def reproduce(
     tell: Callable[[str], None] = lambda _: None,
     command: str = "graphfed.reproduce",
 ) -> Reproduction:
-    """Run tables and figures of a paper, and set our figures beside the printed ones.
+    """Run tables and figures of a paper, and show our figures next to the printed ones.
 
     Args:
         paper: One of `graphfed.reproductions.PAPERS`, or one's own.
