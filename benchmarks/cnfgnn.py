@@ -45,6 +45,7 @@ from graphfed.nn.edges import Edges, make_edges
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.precision import has_fast_bfloat16
 from graphfed.runtime.local import stacked
+from graphfed.tasks.registry import default_settings
 
 STEPS = 12
 FORECASTER = Forecaster()
@@ -373,7 +374,7 @@ class Rounds:
         split = make_time_split(cut, "default", STEPS, STEPS)
         assert split.train == windows, (split.train, windows)
         self.edges = cut.adjacency.nnz
-        self.config = CNFGNN.config(**CNFGNN.settings(), network=NETWORK, precision=precision)
+        self.config = CNFGNN.config(**default_settings(CNFGNN), network=NETWORK, precision=precision)
         self.fed = stacked(sensors)
         series = self.fed.locate(CLIENTS, "series", [make_series(cut, split, range(sensors))])
         data = SensorData(series, self.fed.locate(SERVER, "network", [make_network(cut, split)]))

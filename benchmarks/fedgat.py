@@ -45,10 +45,14 @@ from graphfed.methods.fedgat import pretraining
 from graphfed.methods.fedgat.receptive_fields import first_hood
 from graphfed.methods.registry import get_method
 from graphfed.runtime.local import stacked
+from graphfed.tasks.registry import default_settings
 
 FEDGAT, CENTRAL = fedgat.METHOD, get_method("central")
 #: What central GAT has in common with FedGAT, whose defaults they are.
-SETTINGS = {**{k: v for k, v in FEDGAT.settings(preset="paper").items() if k != "rule"}, "dropout": 0.0}
+SETTINGS = {
+    **{k: v for k, v in default_settings(FEDGAT, preset="paper").items() if k != "rule"},
+    "dropout": 0.0,
+}
 #: FedAvg, whose clients take steps; the other rule is FedGAT's own, of gradients.
 AVERAGED = {**SETTINGS, "rule": "fedavg"}
 STEPS = (1, 3)
@@ -90,7 +94,7 @@ class Case:
         known = {field.name for field in fields(method.config)}
         common = {name: value for name, value in SETTINGS.items() if name in known}
         self.config: TrainingConfig = method.config(
-            **{**method.settings(preset="paper"), **common, **settings}
+            **{**default_settings(method, preset="paper"), **common, **settings}
         )
         self.method = method
         self.steps = STEPS if settings.get("rule") == "fedavg" else (1,)

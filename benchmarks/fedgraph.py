@@ -47,6 +47,7 @@ from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.common.local_training import own_view, predict_shared, prepare
 from graphfed.methods.registry import get_method
+from graphfed.tasks.registry import default_settings
 
 FEDGRAPH, CENTRAL = get_method("fedgraph"), get_method("central")
 SETTINGS = {"optimizer": "adam", "lr": 0.01, "local_steps": 1, "client_state": "keep"}
@@ -67,7 +68,7 @@ def check_in_float64() -> float:
         assert isinstance(graph, Graph)
         split = make_split(graph, "random:0.6,0.2,0.2", 0)
         inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
-        config = FEDGRAPH.config(**FEDGRAPH.settings(preset="paper") | {"rounds": 5, "share": "all"})
+        config = FEDGRAPH.config(**default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "share": "all"})
         outcome = run(FEDGRAPH, inputs, config)
         whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_sites=1)
         cohort = make_cohort(graph, split, whole, [0])

@@ -36,6 +36,7 @@ from graphfed.methods.lumos import method as lumos
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.method import METHOD
 from graphfed.runtime.local import stacked
+from graphfed.tasks.registry import default_settings
 
 #: Epochs that are left out, and how many are timed.
 WARM_UP, EPOCHS = 2, 8
@@ -56,7 +57,7 @@ def graph_of(data: str, vertices: int | None, folder: str | None) -> Graph:
 
 
 def config_of(**settings: Any) -> LumosConfig:
-    return LumosConfig(**{**METHOD.settings(preset="paper"), "noise_seed": 0, **settings})
+    return LumosConfig(**{**default_settings(METHOD, preset="paper"), "noise_seed": 0, **settings})
 
 
 def devices_of(graph: Graph) -> tuple[Federation, Located, Task]:

@@ -33,6 +33,7 @@ from graphfed.nn.sparse import SparseWeights
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import default_settings
 
 __all__ = [
     "W1",
@@ -96,7 +97,7 @@ def make_inputs(graph: Graph, split: Split, clients: int, seed: int = 0) -> Inpu
 
 def config_of(method: Method, **settings: Any) -> TrainingConfig:
     """The method's config with its own defaults, W1, and then `settings`."""
-    return method.config(**{**method.settings(preset="paper"), **W1, **settings})
+    return method.config(**{**default_settings(method, preset="paper"), **W1, **settings})
 
 
 def run(method: Method, inputs: Inputs, config: TrainingConfig, *, each_alone: bool = False) -> Outcome:

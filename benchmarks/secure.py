@@ -30,6 +30,7 @@ from graphfed.methods.base import Task
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.processes import train_in_processes
 from graphfed.runtime.processes import Sites
+from graphfed.tasks.registry import default_settings
 
 WIDTHS = (4, 8, 16, 32)
 
@@ -209,7 +210,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
             "dropout": 0.0,
             "pooling": pooling,
         }
-        config = method.config(**{**method.settings(preset="paper"), **settings})
+        config = method.config(**{**default_settings(method, preset="paper"), **settings})
         with Sites([(0,), (1,)]) as sites:
             outcome, ledger = train_in_processes(
                 method, METHODS["sapgnn"], cohorts, task, config, sites=sites

@@ -37,6 +37,7 @@ from graphfed.data.partitions.partition import partition
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import get_method
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import default_settings
 
 #: Holders and how gradients are summed, of every case.
 CASES = {
@@ -50,7 +51,7 @@ def settings(rounds: int, aggregation: str, **more: Any) -> TrainingConfig:
     method = get_method("sapgnn")
     # Scored once, at the end: what is timed are training epochs.
     told = {"rounds": rounds, "eval_every": rounds, "aggregation": aggregation, **more}
-    return method.config(**{**method.settings(preset="paper"), **told})
+    return method.config(**{**default_settings(method, preset="paper"), **told})
 
 
 def dealt(graph: Graph, split: Split, holders: int) -> Inputs:

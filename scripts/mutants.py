@@ -210,11 +210,11 @@ PACKAGES: dict[str, Package] = {
     "evaluation": Package(
         (
             "tasks/evaluation.py",
-            "tasks/node_scores.py",
+            "tasks/graphs/node_scores.py",
             "tasks/headline.py",
-            "tasks/link_scores.py",
-            "tasks/forecast_scores.py",
-            "tasks/class_weights.py",
+            "tasks/graphs/link_scores.py",
+            "tasks/sensors/scores.py",
+            "tasks/graphs/class_weights.py",
         ),
         (
             "tests/tasks",

@@ -21,8 +21,9 @@ from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs import train
-from graphfed.tasks import class_weights
 from graphfed.tasks.evaluation import SECURE_MESSAGES
+from graphfed.tasks.graphs import class_weights
+from graphfed.tasks.registry import TASKS, get_task
 
 
 class HelpPages(Directive):
@@ -80,8 +81,8 @@ class MessagesTable(Directive):
             ("Every deployed run", tuple(participant.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),
             *(
-                (f"Every run of {task.replace('_', ' ')}", tuple(evaluation.messages.items()))
-                for task, evaluation in train.EVALUATIONS.items()
+                (f"Every run of {task.replace('_', ' ')}", tuple(get_task(task).evaluation.messages.items()))
+                for task in TASKS
             ),
             ("Both, with aggregation=secure or simulated", tuple(SECURE_MESSAGES.items())),
             ("Classification and links with features=scaled", tuple(feature_scaling.MESSAGES.items())),

@@ -87,9 +87,9 @@ class Finding:
 class Check:
     """One row of the registry, as the check's own file declares it.
 
-    tasks: those it can check a run of (names in `tasks.TASKS`); tests: what is tried; attacker: what the
-    attacker sees; methods: those it is made for (None: every one); transfers: named transfers that the run
-    must have made; instead: others that do as well."""
+    tasks: names of those it can check a run of; tests: what is tried; attacker: what the attacker sees;
+    methods: those it is made for (None: every one); transfers: named transfers that the run must have made;
+    instead: others that do as well."""
 
     name: str
     tests: str

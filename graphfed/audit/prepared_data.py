@@ -10,8 +10,8 @@ from graphfed.federation import Federation
 from graphfed.methods.base import Task
 from graphfed.runs.train import agree_before_setup
 from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.worker_data import host_data
 
 __all__ = ["prepared_data"]
 
@@ -29,7 +29,7 @@ def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[A
     Returns:
         The data at the clients, and the task."""
     parts = inputs.parts(config, fed.hosts)
-    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
     in_clear: dict[str, Any] = {"aggregation": "clear"}
     data, _ = agree_before_setup(fed, data, config.method, task, replace(config.training, **in_clear))

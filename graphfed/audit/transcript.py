@@ -76,11 +76,11 @@ def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     from graphfed.audit.prepared_data import prepared_data
     from graphfed.runs.train import train
     from graphfed.runtime.local import stacked
-    from graphfed.tasks.worker_data import host_data
+    from graphfed.tasks.registry import get_task
 
     fed = _Recording(inputs.clients_of(config.method), config.device)
     parts = inputs.parts(config, fed.hosts)
-    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     training = dataclasses.replace(config.training, rounds=1)
     train(fed, config.method, data, inputs.task(config.task), training)
     # What train() agrees on stays inside it, so the cohort is prepared once more.

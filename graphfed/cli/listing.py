@@ -7,6 +7,7 @@ import typer
 
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
+from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import markup, tell
 
 if TYPE_CHECKING:
@@ -61,12 +62,12 @@ def _content(method: "Method") -> dict[str, Any]:
         "tasks": list(method.tasks),
         "summary": method.summary,
         "paper": method.paper,
-        "needs": method.requirements(),
+        "needs": first_task(method).requirements(method),
         "crosses": method.crosses,
         "protection": method.protection,
         "messages": dict(method.messages),
         "settings": [setting.to_json() for setting in settings_of(method)],
-        "recipes": {task: method.settings(task) for task in method.tasks},
+        "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
     }
 
 
@@ -74,7 +75,8 @@ def _table(listed: "list[Method]") -> None:
     """All methods in 80 columns. What every one of them needs is said once, below."""
     from rich.table import Table
 
-    common = [need for need in listed[0].requirements() if all(need in m.requirements() for m in listed)]
+    needed = {method.name: first_task(method).requirements(method) for method in listed}
+    common = [need for need in needed[listed[0].name] if all(need in needs for needs in needed.values())]
     table = Table(
         caption=f"Every method needs {' and '.join(common)}.\n" * bool(common)
         + "graphfed methods NAME: the paper, and every setting with its range.",
@@ -85,7 +87,7 @@ def _table(listed: "list[Method]") -> None:
         table.add_column(column, overflow="fold", no_wrap=column == "method")
     for method in listed:
         names = method.name + "".join(f"\n({alias})" for alias in _aliases(method))
-        needs = [need for need in method.requirements() if need not in common]
+        needs = [need for need in needed[method.name] if need not in common]
         cells = (names, method.summary, "; ".join(needs) or "-", method.crosses, method.protection)
         table.add_row(*(markup(cell) for cell in cells))
     show(table)
@@ -105,10 +107,13 @@ def _page(method: "Method") -> None:
         "also called": ", ".join(_aliases(method)),
         "paper": method.paper,
         "task": ", ".join(method.tasks),
-        "needs": "; ".join(method.requirements()),
+        "needs": "; ".join(first_task(method).requirements(method)),
         "what crosses": method.crosses,
         "protection": method.protection,
-        **{f"defaults in {task}": settings_text(method.settings(task)) for task in method.tasks[1:]},
+        **{
+            f"defaults in {task}": settings_text(get_task(task).settings_of(method))
+            for task in method.tasks[1:]
+        },
     }
     for what, words in rows.items():
         if words:

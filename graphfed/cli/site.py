@@ -237,7 +237,7 @@ def site_check(
     See also:
         graphfed site start
     """
-    from graphfed.deployment.place_data import checked_file
+    from graphfed.deployment.site_files import checked_file
     from graphfed.methods.registry import get_method
     from graphfed.runs.config import checked_device
     from graphfed.runtime.nvflare.kits import load_kit

@@ -7,6 +7,8 @@ torch first. tests/integration/test_completion.py keeps this copy equal to them.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from graphfed.tasks.registry import TASKS
+
 __all__ = [
     "DATA_SETS",
     "DEVICES",
@@ -37,7 +39,6 @@ PARTITIONS = (
 RUNTIMES = ("local", "processes", "nvflare")
 PLACEMENTS = ("stacked", "one-at-a-time")
 SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "time", "inductive")
-TASKS = ("classification", "link_prediction", "forecasting")
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.
 SETTINGS = (

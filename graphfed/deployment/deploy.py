@@ -17,12 +17,10 @@ import torch
 
 from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
-from graphfed.deployment.place_data import place_data
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.runs import folder as files
 from graphfed.runs.config import EVERY, checked_training
 from graphfed.runs.folder_schema import LedgerFile
@@ -34,6 +32,7 @@ from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import Kit, load_kit
 from graphfed.runtime.nvflare.project import Project
+from graphfed.tasks.registry import first_task, get_task
 
 __all__ = ["check_outcome", "deploy", "predict_at_sites", "request", "resume_deployment"]
 
@@ -69,10 +68,10 @@ def deploy(
             f"split {shown(split)} sorts all sensors by longitude, which no place of a deployment can; use "
             "one in time, as 'time:0.7,0.1,0.2'"
         )
-    if more.pop("task", CLASSIFICATION) == LINK_PREDICTION:
+    asked = more.pop("task", None)
+    if asked is not None and get_task(asked).only_simulated:
         raise InputError(
-            "link prediction cannot be deployed: sites that read their own files alone cannot draw pairs "
-            "that are no edge anywhere; use the runtime 'local' or 'processes', or leave the task out"
+            f"{get_task(asked).only_simulated}; use the runtime 'local' or 'processes', or leave the task out"
         )
     for option in AT_THE_SITES:
         if option in more:
@@ -254,7 +253,9 @@ def _write(
     joined = files.read_json(served / "manifest.json", SiteManifest)["joined"]
     manifest = read_manifest(folder)
     try:
-        manifest["data"] |= place_data(method).facts(joined[kit.project.sites[0].name]["schema"])
+        manifest["data"] |= first_task(method).data.participants.facts(
+            joined[kit.project.sites[0].name]["schema"]
+        )
         # What each site says its data's digest is; another secret at each site keys it.
         digest = _digest({name: site["data"] for name, site in joined.items()})
     except (KeyError, TypeError, ValueError) as error:

@@ -31,7 +31,6 @@ import numpy as np
 import torch
 
 from graphfed import __version__
-from graphfed.deployment.place_data import PlaceData, place_data
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, wire
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
@@ -46,10 +45,11 @@ from graphfed.runs.predict import with_weights
 from graphfed.runs.processes import part_of_run
 from graphfed.runs.run import diagnosed
 from graphfed.runs.settings import has_value
-from graphfed.runs.train import EVALUATIONS, Event, train
+from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import Wish
+from graphfed.tasks.base import ParticipantFiles
 from graphfed.tasks.outcome import Outcome
-from graphfed.tasks.worker_data import host_data
+from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def predict_place(
         with fed.phase("predict"):
             state = with_weights(fed, fresh, arrays, part.method)
             logits = part.method.predict(fed, state, part.config, "all")
-            evaluation = EVALUATIONS[part.task.name]
+            evaluation = get_task(part.task.name).evaluation
             predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
         stamp = str(arguments["stamp"])
         if not re.fullmatch(r"[0-9-]{1,40}", stamp):
@@ -171,7 +171,7 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
     """Join: what this place is asked, its own data, and what all places agree on."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method, config = _accepted(arguments, place)
-    kind, site, of_server = place_data(method), None, None
+    kind, site, of_server = first_task(method).data.participants, None, None
     if fed.here:
         file = _own_file(place)
         with _kept_private(place):
@@ -194,7 +194,7 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
         mine = None
         if site is not None:
             mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
-        data = host_data(task.name).located(fed, *(([], [of_server]) if site is None else ([mine], [])))
+        data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
         if not agreed["owners_known"] and isinstance(config, AlignedConfig):
             with fed.phase("setup", round=0):
                 data = count_owners(fed, data, config)
@@ -301,7 +301,7 @@ def versions() -> dict[str, str]:
 
 
 def _joining(
-    kind: PlaceData, own: Any, method: Method, config: CommonConfig, place: "Place", rounds: list[int]
+    kind: ParticipantFiles, own: Any, method: Method, config: CommonConfig, place: "Place", rounds: list[int]
 ) -> dict[str, Any]:
     """What a site says of itself."""
     return {
@@ -482,5 +482,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
 
 
 def _write_predictions(path: Path, part: _Part, predicted: Any) -> None:
-    """What is predicted at this site, as its kind of data has it (`PlaceData.table`)."""
-    files.write_predictions(path, [place_data(part.method).table(part.site, part.part, predicted)])
+    """What is predicted at this site, as its kind of data has it (`ParticipantFiles.table`)."""
+    files.write_predictions(
+        path, [first_task(part.method).data.participants.table(part.site, part.part, predicted)]
+    )

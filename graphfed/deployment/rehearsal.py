@@ -20,8 +20,8 @@ from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.worker_data import host_data
 
 __all__ = ["collect", "loopback_project", "run_on_loopback", "train_run"]
 
@@ -56,7 +56,7 @@ def train_run(
         data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
         for path, part in zip(data.values(), parts, strict=True):
             inputs.save_for_site(part, path)
-        kind = host_data(config.task)
+        kind = get_task(config.task).data
         if kind.save_server is not None:
             data["server"] = private / "server.safetensors"
             kind.save_server(inputs.part_of_server(config), data["server"])

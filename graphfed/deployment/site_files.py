@@ -1,9 +1,10 @@
-"""A graph dealt out as files: for each site the one that it reads in a trial of a deployment."""
+"""The files that sites of a deployment read: for a rehearsal made from one graph, and what is in one."""
 
 import os
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from graphfed.data.graphs.graph import Graph, Split
@@ -11,8 +12,9 @@ from graphfed.data.graphs.overview import site_names
 from graphfed.data.partitions.partition import Partition
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.federation.cohort import Names, make_cohort, node_names, save_cohort, stable_ids_of
+from graphfed.tasks.registry import data_kinds
 
-__all__ = ["check_new_folder", "write_cohorts"]
+__all__ = ["check_new_folder", "checked_file", "write_cohorts"]
 
 #: Characters of a site's name in its file's.
 MAX_NAME = 50
@@ -73,3 +75,22 @@ def _stems(names: tuple[str, ...]) -> list[str]:
             stem = f"{stem}-{k}"
         stems.append(stem)
     return stems
+
+
+def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
+    """Return what is in a participant's own file, in a few words for its operator.
+
+    Args:
+        path: The file.
+        roster: The names of all clients of the run.
+        name: The participant's name.
+
+    Raises:
+        InputError: The file cannot be used.
+    """
+    # The reader of graphs, the first kind, takes every file that no other kind knows.
+    for kind in reversed(data_kinds()):
+        summary = kind.participants.summarise(path, roster, name)
+        if summary is not None:
+            return summary
+    raise AssertionError("the reader of graphs takes every file")

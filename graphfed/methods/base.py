@@ -19,20 +19,18 @@ only read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, fields
+from dataclasses import field
 from typing import Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation, Located
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import BACKBONES, Backbone
 from graphfed.nn.optim import Optimizer
 
 __all__ = [
-    "PAPER_SETTINGS",
-    "PRESETS",
     "WINDOW_SETTINGS",
     "CommonConfig",
     "ForecastConfig",
@@ -87,7 +85,7 @@ class CommonConfig:
 @dataclass(frozen=True, config={"extra": "forbid"})
 class TrainingConfig(CommonConfig):
     """The settings that methods on graphs share; the defaults are the default recipe of node classification.
-    Of link prediction it differs (`tasks.TASKS`)."""
+    Of link prediction it differs (`tasks.link_prediction`)."""
 
     client_state: Literal["reset", "keep"] = Field(
         default="keep", description="optimiser state of a client: fresh every round, or kept"
@@ -144,24 +142,6 @@ class ForecastConfig(CommonConfig):
     )
 
 
-#: Choices of `preset`: the defaults, or what the papers' figures were made with.
-PRESETS = ("default", "paper")
-#: What preset=paper changes in every method on graphs that has the setting: the settings that the tables on
-#: citation graphs share (docs/runs.md). A method adds its own (`Method.paper_settings`).
-PAPER_SETTINGS: Mapping[str, Any] = {
-    "rounds": 100,
-    "lr": 0.5,
-    "weight_decay": 5e-4,
-    "hidden": 16,
-    "optimizer": "sgd",
-    "optimizer_at": "clients",
-    "client_state": "reset",
-    "patience": None,
-    "features": "raw",
-    "local_steps": 3,
-    "select": "accuracy",
-}
-
 #: Settings that are of the data that is trained on: which windows there are.
 WINDOW_SETTINGS = ("lags", "horizon", "every")
 
@@ -174,7 +154,7 @@ def clients_in_round(fraction: float, num_clients: int) -> int:
 @plain_dataclass(frozen=True)
 class Task:
     """What all parties agreed on before they met: the width of the features, the classes, and which task it
-    is (a name in `tasks.TASKS`)."""
+    is (a name in `tasks.registry.TASKS`)."""
 
     num_features: int
     num_classes: int
@@ -216,7 +196,7 @@ class Method:
     facts: str = ""
     #: The partition where the user names none, and the data names no sites.
     partition: str = "label_dirichlet"
-    #: The tasks it can do (names in `tasks.TASKS`); the first is the one it does unless it is asked.
+    #: The tasks it can do (names in `tasks.registry.TASKS`); the first is the one it does unless it is asked.
     tasks: tuple[str, ...] = (CLASSIFICATION,)
     #: Trains on the pooled graph as one client: the reference that no federation sees.
     pooled: bool = False
@@ -235,7 +215,7 @@ class Method:
     #: Ends with one backbone's weights at the server, which can be scored on the pooled graph too.
     shared_model: bool = False
     #: Every named transfer of the method, in words for those who must answer for it: what it is, and what the
-    #: receiver can read from it. Those of every run are in `experiment.train.MESSAGES`.
+    #: receiver can read from it. Those of every run are in `runs.train.MESSAGES`.
     messages: Mapping[str, str] = field(default_factory=dict)
     #: The paper: authors, title, venue, and where it can be read.
     paper: str = ""
@@ -259,36 +239,12 @@ class Method:
     memory: Callable[[Any, Any], float] | None = None
     #: Settings in which the method differs from the defaults of its task.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    #: What preset=paper changes, beyond PAPER_SETTINGS and `defaults`.
+    #: What preset=paper changes, beyond the task's paper settings and `defaults`.
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def shared_config(self) -> type[CommonConfig]:
-        """The settings that it has in common with the other methods of its tasks."""
-        return ForecastConfig if issubclass(self.config, ForecastConfig) else TrainingConfig
-
-    def settings(self, task: str | None = None, preset: str = "default") -> dict[str, Any]:
-        """Return the settings in which a run differs from `shared_config` where the user chooses none.
-
-        Args:
-            task: A name in `tasks.TASKS`; None for the method's first.
-            preset: One of `PRESETS`."""
-        spec = TASKS[task or self.tasks[0]]
-        if preset == "default":
-            return {**spec.recipe, **self.defaults}
-        if self.shared_config is ForecastConfig:
-            return {**spec.recipe, **self.defaults, **self.paper_settings}
-        shared = {**PAPER_SETTINGS, **spec.paper_settings}
-        names = {f.name for f in fields(self.config)}
-        known = {name: value for name, value in shared.items() if name in names}
-        return {**known, **self.defaults, **self.paper_settings}
-
     def requirements(self) -> list[str]:
-        """Everything a run of this method asks for, in a few words each."""
-        asked = ["features", "classes"] if CLASSIFICATION in self.tasks else ["features"]
-        if FORECASTING in self.tasks:
-            asked = ["readings of sensors, one at each client"]
-        asked += ["all data at one party"] if self.pooled else []
+        """What a run of this method asks for beyond what its task needs, in a few words each."""
+        asked = ["all data at one party"] if self.pooled else []
         asked += ["each vertex at one client"] if self.disjoint else []
         asked += ["one vertex at every client"] if self.one_vertex else []
         asked += ["vertices numbered from 0"] if self.numbered else []

@@ -55,7 +55,7 @@ def errors_of(subject: Subject) -> Errors:
     for name, value in (item for those in figures for item in those.items()):
         if value:
             known.setdefault(name, []).append(abs(value))
-    missing = any(those.get("rmse") != those.get("rmse_as_read") for those in figures)
+    missing = any("rmse_as_read" in those and those.get("rmse") != those["rmse_as_read"] for those in figures)
     if told is not None:
         missing = missing or any(told["sensors"]["missing"])
     smallest = {name: min(values) for name, values in known.items()}

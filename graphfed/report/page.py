@@ -231,8 +231,8 @@ def _figures(subject: Subject) -> Figures:
     task = task_of(result.task)
     if task.error:
         return forecasts.errors_of(subject)
-    if result.task != CLASSIFICATION:
-        return Shares(task.metric, task.called)
+    if task.headline is None:
+        return Shares(task.metric, task.metric_name)
     first = tuple(headline(result.task, result.details, result.test))
     return Shares(first[0], name_of(first[0]), first, NAMES)
 
@@ -242,12 +242,13 @@ def _answer(subject: Subject, figures: Figures) -> str:
     result = subject.first.result
     metric, called = figures.metric, figures.called
     errors = isinstance(figures, Errors)
-    what = forecasts.what_is_forecast(subject.first) if errors else ""
+    of_sensors = task_of(result.task).data.name == "sensors"
+    what = forecasts.what_is_forecast(subject.first) if of_sensors else ""
     if subject.comparison is None:
         reached = (
             f"{called} of {figures.told(metric, result.test.get(metric))}{_beside(result.test, figures)}"
         )
-        does = f"forecasts {what}, with a test {reached}" if errors else f"reached a test {reached}"
+        does = f"forecasts {what}, with a test {reached}" if what else f"reached a test {reached}"
         return (
             f"{result.method} {does}{_as_read(result.test, figures)} on {result.dataset}, dealt over "
             f"{result.clients} sites, with seed {result.seed}; {human_bytes(result.bytes['total'])} crossed."
@@ -258,7 +259,9 @@ def _answer(subject: Subject, figures: Figures) -> str:
     federated = [row for row in scored if is_federated(row)]
     best = best_of(federated or scored, "test", figures)
     who = "Of the rows in which sites work together," if federated else "Sites work together in no row;"
-    does = f"forecasts {what}, with the smallest" if errors else "has the highest"
+    does = f"has the {'smallest' if errors else 'highest'}"
+    if what:
+        does = f"forecasts {what}, with the smallest"
     text = f"{who} {best['label']} {does} mean test {called}: {figures.told(metric, *_mean(best, metric))}"
     others = [row for row in scored if row is not best and not is_federated(row)]
     if others:

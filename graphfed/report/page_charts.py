@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, TASKS, TaskSpec
 from graphfed.report import charts, forecasts
 from graphfed.report.figures import Errors, Figures
 from graphfed.report.forecast_table import SensorErrors
 from graphfed.report.read import Run, Subject
+from graphfed.tasks.base import TaskDefinition
+from graphfed.tasks.registry import task_or_default
 
 __all__ = [
     "MAX_CLASSES",
@@ -35,7 +36,7 @@ def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
 def charts_of(subject: Subject, figures: Figures, tested: SensorErrors | None) -> dict[str, str]:
     """SVG by name; a chart that would be empty is left out."""
     drawn = {**_result_charts(subject, figures), **_byte_charts(subject), **_device_charts(subject)}
-    if isinstance(figures, Errors):
+    if isinstance(figures, Errors) and task_of(subject.first.result.task).data.name == "sensors":
         shown = subject.rows[best_row(subject, figures)][0]
         return drawn | forecasts.charts_of(subject, shown, figures, tested)
     told = subject.first.overview
@@ -52,7 +53,7 @@ def charts_of(subject: Subject, figures: Figures, tested: SensorErrors | None) -
 def _result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     drawn: dict[str, str] = {}
     task = task_of(subject.first.result.task)
-    unit = (figures.unit or "unit of the readings") if isinstance(figures, Errors) else None
+    unit = (figures.unit or f"unit of the {task.targets}") if isinstance(figures, Errors) else None
     followed = followed_metric(subject, figures)
     lines = {label: [_curve(run, followed) for run in runs] for label, runs in subject.rows.items()}
     # A row is drawn over the rounds in which every seed was evaluated. Of shares it must be more than a
@@ -181,9 +182,9 @@ def _class_names(run: Run, count: int) -> list[str]:
     return [str(c) for c in range(count)]
 
 
-def task_of(name: str) -> TaskSpec:
+def task_of(name: str) -> TaskDefinition:
     """What a folder says its task is; of another version's, node classification."""
-    return TASKS.get(name, TASKS[CLASSIFICATION])
+    return task_or_default(name)
 
 
 def is_federated(row: Mapping[str, Any]) -> bool:

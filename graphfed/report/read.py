@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
 from graphfed.runs.folder_schema import AuditFile, LedgerFile, MetricsLine
 from graphfed.runs.overview_schema import GraphOverview, SensorOverview
@@ -16,6 +16,7 @@ from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result
 from graphfed.studies.compare import comparison_of
 from graphfed.studies.comparison import Comparison, comparison_in
+from graphfed.tasks.registry import task_or_default
 
 __all__ = ["Run", "Subject", "read_subject"]
 
@@ -109,7 +110,7 @@ def _overview(folder: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any] | 
     path = folder / "overview.json"
     if not path.exists():
         return None
-    sensors = manifest["config"].get("task") == FORECASTING
+    sensors = task_or_default(str(manifest["config"].get("task"))).data.name == "sensors"
     overview: Mapping[str, Any] = read_json(path, SensorOverview if sensors else GraphOverview)
     return overview
 

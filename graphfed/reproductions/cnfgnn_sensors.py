@@ -27,7 +27,7 @@ from graphfed.reproductions.base import (
     on_data,
     paragraphs,
 )
-from graphfed.tasks.sensor_inputs import SensorInputs
+from graphfed.tasks.sensors.inputs import SensorInputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,12 +20,12 @@ import numpy as np
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.registry import get_method
-from graphfed.methods.tasks import TASKS
 from graphfed.reproductions.base import PERCENT, ROUND, SCORE, Curves, Row, Runs, Target
 from graphfed.runs import folder as files
 from graphfed.runs.folder_schema import MetricsLine
 from graphfed.runs.run import Result
 from graphfed.studies.plan import run_name, statistic
+from graphfed.tasks.registry import get_task
 
 __all__ = [
     "FACTS",
@@ -77,7 +77,7 @@ def metric_of(result: Result, metric: str, targets: Targets | None = None) -> fl
     if moment is not None:
         return _place_at(result, moment, targets or {})
     if metric == SCORE:
-        return result.test[TASKS[result.task].metric]
+        return result.test[get_task(result.task).metric]
     if metric in result.test:
         return result.test[metric]
     if metric in OF_RUN:
@@ -195,7 +195,7 @@ def _place_at(result: Result, moment: _Moment, targets: Targets) -> float | None
 
 def _first_reached(lines: list[dict[str, Any]], task: str, target: float) -> dict[str, Any] | None:
     """The first line whose validation metric, the one that decides in the task, is as good as `target`."""
-    spec = TASKS[task]
+    spec = get_task(task)
     for line in lines:
         value = (line["val"] or {}).get(spec.metric)
         if value is not None and (value == target or spec.better(value, target)):
@@ -207,7 +207,7 @@ def _target_share(target: Target | None, results: Sequence[Result]) -> float | N
     """A target as a share; results: of the row that it follows. None where there is none."""
     if target is None or not target.row:
         return None if target is None else target.share
-    scores = [result.val[TASKS[result.task].metric] for result in results]
+    scores = [result.val[get_task(result.task).metric] for result in results]
     reached: float | None = statistic(scores)["mean"]
     return None if reached is None else reached - target.less
 
@@ -395,7 +395,7 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
         "folders": [str(place) for place in places],
     }
     if item.against is not None:
-        deciding = TASKS[results[0].task].metric
+        deciding = get_task(results[0].task).metric
         found["curve"] = {"metric": deciding, **curve_of(deciding, results, item.against)}
     return found
 

@@ -29,7 +29,7 @@ from graphfed.runs.run import computing_with
 from graphfed.runtime.local import stacked
 from graphfed.studies.folder_schema import WorkloadsFile
 from graphfed.studies.plan import run_name
-from graphfed.tasks.graph_inputs import load_graph
+from graphfed.tasks.graphs.inputs import load_graph
 from graphfed.tasks.run_config import RunConfig
 from graphfed.terminal import say
 

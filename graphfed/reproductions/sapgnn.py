@@ -21,7 +21,7 @@ from graphfed.reproductions.base import (
     point,
     same_runs,
 )
-from graphfed.tasks.graph_inputs import GraphInputs
+from graphfed.tasks.graphs.inputs import GraphInputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

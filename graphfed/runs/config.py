@@ -17,9 +17,9 @@ from typing import Any, get_args
 from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.methods.base import PRESETS, CommonConfig, ForecastConfig, Method, TrainingConfig
+from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plain_yaml import read_yaml
 from graphfed.runs.settings import (
     OPTION_WORDS,
@@ -29,8 +29,10 @@ from graphfed.runs.settings import (
     settings_of,
     unknown_setting,
 )
+from graphfed.tasks.base import PRESETS
+from graphfed.tasks.registry import TASKS, first_task, get_task
 from graphfed.tasks.run_config import Placement, RunConfig, Runtime
-from graphfed.tasks.source import DataSource, data_source, default_data, described
+from graphfed.tasks.source import DataSource, data_source, described
 
 __all__ = [
     "DEFAULT_CLIENTS",
@@ -117,7 +119,8 @@ def make_config(
     settings = dict(settings or {})
     seed = _integer("seed", seed, 0, MAX_SEED)
     asked = _task(task, chosen)
-    known = data_source(default_data(asked) if data is None else data)
+    definition = get_task(asked)
+    known = data_source(definition.data.default if data is None else data)
     graph = known.value
     _check_kind(known, chosen, asked)
     dealt = _dealing(default_partition(chosen, known) if partition is None else partition, clients)
@@ -127,17 +130,14 @@ def make_config(
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     made = "" if dealt.file else dealt.name
-    if asked == LINK_PREDICTION and not made:
-        raise InputError(
-            f"the partition in {dealt.file} deals all edges, those of validation and test too; name a "
-            "partition to deal the training edges with, as 'label_dirichlet'"
-        )
+    if definition.own_partition and not made:
+        raise InputError(f"the partition in {dealt.file} {definition.own_partition}")
     training, rest = _training(chosen, asked, settings, rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
     kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
-    if asked == LINK_PREDICTION and kind == "nvflare":
+    if definition.only_simulated and kind == "nvflare":
         raise InputError(
             f"runtime 'nvflare' cannot do task {asked!r}; use runtime 'local' or 'processes', or "
             "leave the task out"
@@ -333,27 +333,18 @@ def _training(
         limit = MAX_WIDTH if key in ("hidden", "layers", "heads") else MAX_COUNT
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
-    if task == LINK_PREDICTION:
-        _check_no_classes(mine)
+    definition = get_task(task)
+    if definition.check_settings is not None:
+        definition.check_settings(mine)
     if not method.dropouts and mine.get("fraction", 1) != 1:
         raise InputError(
             f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
             "leave it out"
         )
     try:
-        return method.config(**{**method.settings(task, preset), **mine, "seed": seed}), rest
+        return method.config(**{**definition.settings_of(method, preset), **mine, "seed": seed}), rest
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
-
-
-def _check_no_classes(settings: Mapping[str, Any]) -> None:
-    """InputError for a setting of node classification in link prediction."""
-    for key in ("select", "class_weights"):
-        if settings.get(key) not in ("auto", "none", None):
-            raise InputError(
-                f"{key}={shown(settings[key])} cannot be used: expected none, since link prediction has no "
-                "classes and selects rounds by the AUC; leave it out"
-            )
 
 
 def _with_none_named(method: Method, task: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -506,12 +497,12 @@ def _task(task: Any, method: Method) -> str:
 
 def _check_kind(source: DataSource, method: Method, task: str) -> None:
     """InputError where the data is no such thing as the task is done on."""
-    if source.kind == TASKS[task].data:
+    if source.kind == get_task(task).data.name:
         return
-    able = [name for name in METHODS if TASKS[get_method(name).tasks[0]].data == source.kind]
+    able = [name for name in METHODS if first_task(get_method(name)).data.name == source.kind]
     if source.kind == "sensors":
         raise InputError(f"{source.name!r} is for forecasting; {', '.join(able)} can use it")
-    known = [name for name in DATASETS if data_source(name).kind == TASKS[task].data]
+    known = [name for name in DATASETS if data_source(name).kind == get_task(task).data.name]
     raise InputError(
         f"{method.name} forecasts readings of sensors, and {source.name!r} is a graph; choose one of: "
         f"{', '.join(known)}, or another method: {', '.join(able)}"

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphfed.methods.tasks import TASKS
+from graphfed.tasks.registry import get_task
 
 __all__ = ["TITLES", "Evidence", "ResultWarning", "check_comparison", "check_run", "unequal_settings"]
 
@@ -77,7 +77,7 @@ class Evidence:
     """What the checks of one run read.
 
     Args:
-        task: A name in `methods.tasks.TASKS`.
+        task: A name in `tasks.registry.TASKS`.
         metric: The validation metric that chose the best round.
         rounds: How many rounds were asked for.
         rounds_run: How many rounds were run.
@@ -109,7 +109,7 @@ class Evidence:
     @property
     def is_error(self) -> bool:
         """Whether the metric is an error, the smaller the better."""
-        return TASKS[self.task].error
+        return get_task(self.task).error
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """Return (round, value) of a validation metric where it was evaluated and finite."""
@@ -339,7 +339,7 @@ def check_comparison(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) 
     """Return what looks wrong with a table: with the rows beside each other, then with each row's runs.
 
     Args:
-        task: A name in `methods.tasks.TASKS`.
+        task: A name in `tasks.registry.TASKS`.
         metric: The test metric that decides.
         rows: As in comparison.json; a row may lack `warnings` and `training`.
 
@@ -408,7 +408,7 @@ def _pooled_below_alone(task: str, metric: str, rows: Sequence[Mapping[str, Any]
             continue
         upper, lower = means[pooled], means[alone]
         difference = _mean(upper, metric) - _mean(lower, metric)
-        if difference < 0 if not TASKS[task].error else difference > 0:
+        if difference < 0 if not get_task(task).error else difference > 0:
             spread = _spread(upper, lower, metric)
             yield ResultWarning(
                 "central_below_isolated",
@@ -425,7 +425,7 @@ def _above_last_value(task: str, metric: str, rows: Sequence[Mapping[str, Any]])
     """A trained forecast has a larger error than repeating the last reading."""
     reference = next((row for row in rows if row["method"] == "last_value"), None)
     level = None if reference is None else _mean(reference, metric)
-    if reference is None or level is None or not TASKS[task].error:
+    if reference is None or level is None or not get_task(task).error:
         return
     for row in rows:
         mean = _mean(row, metric)

@@ -15,7 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from graphfed.errors import InputError, shown
 from graphfed.federation.ledger import PHASES
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
+from graphfed.tasks.registry import TASKS, task_or_default
 
 __all__ = [
     "Amount",
@@ -165,7 +166,7 @@ class Details(FileModel):
 
 def check_metrics(task: str, **parts: dict[str, Any]) -> None:
     """The metric that decides in a task must be there: tables and reports are made of it."""
-    needed = TASKS.get(task, TASKS[CLASSIFICATION]).metric
+    needed = task_or_default(task).metric
     for part, metrics in parts.items():
         if needed not in metrics:
             raise ValueError(f"{part} has no {needed!r}")

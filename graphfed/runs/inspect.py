@@ -18,17 +18,12 @@ from graphfed.data.sensors.windows import make_time_split
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import unknown_setting
-from graphfed.tasks.graph_inputs import (
-    GraphInputs,
-    check_graph,
-    check_split,
-    deal,
-    load_graph,
-    pooled_partition,
-)
+from graphfed.tasks.graphs.inputs import load_graph, partition_graph, pooled_partition
+from graphfed.tasks.graphs.kind import GRAPHS
+from graphfed.tasks.node_classification import TASK, NodeInputs, check_labels, check_split
+from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import DataSource, data_source, sensors_of
 
@@ -133,8 +128,8 @@ def inspect(
     chosen, split_problem = _split(graph, config.split, config.split_seed)
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings or {})
-    dealt = deal(config, graph) if asked else None
-    inputs = GraphInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
+    dealt = partition_graph(config, graph) if asked else None
+    inputs = NodeInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
     return Inspection(
         graph=graph,
         partition=dealt,
@@ -145,7 +140,7 @@ def inspect(
         methods={
             name: _problem(name, inputs, graph_problem, split_problem, options)
             for name in METHODS
-            if CLASSIFICATION in get_method(name).tasks
+            if TASK.name in get_method(name).tasks
         },
     )
 
@@ -187,7 +182,7 @@ def _split(graph: Graph, name: str, seed: int) -> tuple[Split, str | None]:
 
 def _problem(
     name: str,
-    inputs: GraphInputs,
+    inputs: NodeInputs,
     graph_problem: str | None,
     split_problem: str | None,
     options: Mapping[str, Any],
@@ -197,7 +192,7 @@ def _problem(
         config = make_config(name, **options)
         if graph_problem is not None:
             return graph_problem
-        check_graph(config, inputs.graph)
+        check_labels(config, inputs.graph)
         if split_problem is not None:
             return split_problem
         inputs.check(config)
@@ -232,7 +227,7 @@ def _inspect_sensors(
         split=split if cut is None else cut.name,
         split_problem=problem,
         methods={
-            name: problem if FORECASTING in get_method(name).tasks else f"{name} is for graphs"
+            name: f"{name} is for graphs" if first_task(get_method(name)).data is GRAPHS else problem
             for name in METHODS
         },
     )

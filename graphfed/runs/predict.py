@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.data.graphs.graph import Graph, Split
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import check_regular, read_tensors, write_bytes
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.runs.folder import check_new_file, read_predictions
 from graphfed.runs.reopen import config_from_json, read_manifest, reopen
-from graphfed.tasks.graph_inputs import GraphInputs, load_graph, pooled_partition
-from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.base import TaskDefinition
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task, task_or_default
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.sensor_inputs import SensorInputs
 from graphfed.tasks.source import data_source
 
 if TYPE_CHECKING:
@@ -58,17 +56,15 @@ def predict(
     model of its own or noised values were released."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    if manifest.get("config", {}).get("task") == LINK_PREDICTION and not (data is None and nodes is None):
-        raise InputError(
-            f"the run in {folder} predicts links: it scores the pairs of its own split, and no other graph's "
-            "nor chosen vertices'; leave data and nodes out"
-        )
+    task = task_or_default(str(manifest.get("config", {}).get("task")))
+    if task.only_own and not (data is None and nodes is None):
+        raise InputError(f"the run in {folder} {task.only_own}; leave data and nodes out")
     if not (folder / "result.json").exists():
         raise InputError(
             f"{folder} holds no finished run; name the folder of one, or go on with it: graphfed resume "
             f"{folder}"
         )
-    if len(absent) and manifest.get("config", {}).get("task") != FORECASTING:
+    if len(absent) and not task.clients_may_be_absent:
         raise InputError(
             f"the run in {folder} forecasts no sensors, of which some may be absent; leave absent out"
         )
@@ -78,12 +74,12 @@ def predict(
     if data is None:
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
-        config, inputs = _other(folder, manifest, data, data_dir)
+        config, inputs = _other(folder, manifest, task, data, data_dir)
     weights, known = _weights_in(folder), manifest["data"]
     table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
-    if data is not None and isinstance(inputs, GraphInputs):
-        # Another graph is one site's, has no split, and numbers its classes in its own way.
-        table = table.drop_columns(["split", "site", "label"])
+    if data is not None:
+        # Another graph is one client's, has no split, and numbers its classes in its own way.
+        table = table.drop_columns([*task.drop_elsewhere])
     return table if nodes is None else _chosen(table, inputs.name, nodes)
 
 
@@ -99,24 +95,19 @@ def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, 
 
 
 def _other(
-    folder: Path, manifest: Mapping[str, Any], data: Any, data_dir: str | Path | None
+    folder: Path, manifest: Mapping[str, Any], task: TaskDefinition, data: Any, data_dir: str | Path | None
 ) -> tuple[RunConfig, Inputs]:
     """The run's config on other data, checked against what the model was trained on."""
     asked = manifest["config"]
-    if asked.get("task") != FORECASTING:
-        config = config_from_json(asked, folder, data=data, data_dir=data_dir)
-        return config, _other_graph(config, load_graph(config), manifest["data"])
     method, name = get_method(str(asked.get("method"))), data_source(data).name
     _check_shared(method, name)
     if not method.model:
         raise InputError(
             f"{method.name} learns nothing, so that its run says nothing of {name!r}; run it on that data"
         )
-    # Options of the run's own data, and how many sensors it had, say nothing of this one.
-    config = config_from_json(
-        {**asked, "clients": None, "data_options": {}}, folder, data=data, data_dir=data_dir
-    )
-    return config, load_inputs(config)
+    assert task.other_inputs is not None, "what predicts its own data alone was refused"
+    config = config_from_json({**asked, **task.own_data}, folder, data=data, data_dir=data_dir)
+    return config, task.other_inputs(config, manifest["data"])
 
 
 def _check_shared(method: "Method", name: str) -> None:
@@ -137,33 +128,6 @@ def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
             f"with these settings {method.name} has a model for every client, and {name!r} is of none of "
             "them; use a run whose model is shared"
         )
-
-
-def _other_graph(config: RunConfig, graph: Graph, known: Mapping[str, Any]) -> GraphInputs:
-    """Another graph as one client's."""
-    if graph.x is None or graph.num_features != known["features"]:
-        raise InputError(
-            f"the model takes {known['features']} features, and {graph.name!r} has {graph.num_features}; "
-            "give a graph with the features it was trained on, in the same order"
-        )
-    trained = list(known.get("feature_names") or ())
-    for there, here in zip(trained, graph.feature_names, strict=False):
-        if there != here:
-            raise InputError(
-                f"the model was trained on feature {there!r} where {graph.name!r} has {here!r}; name the "
-                f"features in the same order: [{', '.join(trained)[:300]}]"
-            )
-    trained_with, has = bool(known.get("edge_weights")), graph.edge_weight is not None
-    if trained_with != has:
-        raise InputError(
-            f"the model was trained {'with' if trained_with else 'without'} edge weights, and {graph.name!r} "
-            f"has {'them' if has else 'none, or all are 1'}; "
-            + ("leave them out (in a description: 'weight:' with nothing after it)" if has else "add them")
-        )
-    _check_shared(config.method, graph.name)
-    everything = np.ones(graph.num_nodes, dtype=bool)
-    # Set-up counts training vertices; nothing is trained here.
-    return GraphInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
 
 
 def _weights_in(folder: Path) -> dict[str, np.ndarray]:
@@ -200,14 +164,13 @@ def _predict(
 
     from graphfed.federation import CLIENTS
     from graphfed.methods.common.feature_scaling import apply_scaling, scale_features, scaling_from
-    from graphfed.runs.train import EVALUATIONS, taking_part
+    from graphfed.runs.train import taking_part
     from graphfed.runtime.local import stacked
-    from graphfed.tasks.worker_data import host_data
 
-    method, evaluation = config.method, EVALUATIONS[config.task]
+    method, evaluation = config.method, get_task(config.task).evaluation
     fed = stacked(inputs.clients_of(method), config.device)
     parts = inputs.parts(config, fed.hosts)
-    data = host_data(config.task).located(fed, parts, [inputs.part_of_server(config)])
+    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
     if "classes" in known:  # another graph may lack some
         task = replace(task, num_classes=known["classes"])
@@ -219,9 +182,9 @@ def _predict(
         else:  # of the data that the model was trained on
             data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
         fresh = method.setup(fed, data, task, config.training)
-    if elsewhere and config.task == FORECASTING:
+    if elsewhere:
         _check_not_own(method, fresh, inputs.name)
-    present = inputs.all_but(absent) if isinstance(inputs, SensorInputs) else None
+    present = inputs.present(absent)
     with fed.phase("predict"), taking_part(fed, present):
         outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
         kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)

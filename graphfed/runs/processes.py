@@ -25,8 +25,8 @@ from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.processes import Sites
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.worker_data import host_data
 
 __all__ = ["part_of_run", "put_together", "run_site", "train_in_processes", "train_run"]
 
@@ -44,7 +44,7 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
     The data file is removed once it is read, so that raw data does not stay in the temporary folder when the
     caller is killed. InputError when the file or the method's settings cannot be used."""
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
-    kind = host_data(arguments["task"]["name"])
+    kind = get_task(arguments["task"]["name"]).data
     load = kind.load if fed.here else kind.load_server
     mine = [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
     register(arguments["method"], arguments["module"])
@@ -177,7 +177,7 @@ def train_in_processes(
     The raw data is in a private temporary folder from the moment every process is started until each site has
     read its own file. Raises what `Sites` and `Sites.run` raise, and Interrupted when SIGINT or SIGTERM came
     while they trained, after every process has saved."""
-    kind, hosts = host_data(task.name), [list(part.clients) for part in parts]
+    kind, hosts = get_task(task.name).data, [list(part.clients) for part in parts]
     common = {
         "method": method.name,
         "module": module,

@@ -22,7 +22,8 @@ from graphfed.runs.folder_schema import (
     check_content,
 )
 from graphfed.runs.run import Result, finish, now, write_manifest
-from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.terminal import say
 

@@ -21,7 +21,10 @@ from graphfed.runs.config import EVERY, make_config
 from graphfed.runs.diagnostics import Evidence, check_run
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.progress import human_bytes, show_dropped, show_progress, stages_of
-from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.runs.settings import changed_settings
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.loading import load_inputs
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -262,7 +265,7 @@ def finish(
         trained = _train(config, inputs, folder, start, on_event)
         more = inputs.details(config, trained.outcome)
     outcome = trained.outcome
-    details = {**outcome.details, "recipe": config.recipe()}
+    details = {**outcome.details, "recipe": changed_settings(config)}
     if trained.accounts is not None:
         details["clients"] = {
             name: {"mean": column.mean(), "max": column.max()} for name, column in trained.accounts.items()
@@ -317,7 +320,7 @@ def diagnosed(
 
     Args:
         method: The method that was run.
-        task: A name in `methods.tasks.TASKS`.
+        task: A name in `tasks.registry.TASKS`.
         training: Its settings.
         outcome: What the run gave where the server is.
         class_names: The names of the classes; empty where they have none.
@@ -327,11 +330,9 @@ def diagnosed(
         nothing is trained); `selected_by`: the validation metric that chose the round; `warnings`: a list of
         {code, text}, see `experiment.diagnostics`.
     """
-    from graphfed.runs.train import EVALUATIONS
-
     learns = bool(method.model)
     # To classify nodes the clients' class counts decide; the server has told which metric it was.
-    metric = outcome.details.get("selected_by") or EVALUATIONS[task].decides(training, None)
+    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
     evidence = Evidence(
         task=task,
         metric=metric,
@@ -436,7 +437,7 @@ def _train(
 ) -> _Trained:
     """Hand out the data and train: all places in this process, or one process each."""
     from graphfed.runs.checkpoint import Checkpoints
-    from graphfed.tasks.worker_data import host_data
+    from graphfed.tasks.registry import get_task
 
     method = config.method
     task, clients = inputs.task(config.task), inputs.clients_of(config.method)
@@ -453,7 +454,7 @@ def _train(
         together = config.placement == "stacked" or method.pooled
         fed = (stacked if together else one_at_a_time)(clients, config.device)
         parts = inputs.parts(config, fed.hosts)
-        data = host_data(task.name).located(fed, parts, [inputs.part_of_server(config)])
+        data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
         checkpoints = None
         if folder is not None:
             checkpoints = Checkpoints(folder, every=config.checkpoint_every, start=start)

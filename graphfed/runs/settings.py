@@ -18,11 +18,14 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import did_you_mean, shown
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.tasks.registry import get_task
+from graphfed.tasks.run_config import RunConfig
 
 __all__ = [
     "OPTION_WORDS",
     "SYNONYMS",
     "Setting",
+    "changed_settings",
     "explain",
     "explain_in",
     "has_value",
@@ -58,13 +61,29 @@ class Setting:
 def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
     defaults to tell (None: the method's first)."""
-    shared = {field.name for field in dataclasses.fields(method.shared_config)}
-    found = settings_in(method.config, **method.settings(task))
+    definition = get_task(task or method.tasks[0])
+    shared = {field.name for field in dataclasses.fields(definition.config)}
+    found = settings_in(method.config, **definition.settings_of(method))
     return [
         dataclasses.replace(setting, own=setting.name not in shared)
         for setting in found
         if setting.name != "seed"
     ]
+
+
+def changed_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings in which a run differs from the defaults of its task, so that no table hides it.
+
+    The default of a shared setting is the task's; of a method's own it is the method's."""
+    task, method = get_task(config.task), config.method
+    own = dataclasses.asdict(method.config(**task.settings_of(method)))
+    default = own | dataclasses.asdict(task.config(**task.defaults))
+    # How sums are protected changes no result, up to rounding.
+    default["aggregation"] = own["aggregation"]
+    chosen = dataclasses.asdict(config.training)
+    # What learns nothing is the same after any number of rounds.
+    left_out = ("seed",) if method.model else ("seed", "rounds")
+    return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
 def settings_in(config: Any, **chosen: Any) -> list[Setting]:

@@ -3,7 +3,7 @@
 It is a program over places too, so it runs wherever a method runs: every round starts with one control
 broadcast, what metrics are made of crosses as named transfers, the best round is chosen on the validation
 part alone, and the test part is scored once, at the end. What is scored and how is the task's
-(`EVALUATIONS`). `Outcome` is what this process may know: at a site its own predictions, at the server the
+(`TaskDefinition`). `Outcome` is what this process may know: at a site its own predictions, at the server the
 metrics, in the local runtime both."""
 
 import math
@@ -22,25 +22,16 @@ from graphfed.federation.state import roster_code, roster_of
 from graphfed.memory import peak_memory
 from graphfed.methods.base import CommonConfig, Method, State, Task, clients_in_round
 from graphfed.methods.common import feature_scaling
-from graphfed.methods.common.local_training import (
-    choose_clients,
-)
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
+from graphfed.methods.common.local_training import choose_clients
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
-from graphfed.tasks import class_weights
 from graphfed.tasks.evaluation import SECURE_MESSAGES, Evaluation, Scored
-from graphfed.tasks.forecast_scores import FORECASTS
-from graphfed.tasks.link_scores import LINKS
-from graphfed.tasks.node_scores import (
-    VERTICES,
-)
 from graphfed.tasks.outcome import Metrics, Outcome
+from graphfed.tasks.registry import TASKS, get_task
 
 __all__ = [
     "CONTROL",
-    "EVALUATIONS",
     "MESSAGES",
     "Event",
     "agree_before_setup",
@@ -49,22 +40,15 @@ __all__ = [
     "train",
 ]
 
-#: By task.
-EVALUATIONS: dict[str, Evaluation] = {
-    CLASSIFICATION: VERTICES,
-    LINK_PREDICTION: LINKS,
-    FORECASTING: FORECASTS,
-}
-
 #: What opens every round, in words (see `Method.messages`).
 CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
 #: All transfers that runs have beside the method's own.
 MESSAGES = {
     **CONTROL,
-    **{name: words for known in EVALUATIONS.values() for name, words in known.messages.items()},
+    **{name: words for task in map(get_task, TASKS) for name, words in task.evaluation.messages.items()},
     **SECURE_MESSAGES,
     **feature_scaling.MESSAGES,
-    **class_weights.MESSAGES,
+    **{name: words for task in map(get_task, TASKS) for name, words in task.messages.items()},
 }
 
 
@@ -96,7 +80,7 @@ def judge(progress: Progress, scored: Scored, number: int, task: str, metric: st
         first = progress.diverged or number
         return replace(progress, stale=progress.stale + 1, latest_is_best=False, diverged=first)
     # With nothing to validate on (nan) every round is as good as the last one.
-    if progress.best is None or TASKS[task].better(value, progress.best) or math.isnan(value):
+    if progress.best is None or get_task(task).better(value, progress.best) or math.isnan(value):
         return Progress(number, value, 0, True, progress.diverged)
     return replace(progress, stale=progress.stale + 1, latest_is_best=False)
 
@@ -155,7 +139,8 @@ def agree_before_setup(
     Returns:
         The clients' data with both, and the `Scaling` that they share (see `scale_features`)."""
     data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
-    return class_weights.agree_class_weights(fed, data, task, config), scaling
+    agree = get_task(task.name).agree
+    return data if agree is None else agree(fed, data, task, config), scaling
 
 
 @dataclass
@@ -195,7 +180,7 @@ def train(
         raise InputError(
             f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
         )
-    evaluation = EVALUATIONS[task.name]
+    evaluation = get_task(task.name).evaluation
     watch = _Watch(fed, config, on_event, time.perf_counter())
     fed.on_news = partial(watch.report, "note", 0, None)
     fed.on_stage = partial(watch.report, "stage", 0, None)

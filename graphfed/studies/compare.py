@@ -10,7 +10,7 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import write_json
 from graphfed.methods.base import Method
 from graphfed.methods.registry import ALIASES, METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.runs import folder as files
 from graphfed.runs.config import OPTIONS, default_partition, make_config, setting_names
 from graphfed.runs.progress import (
@@ -36,7 +36,8 @@ from graphfed.studies.plan import (
 )
 from graphfed.tasks.headline import headline
 from graphfed.tasks.inputs import Inputs
-from graphfed.tasks.source import data_source, default_data
+from graphfed.tasks.registry import get_task, task_or_default
+from graphfed.tasks.source import data_source
 
 if TYPE_CHECKING:
     pass
@@ -257,7 +258,11 @@ def _plan(
     task = _common_task(asked, options)
     data = options.get("data")
     # Looked at once: files of one's own are read for every config else.
-    options = {**options, "task": task, "data": data_source(default_data(task) if data is None else data)}
+    options = {
+        **options,
+        "task": task,
+        "data": data_source(task_or_default(task).data.default if data is None else data),
+    }
     if options.get("partition") is None:
         # One for all rows: that of the first method which asks for one of its own.
         dealt = [default_partition(get_method(name), options["data"]) for name in names]
@@ -415,7 +420,7 @@ def _row(label: str, results: list[Result]) -> dict[str, Any]:
         "recipe": results[0].details.get("recipe", {}),
         "headline": headline(results[0].task, results[0].details, results[0].test),
         "training": results[0].details.get("training", {}),
-        "selected_by": results[0].details.get("selected_by", TASKS[results[0].task].metric),
+        "selected_by": results[0].details.get("selected_by", get_task(results[0].task).metric),
         "warnings": [{"seed": r.seed, **told} for r in results for told in r.details.get("warnings", ())],
         "folders": [None if r.folder is None else str(r.folder) for r in results],
     }

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import TITLES, ResultWarning, check_comparison, unequal_settings
 from graphfed.runs.progress import human_bytes, human_seconds
 from graphfed.studies.folder_schema import ComparisonFile
 from graphfed.studies.plan import settings_text, spread
 from graphfed.tasks.headline import COLUMNS, RANK_NOTE, headline
+from graphfed.tasks.registry import get_task
 from graphfed.terminal import markup
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def table_metrics(task: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if task == CLASSIFICATION:
         return headline(task, rows[0], rows[0]["test"])
     metrics = [name for name in rows[0]["test"] if name != "loss"]
-    if not TASKS[task].error:
+    if not get_task(task).error:
         return metrics
-    missing = any(row["test"][AS_READ]["mean"] != row["test"][TASKS[task].metric]["mean"] for row in rows)
+    missing = any(row["test"][AS_READ]["mean"] != row["test"][get_task(task).metric]["mean"] for row in rows)
     return [name for name in metrics if not name.endswith("_as_read") or (missing and name == AS_READ)]
 
 
@@ -81,7 +82,7 @@ class Comparison:
         """What looks wrong with the table and with the runs of its rows."""
         chosen_by = {row.get("selected_by") for row in self.rows}
         metric = chosen_by.pop() if len(chosen_by) == 1 else None
-        return check_comparison(self.task, metric or TASKS[self.task].metric, self.rows)
+        return check_comparison(self.task, metric or get_task(self.task).metric, self.rows)
 
     def table(self) -> "Table":
         """The rows for a screen (a rich table); it fits 80 columns, where long labels are broken."""
@@ -98,7 +99,7 @@ class Comparison:
             caption=markup(self._caption()),
             caption_justify="left",
         )
-        metrics, error = table_metrics(self.task, self.rows), TASKS[self.task].error
+        metrics, error = table_metrics(self.task, self.rows), get_task(self.task).error
         # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
         # have their deviation below them.
         table.add_column("method", overflow="fold", min_width=6 if error else None)
@@ -157,9 +158,9 @@ class Comparison:
         return found
 
     def _caption(self) -> str:
-        unit = "mape in percent" if TASKS[self.task].error else "percent"
+        unit = "mape in percent" if get_task(self.task).error else "percent"
         lines = [
-            f"test {TASKS[self.task].scored}, {unit}: mean ± sample standard deviation over seeds",
+            f"test {get_task(self.task).scored}, {unit}: mean ± sample standard deviation over seeds",
             "bytes, time: mean of a run",
         ]
         shown = table_metrics(self.task, self.rows)

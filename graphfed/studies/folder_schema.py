@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs.folder_schema import (
     Amount,
     Count,
@@ -15,6 +15,7 @@ from graphfed.runs.folder_schema import (
     Real,
     check_metrics,
 )
+from graphfed.tasks.registry import TASKS
 
 __all__ = [
     "ComparisonFile",

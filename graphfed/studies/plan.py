@@ -15,7 +15,8 @@ from graphfed.methods.base import WINDOW_SETTINGS, ForecastConfig
 from graphfed.runs import folder as files
 from graphfed.runs.reopen import go_on
 from graphfed.runs.run import Result, check_memory, execute, has_checkpoint
-from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig, no_stages
 
 __all__ = [

@@ -37,14 +37,14 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.method import Clients
 from graphfed.methods.fedgraph.sampling_policies import squash
 from graphfed.random import fold
-from graphfed.runs.train import EVALUATIONS, agree_before_setup
+from graphfed.runs.train import agree_before_setup
 from graphfed.runtime.local import stacked
 from graphfed.studies.policy_settings import Clock, Part
-from graphfed.tasks.class_weights import agree_class_weights
 from graphfed.tasks.evaluation import Evaluation
+from graphfed.tasks.graphs.class_weights import agree_class_weights
 from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.worker_data import host_data
 
 __all__ = [
     "FederationEnvironment",
@@ -132,9 +132,9 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     check_aggregation(training.aggregation, fed.num_clients)
     task = inputs.task(config.task)
     parts = inputs.parts(config, fed.hosts)
-    data = host_data(task.name).located(fed, parts, [inputs.part_of_server(config)])
+    data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
     data, _ = agree_before_setup(fed, data, config.method, task, training)
-    evaluation = EVALUATIONS[task.name]
+    evaluation = get_task(task.name).evaluation
     with fed.phase("eval"):
         scoring = evaluation.prepare(fed, data, task, training)
     data = agree_class_weights(fed, data, task, training)

@@ -52,7 +52,8 @@ from graphfed.studies.policy_settings import (
     RewardConfig,
     take_settings,
 )
-from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from graphfed.data.graphs.graph import Split
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_json
 from graphfed.methods.base import TrainingConfig
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import human_seconds, show_dropped, show_progress
@@ -50,8 +50,9 @@ from graphfed.studies.sweep_plan import (
     trial_count,
     with_settings,
 )
-from graphfed.tasks.graph_inputs import GraphInputs
+from graphfed.tasks.graphs.inputs import GraphInputs
 from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import data_source
 from graphfed.terminal import markup
@@ -99,7 +100,7 @@ class Sweep:
 
     @property
     def _error(self) -> bool:
-        return TASKS[self.task].error
+        return get_task(self.task).error
 
     def table(self) -> "Table":
         """The best trials for a screen (a rich table)."""
@@ -255,7 +256,7 @@ def _finish(
     first = next(iter(plan.configs.values()))
     known = next(iter(inputs.values()))
     show_dropped(known.name, known.dropped, progress)
-    metric, error = _decides(first, known), TASKS[first.task].error
+    metric, error = _decides(first, known), get_task(first.task).error
     total = plan.trials or len(list(plan.combinations()))
 
     def measure(number: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -370,11 +371,10 @@ def _decides(config: RunConfig, inputs: Inputs) -> str:
     any setting is varied."""
     import torch
 
-    from graphfed.runs.train import EVALUATIONS
-    from graphfed.tasks.node_scores import choose_selection
+    from graphfed.tasks.graphs.node_scores import choose_selection
 
     if not isinstance(config.training, TrainingConfig) or config.task != CLASSIFICATION:
-        return EVALUATIONS[config.task].decides(config.training, None)
+        return get_task(config.task).evaluation.decides(config.training, None)
     assert isinstance(inputs, GraphInputs)
     assert isinstance(inputs.split, Split)
     classes = torch.from_numpy(inputs.graph.y[inputs.split.val])

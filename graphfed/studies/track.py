@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, did_you_mean
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.folder_schema import CheckpointFile, MetricsLine, ResultFile
 from graphfed.runs.reopen import read_manifest
+from graphfed.tasks.registry import get_task
 
 __all__ = ["TRACKERS", "Point", "TrackedRun", "Written", "read_runs", "track"]
 
@@ -205,7 +206,7 @@ def _to_tensorboard(runs: Sequence[TrackedRun], out: Path) -> list[Written]:
                         "config", "\n".join(f"    {key}: {value}" for key, value in told.items()), 0
                     )
                     plain = {key: _plain(value) for key, value in run.params.items()}
-                    metric = TASKS[str(run.params.get("task", CLASSIFICATION))].metric
+                    metric = get_task(str(run.params.get("task", CLASSIFICATION))).metric
                     for summary in summarise(plain, dict.fromkeys((f"val/{metric}", f"test/{metric}"))):
                         writer.file_writer.add_summary(summary)
                 for point in new:

@@ -1,4 +1,4 @@
-"""What differs between tasks when a run is evaluated; `experiment.train` is the same for all of them.
+"""What differs between tasks when a run is evaluated; `runs.train` is the same for all of them.
 
 Scores cross as the method's sums do. With aggregation=clear the server reads each client's: where a client
 has one vertex, or one pair, its label. With aggregation=secure it learns the sum over all clients."""

@@ -1,12 +1,11 @@
 """Which metrics of a run stand first, and what they are called.
 
-Accuracy says nothing where one class has nearly all nodes, so a run of node classification says itself which
-metrics come first (`vertex_scores.headline_of`, in result.json's details)."""
+A task decides which come first (`TaskDefinition.headline`)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from graphfed.methods.tasks import CLASSIFICATION, TASKS
+from graphfed.tasks.registry import TASKS, task_or_default
 
 __all__ = ["COLUMNS", "NAMES", "RANK_NOTE", "headline", "name_of"]
 
@@ -29,22 +28,17 @@ RANK_NOTE = {
 
 
 def headline(task: str, details: Mapping[str, Any], known: Iterable[str]) -> list[str]:
-    """The metrics that come first for a run.
+    """Return the metrics that come first for a run, at least one name, the most telling first.
 
     Args:
-        task: the run's task.
-        details: of its result, or a row of a comparison; runs of older versions do not say.
-        known: the metrics that it has.
-
-    Returns:
-        At least one name, the most telling first.
+        task: The run's task.
+        details: Of its result, or a row of a comparison.
+        known: The metrics that it has.
     """
-    named = details.get("headline")
-    names = named if isinstance(named, Sequence) and not isinstance(named, str) else ()
-    if task != CLASSIFICATION or task not in TASKS:
-        return [TASKS[task].metric if task in TASKS else TASKS[CLASSIFICATION].metric]
-    have = {*known}
-    return [name for name in names if name in have] or [TASKS[task].metric, "macro_f1"]
+    definition = task_or_default(task)
+    if task not in TASKS or definition.headline is None:
+        return [definition.metric]
+    return definition.headline(details, known)
 
 
 def name_of(metric: str) -> str:

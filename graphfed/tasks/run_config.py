@@ -12,7 +12,6 @@ from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.methods.base import CommonConfig, Method
-from graphfed.methods.tasks import TASKS
 from graphfed.tasks.source import DataSource
 
 __all__ = ["MANY_ENTRIES", "Placement", "RunConfig", "Runtime", "default_threads", "no_stages", "threads_for"]
@@ -133,20 +132,6 @@ class RunConfig:
             options["partition"] = str(self.partition_file.resolve())
         settings |= {f"data.{key}": value for key, value in self.data_options.items()}
         return {key: value for key, value in options.items() if value is not None} | {"set": settings}
-
-    def recipe(self) -> dict[str, Any]:
-        """The settings in which this run differs from the default recipe, so that no table hides it.
-
-        The default of a shared setting is in `Method.shared_config` and the task's recipe; of a method's own
-        it is the method's."""
-        own = dataclasses.asdict(self.method.config(**self.method.settings(self.task)))
-        default = own | dataclasses.asdict(self.method.shared_config(**TASKS[self.task].recipe))
-        # How sums are protected changes no result, up to rounding.
-        default["aggregation"] = own["aggregation"]
-        chosen = dataclasses.asdict(self.training)
-        # What learns nothing is the same after any number of rounds.
-        left_out = ("seed",) if self.method.model else ("seed", "rounds")
-        return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
 #: Stored features and edge ends, or readings in windows, from which a second thread pays: below, waiting for

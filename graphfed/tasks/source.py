@@ -14,17 +14,9 @@ from graphfed.data.user_files.graph_files import FILES, from_networkx, read_grap
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.user_files.sensor_files import load_sensors
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.methods.tasks import FORECASTING, TASKS
+from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["DEFAULT_DATA", "DataSource", "data_source", "default_data", "described", "sensors_of"]
-
-#: What is trained on where nobody says, by kind.
-DEFAULT_DATA = {"graph": "digits", "sensors": "roads"}
-
-
-def default_data(task: str) -> str:
-    """The data set of a task where nobody names one; of what is no task (others refuse it), a graph."""
-    return DEFAULT_DATA[TASKS[task].data if task in TASKS else "graph"]
+__all__ = ["DataSource", "data_source", "described", "sensors_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +38,7 @@ class DataSource:
 
     @property
     def kind(self) -> str:
-        """What it is: "graph" or "sensors" (`TaskSpec.data`)."""
+        """What it is: "graph" or "sensors" (`DataKind.name`)."""
         if isinstance(self.value, str):
             return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
         return "sensors" if isinstance(self.value, Sensors | SensorDescription) else "graph"

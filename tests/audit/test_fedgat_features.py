@@ -27,6 +27,7 @@ from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.fedgat.pretraining import messages_of
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.tasks.registry import default_settings
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def double() -> Iterator[None]:
 
 
 def config(form: str) -> FedGATConfig:
-    made = METHOD.config(**{**METHOD.settings(preset="paper"), "form": form})
+    made = METHOD.config(**{**default_settings(METHOD, preset="paper"), "form": form})
     assert isinstance(made, FedGATConfig)
     return made
 

@@ -44,6 +44,7 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.runs.run import Result, load_inputs
+from graphfed.tasks.registry import default_settings
 
 METHOD = get_method("fedgraph")
 FEATURES, ROUNDS = 60, 50
@@ -167,7 +168,7 @@ def test_nothing_in_common_with_the_truth_is_no_gain_over_a_guess() -> None:
 
 
 def test_rounds_are_spread_over_the_evaluations_and_give_no_more_numbers_than_are_used() -> None:
-    config = METHOD.config(**{**METHOD.settings(preset="paper"), "rounds": 103, "eval_every": 5})
+    config = METHOD.config(**{**default_settings(METHOD, preset="paper"), "rounds": 103, "eval_every": 5})
     assert isinstance(config, FedGraphConfig)
     assert evaluated(config, 103) == [*range(5, 101, 5), 103]
     assert evaluated(config, 12) == [5, 10]  # it ran out of patience

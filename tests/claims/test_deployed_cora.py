@@ -23,6 +23,7 @@ from graphfed.tasks.outcome import Outcome
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
 from graphfed.runtime.nvflare.loopback import Loopback
+from graphfed.tasks.registry import default_settings
 
 pytestmark = pytest.mark.on_demand
 
@@ -32,7 +33,7 @@ RUNS = {"fedavg": 20, "fedgcn": 20, "sapgnn": 5}
 
 def config_of(name: str):
     method = get_method(name)
-    return method.config(**{**method.settings(preset="paper"), "rounds": RUNS[name]})
+    return method.config(**{**default_settings(method, preset="paper"), "rounds": RUNS[name]})
 
 
 @pytest.fixture(scope="module")

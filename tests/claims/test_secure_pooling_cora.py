@@ -16,6 +16,7 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.processes import train_in_processes
 from graphfed.runtime.processes import Sites
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import default_settings
 
 pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
 
@@ -32,7 +33,7 @@ def cohorts(real_data: Path) -> tuple[list[Cohort], Task]:
 def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcome, Ledger]:
     method = get_method("sapgnn")
     recipe = {
-        **method.settings(preset="paper"),
+        **default_settings(method, preset="paper"),
         "hidden": 16,
         "dropout": 0.0,
         "weight_decay": 0.0,

@@ -22,8 +22,6 @@ from graphfed.data.partitions.partition import partition
 from graphfed.data.user_files import table_files
 from graphfed.data.user_files.graph_description import describe_file
 from graphfed.data.user_files.graph_files import load_description
-from graphfed.deployment.graph_site import SiteData, make_site_cohort, read_site
-from graphfed.deployment.schema import Schema, compare_schemas
 from graphfed.deployment.site_files import write_cohorts
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
@@ -42,7 +40,10 @@ from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time
+from graphfed.tasks.graphs.schema import Schema, compare_schemas
+from graphfed.tasks.graphs.site import SiteData, make_site_cohort, read_site
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import default_settings
 
 ROSTER = ("north", "south", "west")
 
@@ -369,7 +370,7 @@ def trained(
     """A short run without dropout, and its model."""
     method = get_method(name)
     config = method.config(
-        **{**method.settings(preset="paper"), "rounds": 3, "hidden": 6, "dropout": 0.0, **more}
+        **{**default_settings(method, preset="paper"), "rounds": 3, "hidden": 6, "dropout": 0.0, **more}
     )
     fed = Federation(hosts)
     data = fed.locate(CLIENTS, "data", list(cohorts))

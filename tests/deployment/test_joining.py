@@ -15,22 +15,17 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
-from graphfed.deployment.graph_site import SiteData
 from graphfed.deployment.participant import _accepted, _agree, _data_digest
-from graphfed.deployment.place_data import (
-    agree_on_graphs,
-    agree_on_sensors,
-    graph_arrays,
-    network_of,
-    schema_of,
-)
-from graphfed.deployment.schema import Schema
 from graphfed.errors import InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.series import Network
 from graphfed.methods.registry import METHODS
 from graphfed.nn.edges import make_edges
 from graphfed.runtime.nvflare.place import Place, this_place
+from graphfed.tasks.graphs.kind import agree_on_graphs, graph_arrays
+from graphfed.tasks.graphs.schema import Schema
+from graphfed.tasks.graphs.site import SiteData
+from graphfed.tasks.sensors.kind import agree_on_sensors, network_of, schema_of
 
 SITES = ("north", "south")
 SCHEMA = Schema(("age", "income"), ("no", "yes"), False, "id", "column")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphfed.deployment.schema import Schema, compare_schemas
 from graphfed.errors import InputError
+from graphfed.tasks.graphs.schema import Schema, compare_schemas
 
 texts = st.lists(st.text(max_size=4), max_size=4).map(tuple)
 schemas = st.builds(

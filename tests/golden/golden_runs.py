@@ -76,8 +76,8 @@ def golden_runs() -> list[GoldenRun]:
 
     Each method runs with the settings of both presets on each of its tasks, and with every protection that is
     not the default one on its first task."""
-    from graphfed.methods.base import PRESETS
     from graphfed.methods.registry import METHODS, get_method
+    from graphfed.tasks.base import PRESETS
 
     runs = []
     for name in (known for known, module in METHODS.items() if module.startswith("graphfed.methods.")):

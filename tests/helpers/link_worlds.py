@@ -22,6 +22,7 @@ from graphfed.runs.processes import train_in_processes
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import default_settings
 
 ROUNDS = 4
 
@@ -58,7 +59,7 @@ def link_world(seed: int = 0, **options: Any) -> LinkWorld:
 
 def config_of(method: Method, **settings: Any) -> Any:
     given = {"rounds": ROUNDS, "hidden": 5, "lr": 0.1, "dropout": 0.3, "eval_every": 1, **here(method)}
-    return method.config(**{**method.settings(LINK_PREDICTION, "paper"), **given, **settings})
+    return method.config(**{**default_settings(method, LINK_PREDICTION, "paper"), **given, **settings})
 
 
 def run_local(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from graphfed.methods import registry
 from graphfed.methods.registry import get_method
-from graphfed.methods.tasks import TASKS
+from graphfed.tasks.registry import first_task
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ def _make_module(name: str, source: str) -> None:
 
 def _on(data: str) -> tuple[str, ...]:
     """The registry's methods on a kind of data."""
-    return tuple(name for name in registry.METHODS if TASKS[get_method(name).tasks[0]].data == data)
+    return tuple(name for name in registry.METHODS if first_task(get_method(name)).data.name == data)
 
 
 #: On readings of sensors (test_forecasting_methods.py).

@@ -22,7 +22,7 @@ from graphfed.runs.processes import train_in_processes
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
 from graphfed.tasks.outcome import Outcome
-from graphfed.tasks.worker_data import host_data
+from graphfed.tasks.registry import default_settings, get_task
 
 ROUNDS, LAGS, HORIZON = 3, 4, 3
 TASK = Task(1, 0, FORECASTING)
@@ -83,7 +83,7 @@ def config_of(method: Method, **settings: Any) -> Any:
     }  # fmt: skip
     known = {field.name for field in fields(method.config)}
     given = {name: value for name, value in {**first, **settings}.items() if name in known}
-    return method.config(**{**method.settings(FORECASTING), **given})
+    return method.config(**{**default_settings(method, FORECASTING), **given})
 
 
 def in_thirds_of(clients: int) -> Federation:
@@ -100,7 +100,7 @@ def run_local(
     """Train in this process."""
     method = get_method(name)
     fed = (stacked if method.pooled else place)(world.clients)
-    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     config = config_of(method, **settings)
     return train(fed, method, data, TASK, config, checkpoints=checkpoints), fed
 

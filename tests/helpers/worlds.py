@@ -22,6 +22,7 @@ from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.runtime.processes import Sites
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import default_settings
 
 NUM_CLASSES = 3
 
@@ -113,7 +114,7 @@ class Watched(Federation):
 def config_of(method: Method, preset: str = "paper", **settings: Any) -> TrainingConfig:
     """A small run. preset=paper has several local steps, what laws of averaging are about."""
     first = {
-        **method.settings(preset=preset),
+        **default_settings(method, preset=preset),
         "rounds": 4,
         "hidden": 5,
         "lr": 0.1,

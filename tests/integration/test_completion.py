@@ -18,8 +18,8 @@ from graphfed.data.graphs.splits import KINDS
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.data.sensors.windows import KINDS as TIME_KINDS
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import TASKS
 from graphfed.runs.settings import settings_of
+from graphfed.tasks.registry import TASKS
 from graphfed.tasks.run_config import Placement, Runtime
 
 #: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.

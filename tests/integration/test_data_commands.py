@@ -20,7 +20,6 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import Partition, partition
 from graphfed.data.sensors.overview import sensor_facts, sensor_overview
 from graphfed.data.sensors.series import Sensors
-from graphfed.deployment.graph_site import read_site
 from graphfed.deployment.site_files import write_cohorts
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Names, make_cohort, save_cohort
@@ -28,6 +27,7 @@ from graphfed.files import read_tensors
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs.inspect import Inspection, SensorInspection, inspect
+from graphfed.tasks.graphs.site import read_site
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.data.sensors.series import Sensors
-from graphfed.deployment.place_data import checked_file
-from graphfed.deployment.sensor_site import read_readings
+from graphfed.deployment.site_files import checked_file
 from graphfed.errors import DONE, UNUSABLE, InputError
+from graphfed.tasks.sensors.site import read_readings
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 

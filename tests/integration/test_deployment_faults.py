@@ -34,6 +34,7 @@ import psutil
 from graphfed.runtime.nvflare.coordinator import Unreachable
 from graphfed.runtime.nvflare.loopback import Loopback
 from graphfed.runtime.nvflare.project import Project, Site, Timing
+from graphfed.tasks.registry import default_settings
 
 # When a server vanishes, FLARE leaves the sockets of the coordinator's session to the garbage collector.
 pytestmark = [
@@ -67,7 +68,7 @@ class Trial:
         """Train; `on_round` is told of rounds as the coordinator hears of them."""
         method = get_method("fedavg")
         config = method.config(
-            **{**method.settings(preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
+            **{**default_settings(method, preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
         )
         asked = request(
             self.project, method, METHODS["fedavg"], config, run=run, checkpoint_every=0.1, trial=True
@@ -246,7 +247,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         data[site.name] = tmp_path / f"{site.name}.safetensors"
         save_cohort(make_cohort(graph, split, dealt, clients), data[site.name])
     method = get_method("fedavg")
-    config = method.config(**{**method.settings(preset="paper"), "rounds": 5, "hidden": 8})
+    config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
     asked = request(
         project, method, METHODS["fedavg"], config, run="gateways", checkpoint_every=60, trial=True
     )

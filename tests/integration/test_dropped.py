@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 
 import graphfed
 from graphfed.cli import main
-from graphfed.deployment.place_data import checked_file
+from graphfed.deployment.site_files import checked_file
 
 SHORT = {"rounds": 1, "hidden": 4, "clients": 2, "partition": "random", "threads": 1}
 N = 12

@@ -15,6 +15,7 @@ from graphfed.cli.values import PARTITIONS, RUNTIMES
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError, InputError, PlaceError
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 from graphfed.runs.settings import settings_of
+from graphfed.tasks.registry import first_task
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -228,7 +229,7 @@ def test_a_method_s_page_says_its_paper_its_needs_what_crosses_and_every_setting
     page = " ".join(capsys.readouterr().out.split())
     for setting in settings_of(method):
         assert setting.name in page
-    for words in (method.summary, *method.requirements()):
+    for words in (method.summary, *first_task(method).requirements(method)):
         assert words in page
     assert all(word in page for word in method.paper.split())
 

@@ -20,6 +20,7 @@ from graphfed.methods.registry import get_method
 from graphfed.reproductions import PAPERS
 from graphfed.reproductions.reproduce import find_paper
 from graphfed.runs.config import parse_settings
+from graphfed.tasks.registry import default_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(graphfed.__file__).parent
@@ -365,14 +366,14 @@ def settings_of(item: Any, row: Any) -> Any:
     """The settings that a row trains with; None of one that is not trained by steps."""
     method = get_method(row.method)
     given = item.settings_of(row)
-    config = method.config(**{**method.settings(preset=given.pop("preset", "default")), **given})
+    config = method.config(**{**default_settings(method, preset=given.pop("preset", "default")), **given})
     return config if hasattr(config, "teacher") else None
 
 
 def test_the_defaults_of_forecasters_are_those_that_the_page_on_forecasting_names() -> None:
     text = page("forecasting.md")
     names = ("gru_fedavg", "gru_fmtl", "gru_local", "gru_central", "cnfgnn")
-    schedule = {name: get_method(name).config(**get_method(name).settings()).teacher for name in names}
+    schedule = {name: get_method(name).config(**default_settings(get_method(name))).teacher for name in names}
     assert schedule.pop("gru_fedavg") == 1.0
     assert set(schedule.values()) == {1000.0}
     assert "`gru_fedavg` has `teacher=1`" in text

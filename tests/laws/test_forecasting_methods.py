@@ -35,11 +35,12 @@ from graphfed.methods.common import forecasting
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
-from graphfed.runs.train import CONTROL, EVALUATIONS
+from graphfed.runs.train import CONTROL
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.evaluation import SECURE_MESSAGES
 from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.registry import get_task
 
 APART = [name for name in FORECASTERS if not get_method(name).pooled]
 #: Those that learn something.
@@ -230,7 +231,7 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
     for settings in variants(name):
         _, fed = run_local(name, sensor_world(), **settings)
         names |= {entry.name for entry in fed.ledger.entries}
-    said = {*CONTROL, *EVALUATIONS[FORECASTING].messages}
+    said = {*CONTROL, *get_task(FORECASTING).evaluation.messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}
     assert names == {*get_method(name).messages, *said}

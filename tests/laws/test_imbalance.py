@@ -13,8 +13,8 @@ from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
 from graphfed.methods.common.released import NoisedLabelsConfig
 from graphfed.methods.registry import get_method
-from graphfed.tasks.class_weights import balanced_weights
-from graphfed.tasks.node_scores import RANKED, SCORE_UNITS, choose_selection
+from graphfed.tasks.graphs.class_weights import balanced_weights
+from graphfed.tasks.graphs.node_scores import RANKED, SCORE_UNITS, choose_selection
 
 #: Labels reach the server under noise, which exact class counts would undo.
 HIDDEN_LABELS = [n for n in SHIPPED if issubclass(get_method(n).config, NoisedLabelsConfig)]

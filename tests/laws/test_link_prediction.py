@@ -27,7 +27,7 @@ from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.runs.checkpoint import Checkpoints, newest_round
 from graphfed.runtime.interrupts import Wish
 from graphfed.runtime.local import one_at_a_time, stacked
-from graphfed.tasks.link_scores import MESSAGES, area, pair_codes, pair_scores
+from graphfed.tasks.graphs.link_scores import MESSAGES, area, pair_codes, pair_scores
 
 registry.register("link_toy", "link_toy")
 METHODS = (*(name for name in SHIPPED if LINK_PREDICTION in get_method(name).tasks), "link_toy")

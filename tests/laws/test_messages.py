@@ -11,8 +11,9 @@ from graphfed.methods.base import Method
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.runs.settings import settings_of
-from graphfed.runs.train import CONTROL, EVALUATIONS, MESSAGES
+from graphfed.runs.train import CONTROL, MESSAGES
 from graphfed.tasks.evaluation import SECURE_MESSAGES
+from graphfed.tasks.registry import get_task
 
 #: Where a setting decides which transfers there are: all of its values.
 AVERAGES = [{}, {"aggregation": "simulated"}]
@@ -77,13 +78,13 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
     for settings in VARIANTS.get(name, [{}]):
         _, fed = run_local(name, world_of(name), **settings)
         names |= {entry.name for entry in fed.ledger.entries}
-    said = {*CONTROL, *EVALUATIONS[CLASSIFICATION].messages}
+    said = {*CONTROL, *get_task(CLASSIFICATION).evaluation.messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}
     if LINK_PREDICTION in get_method(name).tasks:
         _, fed = link_worlds.run_local(name, link_worlds.link_world())
         names |= {entry.name for entry in fed.ledger.entries}
-        said |= {*EVALUATIONS[LINK_PREDICTION].messages}
+        said |= {*get_task(LINK_PREDICTION).evaluation.messages}
     assert names == {*get_method(name).messages, *said}
     for words in get_method(name).messages.values():
         assert words.endswith(".")

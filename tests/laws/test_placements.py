@@ -20,9 +20,9 @@ from worlds import (
 from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.data.partitions.tables import Partition
 from graphfed.federation.payload import part_of
-from graphfed.methods.base import PRESETS
 from graphfed.methods.common import local_training
 from graphfed.methods.registry import get_method
+from graphfed.tasks.base import PRESETS
 
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 

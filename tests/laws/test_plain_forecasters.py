@@ -27,13 +27,13 @@ from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.gru import taught_steps
 from graphfed.random import fold, permutation
 from graphfed.runtime.local import stacked
-from graphfed.tasks.worker_data import host_data
+from graphfed.tasks.registry import get_task
 
 
 def begun(name: str, world: SensorWorld, **settings: Any) -> tuple[Federation, Any, State, Any]:
     """A federation after set-up, with its data, state and config."""
     fed, config = stacked(world.clients), config_of(get_method(name), **settings)
-    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     with fed.phase("setup", round=0):
         return fed, data, get_method(name).setup(fed, data, TASK, config), config
 
@@ -97,7 +97,7 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
     fed = stacked(world.clients)
     fed.set_roster(world.split.observed)
     config = config_of(get_method("gru_central"), missing=missing)
-    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     scaler = forecasting.fit_scaler(fed, data.series, config)
     with fed.phase("setup", round=0):
         sent = forecasting.pool(fed, data, scaler, world.split, target, config).parts[0]

@@ -16,7 +16,8 @@ from graphfed.methods.baselines import fedavg
 from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
-from graphfed.tasks.node_scores import SCORE_UNITS, score_clients
+from graphfed.tasks.graphs.node_scores import SCORE_UNITS, score_clients
+from graphfed.tasks.registry import default_settings
 
 DROPOUT = {"dropout": 0.4}
 
@@ -102,7 +103,7 @@ def test_one_client_equals_central(name, steps):
         settings["mu"] = 0.0
     recipe = {
         k: v
-        for k, v in get_method(name).settings(preset="paper").items()
+        for k, v in default_settings(get_method(name), preset="paper").items()
         if k in ("backbone", "heads", "optimizer", "dropout")
     }
     if recipe.get("optimizer") == "adam":
@@ -162,7 +163,7 @@ def test_a_strong_proximal_term_keeps_the_clients_near_the_shared_weights():
 
 def test_distgat_is_fedavg_on_gat():
     world = make_world()
-    recipe = dict(get_method("distgat").settings(preset="paper"))
+    recipe = dict(default_settings(get_method("distgat"), preset="paper"))
     one, _ = run_local("distgat", world, **DROPOUT)
     two, _ = run_local("fedavg", world, **{**recipe, "lr": 0.1, "hidden": 5, **DROPOUT})
     assert torch.equal(logits(one), logits(two))

@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score, log_loss
 from worlds import World, by_vertex, last_round_stands, make_world, run_local
 
 from graphfed.data.graphs.graph import Split
-from graphfed.tasks.node_scores import SCORE_UNITS, metrics_of
+from graphfed.tasks.graphs.node_scores import SCORE_UNITS, metrics_of
 
 SETTINGS = {"dropout": 0.4, "weight_decay": 1e-2, "rounds": 12}
 

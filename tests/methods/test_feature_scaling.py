@@ -20,6 +20,7 @@ from graphfed.methods.common.feature_scaling import MESSAGES, Scaling, scale_fea
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.registry import default_settings
 
 N = 120
 
@@ -76,7 +77,7 @@ def scaled(
         for host in fed.hosts
     ]
     data = fed.locate("clients", "data", cohorts)
-    config = chosen.config(**{**chosen.settings(), **settings})
+    config = chosen.config(**{**default_settings(chosen), **settings})
     done, scaling = scale_features(fed, data, chosen, config, Task(graph.num_features, 3))
     return in_order(done.parts), None if scaling is None else scaling.parts[0], fed
 
@@ -175,7 +176,7 @@ def test_a_client_alone_is_scaled_by_its_own_nodes_only():
         split = Split("all", everything, ~everything, ~everything)
         cohort = make_cohort(alone, split, partition(alone, "random", 1, 0), [0])
         fed, chosen = stacked(1), get_method("central")
-        config = chosen.config(**chosen.settings())
+        config = chosen.config(**default_settings(chosen))
         data = fed.locate("clients", "data", [cohort])
         done, _ = scale_features(fed, data, chosen, config, Task(x.shape[1], 3))
         assert torch.equal(in_order(done.parts), together[own])
@@ -198,7 +199,7 @@ def test_a_node_that_several_clients_own_counts_once():
     fed, chosen = stacked(3), get_method("sapgnn")
     cohort = make_cohort(graph, split_of(graph), shared, range(3))
     held = len(torch.unique(cohort.id[cohort.owned]))
-    config = chosen.config(**chosen.settings())
+    config = chosen.config(**default_settings(chosen))
     data = fed.locate("clients", "data", [cohort])
     _, scaling = scale_features(fed, data, chosen, config, Task(graph.num_features, 3))
     assert held < int(cohort.owned.sum())
@@ -218,7 +219,7 @@ def scaled_alone(graph: Graph, ids: np.ndarray) -> tuple[Tensor, Scaling | None,
     cohort = make_cohort(own, split, partition(own, "random", 1, 0), [0])
     fed, chosen = stacked(1), get_method("central")
     data = fed.locate("clients", "data", [cohort])
-    config = chosen.config(**chosen.settings())
+    config = chosen.config(**default_settings(chosen))
     done, scaling = scale_features(fed, data, chosen, config, Task(graph.num_features, 3))
     return in_order(done.parts), None if scaling is None else scaling.parts[0], fed
 

@@ -28,7 +28,7 @@ from graphfed.methods.common.memory import SeriesExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runtime.local import stacked
-from graphfed.tasks.worker_data import host_data
+from graphfed.tasks.registry import default_settings, get_task
 
 STRATEGIES = ("at_fedavg", "at", "sl_fedavg", "sl", "centralised")
 GB = 2**30
@@ -39,7 +39,7 @@ def begun(world: SensorWorld, **settings: Any) -> tuple[Federation, State, Any]:
     fed = stacked(world.clients)
     fed.set_roster(world.split.observed)
     config = config_of(METHOD, **settings)
-    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     with fed.phase("setup", round=0):
         return fed, METHOD.setup(fed, data, TASK, config), config
 
@@ -136,7 +136,7 @@ def test_a_devices_operations_are_those_of_table_8() -> None:
 
 
 def test_networks_have_as_many_weights_as_in_the_paper() -> None:
-    config = METHOD.config(**METHOD.settings())
+    config = METHOD.config(**default_settings(METHOD))
     assert sum(w.numel() for w in cnfgnn.first_weights(config, "cpu").values()) == 63_873
     assert sum(w.numel() for w in cnfgnn.first_network(config, "cpu").values()) == 1_237_312
     gru = get_method("gru_local")
@@ -197,7 +197,7 @@ def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() 
     for clip in (None, 1.0):
         fed, news = stacked(world.clients), list[str]()
         fed.on_news = news.append
-        data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+        data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
         config = config_of(METHOD, clip=clip)
         state = METHOD.setup(fed, data, TASK, config)
         assert ("epsilon_of_encodings" in state.values["facts"].parts[0]) == (clip is not None)
@@ -390,7 +390,7 @@ def test_an_inductive_run_trains_on_the_induced_graph_and_its_sensors_scale() ->
     fed = stacked(world.clients)
     fed.set_roster(world.split.observed)
     config = config_of(METHOD)
-    data = host_data(FORECASTING).located(fed, world.series(fed.hosts), [world.network()])
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     state = METHOD.setup(fed, data, TASK, config)
     kept = world.sensors.adjacency[world.split.observed][:, world.split.observed]
     edges = state.prepared.edges.parts[0]

@@ -22,7 +22,8 @@ from graphfed.runs.progress import Expected
 from graphfed.runs.run import execute
 from graphfed.runs.train import Event
 from graphfed.studies.compare import compare
-from graphfed.tasks.inputs import Inputs, load_inputs
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig
 
 pytestmark = pytest.mark.slow

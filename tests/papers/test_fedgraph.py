@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ from worlds import (
     weighted,
 )
 
-from graphfed.data.partitions.partition import partition
+from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
@@ -82,6 +83,7 @@ SETTINGS = {
     "fastgcn of three layers": {"policy": "fastgcn", "layer_size": 7, "layers": 3},
     "fastgcn with internal degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "internal"},
     "fastgcn with all degrees": {"policy": "fastgcn", "layer_size": 9, "first_degrees": "all"},
+    "fastgcn that shares nothing": {"policy": "fastgcn", "layer_size": 9, "share": "none"},
     "full": {"policy": "full"},
     "every neighbour of a batch": {"probability": 1.0, "batch": 4},
     "three layers": {"layers": 3, "probability": 0.5, "batch": 5},
@@ -160,6 +162,18 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(k
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * crossed["numbers"]
     assert fed.ledger.bytes_of("update") == ROUNDS * 3 * size * 8
     assert fed.ledger.bytes_of("fedgraph/policy") == ROUNDS * 3 * 3 * 8
+
+
+def test_a_learned_policy_is_on_the_device_of_the_weights(tmp_path: Path) -> None:
+    """Whatever device that is: here one that holds no numbers."""
+    tensors = {"action": torch.zeros(3, dtype=torch.float64)}
+    write_policy(tmp_path / "p", tensors, PolicyFile("bandit", 3, 2, 1, {}))
+    config = config_of(METHOD, policy="bandit", policy_file=str(tmp_path / "p"))
+    policy = fedgraph.learned_policy(config, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
+    assert {name: tensor.device.type for name, tensor in policy.items()} == {
+        "action": "meta",
+        "saw_test": "meta",
+    }
 
 
 def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
@@ -313,7 +327,7 @@ def test_no_message_holds_a_feature_of_a_vertex(settings):
     data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
     train(fed, METHOD, data, world.task, config)
     between = [(name, payload) for name, (a, b), payload in fed.seen if a >= 0 and b >= 0]
-    assert bool(between) == (settings not in ("share none", "one layer"))
+    assert bool(between) == (config.share != "none" and config.layers > 1)
     features = world.graph.num_features
     for name, payload in between:
         if name in ("fedgraph/embeddings", "fedgraph/transformed_features"):
@@ -365,11 +379,11 @@ def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
 
 
 def test_each_client_draws_as_many_columns_as_it_is_told_and_in_proportion() -> None:
-    """Of two clients with columns 0 to 2 and 3 to 4, with replacement."""
+    """Of two clients with columns 0 to 2 and 3 to 4, the last of them elsewhere, with replacement."""
     chance = torch.tensor([0.5, 0.0, 0.5, 0.25, 0.75], dtype=torch.float64)
     column = torch.tensor([0, 2, 3, 4])
     importance = client_graphs.Importance(column, chance[column].cumsum(0), chance)
-    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]))
+    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]), client=torch.tensor([0, 0, 0, 1]))
     times = torch.zeros(5, dtype=torch.int64)
     for key in range(200):
         drawn = client_graphs._draw_columns(silo, importance, torch.tensor([2, 5]), key)
@@ -378,6 +392,31 @@ def test_each_client_draws_as_many_columns_as_it_is_told_and_in_proportion() -> 
     assert times[1] == 0
     for found, count, share in ((times[0], 400, 0.5), (times[3], 1000, 0.25)):
         assert abs(int(found) - count * share) < 5 * (count * share * (1 - share)) ** 0.5
+
+
+def test_a_draw_at_the_end_of_a_columns_interval_belongs_to_the_next_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a draw of 0 is the first column of its client, and not the last one of the client before. The last
+    column has no next one: to it belongs the largest draw below 1, which rounding makes the end."""
+    chance = torch.full((4,), 0.5, dtype=torch.float64)
+    importance = client_graphs.Importance(torch.arange(4), chance.cumsum(0), chance)
+    silo: Any = SimpleNamespace(stable=torch.tensor([4, 9]), client=torch.tensor([0, 0, 1, 1]))
+    for draw, columns in ((0.0, [1, 0, 1, 0]), (0.5, [0, 1, 0, 1]), (1 - 2**-53, [0, 1, 0, 1])):
+        drawn = torch.full((2, 1), draw, dtype=torch.float64)
+        monkeypatch.setattr(client_graphs, "uniform", lambda key, ids, width, drawn=drawn: drawn)
+        found = client_graphs._draw_columns(silo, importance, torch.tensor([1, 1]), key=0)
+        assert found.tolist() == columns
+
+
+def test_which_neighbours_elsewhere_are_in_a_sample_is_a_mask() -> None:
+    """The places of their rows are sums over it, which floats do not hold from 2^24 on."""
+    (cohort,) = cohorts_of(make_world(3), [[0, 1, 2]], config_of(METHOD))
+    silo = fedgraph.silo_of(cohort, config_of(METHOD))
+    every = torch.arange(silo.num_rows)
+    _, wanted = client_graphs.choose(silo, every, None, "chance", layer=1, shares=True, key=0)
+    assert wanted.dtype == torch.bool
+    assert int(wanted.sum()) == silo.num_wants > 0
 
 
 def test_chances_and_seconds_are_float64_whatever_the_networks_are() -> None:
@@ -496,3 +535,17 @@ def test_a_client_without_neighbours_elsewhere_and_one_without_training_vertices
     world = World(world.graph, replace(world.split, train=train_mask), world.partition)
     weights, _ = trained(as_asked(METHOD, world), probability=0.5)
     assert all(w.isfinite().all() for w in weights.values())
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_client_without_nodes_draws_no_column_of_another_client(empty: int) -> None:
+    """Each client draws from its own columns, so a run does not depend on whether they are stacked."""
+    world = make_world(3, clients=2)
+    client = world.partition.held_site[np.argsort(world.partition.held_id)]
+    clients = np.array([k for k in range(3) if k != empty])[client]
+    world = World(world.graph, world.split, from_assignment(world.graph, clients, num_sites=3))
+    settings = {**PLAIN, "policy": "fastgcn", "layer_size": 8, "batch": 5}
+    together, _ = run_local("fedgraph", last_round_stands(world), **settings)
+    alone, _ = run_local("fedgraph", last_round_stands(world), "one at a time", **settings)
+    for name, w in alone.state.weights.parts[0].items():
+        assert torch.allclose(together.state.weights.parts[0][name], w, rtol=0, atol=1e-10), name

@@ -5,10 +5,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphfed.methods.lumos.assignment import (
+    _start,
     accepts,
     by_greedy,
     by_metropolis,
@@ -92,6 +93,17 @@ def test_every_edge_is_kept_and_no_cover_is_better_than_the_optimum(
     assert (passed.sum(0) == 1).all()
     assert falling == sorted(falling, reverse=True)
     assert falling[-1] == largest(edges, passed, n)
+
+
+@example((np.array([[0, 0, 1], [1, 2, 2]]), 3))  # the first ends would keep two, one and none
+@given(graphs())
+def test_the_search_for_the_optimum_starts_where_no_neighbour_keeps_two_less(
+    graph: tuple[np.ndarray, int],
+) -> None:
+    edges, n = graph
+    keeper, other = np.where(_start(edges, n), edges, edges[::-1])
+    load = np.bincount(keeper, minlength=n)
+    assert (load[keeper] <= load[other] + 1).all()
 
 
 @given(graphs(), st.integers(0, 5))

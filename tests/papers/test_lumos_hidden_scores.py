@@ -17,8 +17,8 @@ from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.common.averaging import AveragingConfig
 from graphfed.tasks.evaluation import Evaluation, Scored
-from graphfed.tasks.link_scores import COARSE_BITS, LINKS, pair_codes
-from graphfed.tasks.node_scores import VERTICES
+from graphfed.tasks.graphs.link_scores import COARSE_BITS, LINKS, pair_codes
+from graphfed.tasks.graphs.node_scores import VERTICES
 
 CLIENTS = 3
 

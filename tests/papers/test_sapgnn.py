@@ -2,6 +2,7 @@
 updates are max-separable."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -26,7 +27,14 @@ from graphfed.methods.common import split_learning
 from graphfed.methods.common.entity_alignment import prepare
 from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.registry import get_method
-from graphfed.methods.sapgnn.method import all_rows, initial_global, initial_local, pass_rows
+from graphfed.methods.sapgnn.config import SapgnnConfig
+from graphfed.methods.sapgnn.method import (
+    all_rows,
+    initial_global,
+    initial_local,
+    neighbour_features,
+    pass_rows,
+)
 from graphfed.nn import maxpool
 from graphfed.nn.layers import _inverted
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
@@ -416,6 +424,18 @@ def test_sparse_maxima_are_the_maxima_of_dense_rows_and_no_zero_is_stored(
         expected[g] = rows[taken[group == g]].amax(0)
     assert torch.equal(found.to_dense(), expected.to(found.values.dtype))
     assert bool((found.values != 0).all())
+
+
+def test_maxima_of_features_over_50_000_edges_and_more_are_those_of_each_nodes_neighbours() -> None:
+    """So many edges are sorted by counting: the neighbours, of which there are more than features, too."""
+    draws = torch.Generator().manual_seed(0)
+    source, target = torch.randint(300, (2, 60_000), generator=draws)
+    x = torch.randn(300, 2, generator=draws)
+    holders: Any = SimpleNamespace(cohort=SimpleNamespace(edge_index=(source, target), num_rows=300))
+    rows: Any = SimpleNamespace(x=x)
+    found = neighbour_features(holders, rows, torch.arange(300), SapgnnConfig())
+    into = target[:, None].expand(-1, 2)
+    assert torch.equal(found, torch.full_like(x, -torch.inf).scatter_reduce(0, into, x[source], "amax"))
 
 
 @pytest.mark.parametrize("holders", [1, 3])

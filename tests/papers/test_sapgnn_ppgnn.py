@@ -16,6 +16,7 @@ from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.ppgnn import initial_server
 from graphfed.nn.backbones import BACKBONES
 from graphfed.random import fold
+from graphfed.tasks.registry import default_settings
 
 HIDDEN = 5
 SETTINGS = {
@@ -97,7 +98,7 @@ def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_vertices(
         changes = {"combine": combine, "predictor": predictor}
         outcome, _ = run_local("ppgnn", world, placement, **SETTINGS, **changes)
         config = get_method("ppgnn").config(
-            **{**get_method("ppgnn").settings(preset="paper"), **SETTINGS, **changes}
+            **{**default_settings(get_method("ppgnn"), preset="paper"), **SETTINGS, **changes}
         )
         server, expected = Dense(world, config).after_one_step()
         found = by_vertex(outcome, world)

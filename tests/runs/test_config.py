@@ -13,15 +13,15 @@ from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import make_graph
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, shown
-from graphfed.methods.base import PRESETS, TrainingConfig
+from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import TASKS
 from graphfed.plain_yaml import dump_yaml
 from graphfed.runs.config import OPTIONS, make_config, parse_settings, read_config
 from graphfed.runs.reopen import config_from_json
-from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, settings_of
+from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, settings_of
+from graphfed.tasks.base import PRESETS
+from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import default_threads
-from graphfed.tasks.source import DEFAULT_DATA
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, objec
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
     config = make_config(method)
-    dealt, data = get_method(method).partition, DEFAULT_DATA[TASKS[config.task].data]
+    dealt, data = get_method(method).partition, get_task(config.task).data.default
     assert (config.data, config.partition) == (data, dealt)
     assert config.clients == (None if dealt in ("ego", "sensors") else 10)
     assert (config.seed, config.partition_seed, config.split_seed, config.training.seed) == (0, 0, 0, 0)
@@ -219,11 +219,11 @@ def test_one_client_per_vertex_needs_no_number_of_clients() -> None:
     assert make_config("fedavg", partition="ego").clients is None
 
 
-def test_the_recipe_lists_exactly_what_differs_from_the_default_recipe() -> None:
-    assert make_config("fedavg", seed=3).recipe() == {}
-    assert make_config("fedavg", rounds=300).recipe() == {}
-    assert make_config("fedavg", rounds=7, settings={"lr": 0.1}).recipe() == {"rounds": 7, "lr": 0.1}
-    assert make_config("fedprox", settings={"mu": 0.3}).recipe() == {"mu": 0.3}
+def test_the_changed_settings_are_exactly_those_that_differ_from_the_defaults() -> None:
+    assert changed_settings(make_config("fedavg", seed=3)) == {}
+    assert changed_settings(make_config("fedavg", rounds=300)) == {}
+    assert changed_settings(make_config("fedavg", rounds=7, settings={"lr": 0.1})) == {"rounds": 7, "lr": 0.1}
+    assert changed_settings(make_config("fedprox", settings={"mu": 0.3})) == {"mu": 0.3}
 
 
 #: What a changed setting can only be used with.
@@ -238,7 +238,7 @@ BESIDE = {
 def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(method: str) -> None:
     default = dataclasses.asdict(make_config(method).training)
     own = set(default) - {field.name for field in dataclasses.fields(TrainingConfig)}
-    assert own.isdisjoint(make_config(method).recipe())
+    assert own.isdisjoint(changed_settings(make_config(method)))
     for key in own:
         (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
         if setting.choices == (default[key],):
@@ -253,13 +253,15 @@ def test_the_recipe_shows_every_setting_of_a_method_s_own_that_was_changed(metho
             # None stands for no limit.
             other = 3 if default[key] is None else default[key] - 1 or 2
             other = other if isinstance(other, int) else default[key] / 2 or -0.5
-        assert make_config(method, settings={key: other, **BESIDE.get(key, {})}).recipe()[key] == other
+        assert (
+            changed_settings(make_config(method, settings={key: other, **BESIDE.get(key, {})}))[key] == other
+        )
 
 
 def test_what_a_method_declares_as_its_default_for_its_own_setting_is_no_deviation() -> None:
     config = make_config("fedprox", settings={"mu": 0.3})
     strict = dataclasses.replace(config.method, defaults={"mu": 0.3})
-    assert dataclasses.replace(config, method=strict).recipe() == {}
+    assert changed_settings(dataclasses.replace(config, method=strict)) == {}
 
 
 def test_processes_of_sites_compute_with_one_thread_unless_told() -> None:

@@ -22,7 +22,7 @@ from graphfed.runs.config import make_config
 from graphfed.runs.predict import predict
 from graphfed.runs.run import Result
 from graphfed.studies.plan import InputCache
-from graphfed.tasks.inputs import load_inputs
+from graphfed.tasks.loading import load_inputs
 
 SMALL = {"data.sensors": 6, "data.weeks": 1}
 

@@ -16,11 +16,12 @@ from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
-from graphfed.methods.tasks import LINK_PREDICTION, TASKS
+from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.runs.checkpoint import newest_round
 from graphfed.runs.run import Result
 from graphfed.studies.compare import compare, comparison_of
 from graphfed.studies.track import read_runs, track
+from graphfed.tasks.registry import get_task
 
 #: Few rounds of a small generated graph, over four sites.
 OPTIONS = {"data": "social", "clients": 4, "rounds": 4, "data.num_nodes": 200}
@@ -54,7 +55,7 @@ def test_the_command_writes_a_whole_folder_and_says_what_it_found(
     assert told["bytes"]["total"] == 0
     manifest = json.loads(Path("run/manifest.json").read_text())
     assert manifest["config"]["task"] == LINK_PREDICTION
-    assert manifest["config"]["training"]["dropout"] == TASKS[LINK_PREDICTION].recipe["dropout"]
+    assert manifest["config"]["training"]["dropout"] == get_task(LINK_PREDICTION).defaults["dropout"]
     assert manifest["data"]["edges"] == load("social", num_nodes=200).num_edges  # type: ignore[union-attr]
     for name in ("report.html", "model_card.md"):
         assert "AUC" in Path("run", name).read_text()
@@ -266,7 +267,7 @@ def test_the_page_of_a_method_tells_its_tasks_and_their_defaults(
     assert main(["methods", "central", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["tasks"] == ["classification", "link_prediction"]
-    assert told["recipes"]["link_prediction"].items() >= TASKS[LINK_PREDICTION].recipe.items()
+    assert told["recipes"]["link_prediction"].items() >= get_task(LINK_PREDICTION).defaults.items()
 
 
 def test_overview_counts_training_edges_and_scored_pairs(linked: Result) -> None:

@@ -14,7 +14,7 @@ from graphfed.runs.config import make_config
 from graphfed.runs.progress import human_bytes, human_seconds, show_progress, stages_of
 from graphfed.runs.run import execute
 from graphfed.runs.train import Event
-from graphfed.tasks.inputs import load_inputs
+from graphfed.tasks.loading import load_inputs
 
 
 def event(number: int, phase: str = "train", rounds: int = 4) -> Event:

@@ -19,6 +19,7 @@ from graphfed.runs import processes as experiment_sites
 from graphfed.runs.processes import run_site, train_in_processes
 from graphfed.runs.train import Event
 from graphfed.runtime.processes import Sites
+from graphfed.tasks.registry import default_settings
 
 
 def two_clients() -> list[Cohort]:
@@ -57,7 +58,7 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     monkeypatch.setattr(experiment_sites, "Sites", Recorded)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     method = get_method("fedavg")
-    config = method.config(**{**method.settings(preset="paper"), "rounds": 1, "hidden": 2})
+    config = method.config(**{**default_settings(method, preset="paper"), "rounds": 1, "hidden": 2})
     outcome, _ = train_in_processes(
         method, METHODS["fedavg"], two_clients(), Task(3, 2), config, on_event=on_event, threads=2
     )

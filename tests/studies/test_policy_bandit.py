@@ -63,6 +63,14 @@ def test_of_equal_arms_the_one_that_samples_less_stays() -> None:
     assert search(arms_of(BanditConfig()), lambda stage, arm: 1.0)[0] == Arm(0.02, 0.1)
 
 
+def test_arms_are_compared_by_the_mean_of_returns_that_are_as_large_as_floats_can_be() -> None:
+    """reward.alpha and reward.omega may be any finite numbers. The better of two has a sum that is finite."""
+    worth = {Arm(0.1, 0.5): 0.1e308, Arm(0.5, 0.5): 0.8e308, Arm(1.0, 0.5): 0.85e308}
+    best, returns = search([*worth], lambda stage, arm: worth[arm])
+    assert best == Arm(1.0, 0.5)
+    assert [len(each) for each in returns.values()] == [1, 2, 2]
+
+
 def test_a_search_that_may_not_end_takes_the_best_so_far() -> None:
     arms = [Arm(1.0, (n + 1) / 8) for n in range(8)]
     best, returns = search(arms, lambda stage, arm: arm.chance if stage == 1 else -arm.chance, 8)

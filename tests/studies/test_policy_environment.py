@@ -32,7 +32,7 @@ from graphfed.studies.policy_environment import (
     seconds_of_full_round,
 )
 from graphfed.studies.principal_components import fit_projection
-from graphfed.tasks.inputs import load_inputs
+from graphfed.tasks.loading import load_inputs
 
 PAPER = Reward(target=0.8, omega=128.0, alpha=0.5, beta=2.0)
 CLIENTS, LAYERS, ROUNDS = 3, 2, 4
@@ -247,7 +247,7 @@ def test_an_action_that_is_no_number_and_training_that_diverges_are_errors() -> 
 
 
 def test_a_part_without_vertices_at_any_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphfed.tasks import node_scores
+    from graphfed.tasks.graphs import node_scores
 
     federation = prepared()
     monkeypatch.setattr(

@@ -9,7 +9,7 @@ from torch import Tensor
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.tasks.node_scores import (
+from graphfed.tasks.graphs.node_scores import (
     Selection,
     bins_of,
     headline_of,

@@ -24,20 +24,9 @@ from graphfed.methods.base import Task
 from graphfed.methods.common.averaging import AveragingConfig
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
-from graphfed.tasks.class_weights import agree_class_weights, balanced_weights
 from graphfed.tasks.evaluation import is_hidden
-from graphfed.tasks.forecast_scores import (
-    ERRORS,
-    FORECASTS,
-    better_clients,
-    metrics_of,
-    no_errors,
-    score_clients,
-    scored,
-    total,
-)
-from graphfed.tasks.headline import headline, name_of
-from graphfed.tasks.link_scores import (
+from graphfed.tasks.graphs.class_weights import agree_class_weights, balanced_weights
+from graphfed.tasks.graphs.link_scores import (
     COARSE,
     CURVE,
     HIGHEST,
@@ -54,7 +43,19 @@ from graphfed.tasks.link_scores import (
     scored_sum,
     summed_loss,
 )
-from graphfed.tasks.node_scores import SCORE_UNITS
+from graphfed.tasks.graphs.node_scores import SCORE_UNITS
+from graphfed.tasks.headline import headline, name_of
+from graphfed.tasks.registry import get_task
+from graphfed.tasks.sensors.scores import (
+    ERRORS,
+    FORECASTS,
+    better_clients,
+    metrics_of,
+    no_errors,
+    score_clients,
+    scored,
+    total,
+)
 
 CLIENTS = 3
 
@@ -474,8 +475,7 @@ def test_class_weights_are_agreed_on_for_node_classification_where_they_are_aske
     fed = Federation([(0, 1, 2)])
     data = node_cohort(fed)
     assert agree_class_weights(fed, data, Task(1, 3), AveragingConfig()) is data
-    balanced = AveragingConfig(class_weights="balanced")
-    assert agree_class_weights(fed, data, link_task(), balanced) is data
+    assert get_task(LINK_PREDICTION).agree is None
     assert fed.ledger.entries == []
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.federation.ledger import Entry, Ledger
-from graphfed.methods.tasks import TASKS
 from graphfed.runs.folder import plain
 from graphfed.runs.progress import human_bytes
+from graphfed.tasks.registry import TASKS
 
 __all__ = ["CHECK", "disagreements"]
 

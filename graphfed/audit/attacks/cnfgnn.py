@@ -41,7 +41,7 @@ from graphfed.methods.common.forecasting import (
     standardise,
 )
 from graphfed.methods.tasks import FORECASTING
-from graphfed.tasks.sensor_inputs import SensorInputs
+from graphfed.tasks.sensors.inputs import SensorInputs
 
 __all__ = ["CHECK", "Reconstruction", "reconstruct"]
 

@@ -1,7 +1,7 @@
 """The tables that a description names, read and checked: what one file of nodes and one of edges say.
 
 `graph_files`, which has the files of all sites, reads them where both ends of every edge are nodes of the
-nodes file. `graphfed.deployment.graph_site` reads those of one site, whose edges may end at another site.
+nodes file. `graphfed.tasks.graphs.site` reads those of one site, whose edges may end at another site.
 Shapes: N vertices, F features, m rows of edges.
 """
 

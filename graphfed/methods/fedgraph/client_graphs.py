@@ -225,7 +225,9 @@ def _importance(silo: Silo, at: Tensor, client: Tensor, shares: bool) -> Importa
     chance = mass / total.index_add_(0, client, mass)[client]
     order = torch.argsort(client, stable=True)
     order = order[mass[order] > 0]
-    cumulated = chance[order].cumsum(0)
+    # A client without nodes has no column: the intervals of the clients after it lie one number further on.
+    is_empty = torch.bincount(silo.client) == 0
+    cumulated = chance[order].cumsum(0) + is_empty.cumsum(0)[client[order]]
     return Importance(order, cumulated, chance)
 
 
@@ -307,7 +309,9 @@ def _sample(
 
 
 def _draw_columns(silo: Silo, importance: Importance, draws: Tensor, key: int) -> Tensor:
-    """How often each column is drawn, [N + M]: draws [K] times at each client, with replacement."""
+    """How often each column is drawn, [N + M]: draws [K] times at each client that has nodes, with
+    replacement."""
+    draws = torch.where(torch.bincount(silo.client, minlength=len(draws)) > 0, draws, 0)
     width = int(draws.max()) if len(draws) else 0
     at = uniform(key, silo.stable, width)
     client = torch.arange(len(draws), device=draws.device)

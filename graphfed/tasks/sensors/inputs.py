@@ -1,9 +1,8 @@
-"""What a run of forecasting trains on: readings of sensors, one client each, and their split in time (see
-`inputs.Inputs`).
+"""What a run on readings of sensors trains on: one client each, and their split in time (see `tasks.inputs`).
 
 Shapes: S sensors, T steps, W windows, m lags, n steps ahead."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +12,11 @@ import numpy as np
 from graphfed.data.content import content_hash
 from graphfed.data.sensors.overview import sensor_overview
 from graphfed.data.sensors.series import Sensors
-from graphfed.data.sensors.windows import TimeSplit, make_time_split
+from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.base import ForecastConfig, Task
 from graphfed.methods.common.memory import SeriesExtent, series_memory
-from graphfed.tasks.run_config import RunConfig, no_stages, threads_for
+from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.source import sensors_of
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from graphfed.methods.base import Method
     from graphfed.tasks.outcome import Outcome
 
-__all__ = ["PARTS", "SensorInputs", "forecast_table", "load_sensor_inputs", "load_sensors"]
+__all__ = ["PARTS", "SensorInputs", "forecast_table", "load_sensors"]
 
 #: Of the split, those that are predicted.
 PARTS = ("val", "test")
@@ -160,7 +159,7 @@ class SensorInputs:
             for sensor, forecast in zip(series.clients, forecasts.detach(), strict=True):
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
 
-    def all_but(self, absent: Sequence[Any]) -> np.ndarray:
+    def present(self, absent: Sequence[Any]) -> np.ndarray:
         """Which sensors are there, [S] bool; InputError for an id that is no sensor's, and where none is
         left."""
         number = {name: k for k, name in enumerate(self.sensors.ids)}
@@ -180,25 +179,6 @@ class SensorInputs:
 
     def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
         return {}
-
-
-def load_sensor_inputs(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
-) -> SensorInputs:
-    """What `inputs.load_inputs` gives where the data is readings of sensors."""
-    on_stage(f"loading {config.data_name}")
-    sensors = load_sensors(config, loaded)
-    if config.clients not in (None, sensors.num_sensors):
-        raise InputError(
-            f"{sensors.name!r} has {sensors.num_sensors} sensors, one client each, not {config.clients}; "
-            "leave the number of clients out"
-        )
-    training = config.training
-    assert isinstance(training, ForecastConfig)
-    split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
-    inputs = SensorInputs(sensors, split, config.data_source.dropped)
-    inputs.check(config)
-    return inputs
 
 
 def load_sensors(config: RunConfig, loaded: dict[Any, Any] | None = None) -> Sensors:

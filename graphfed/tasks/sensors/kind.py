@@ -1,13 +1,13 @@
-"""What the places of a deployment read from their own files, by kind of data, and what they must agree on.
+"""Readings of sensors as the data of a run: a `Series` at each host of clients, and the `Network` at the
+server.
 
-graph     every site its description of tables, or a dealt cohort (`site_data`); the server nothing
-sensors   every site the readings of its sensors, and the server the graph between all of them
-          (`site_sensors`); in a trial both as they were dealt
+In a deployment every site reads the readings of its own sensors, and the server the graph between all of them
+(`site`); in a rehearsal both read what was made for them.
 """
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphfed.data.dropped import in_one_line
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.data.user_files.sensor_description import describes_sensors
-from graphfed.deployment.graph_site import SiteData, dealt_clients, make_site_cohort, read_site
-from graphfed.deployment.schema import Schema, compare_schemas
-from graphfed.deployment.sensor_site import OwnSeries, read_graph, read_readings, read_series
 from graphfed.errors import InputError, shown
-from graphfed.federation.cohort import cohort_arrays
-from graphfed.federation.series import Network, Series, load_network, load_series
+from graphfed.federation import CLIENTS, SERVER, Federation
+from graphfed.federation.series import (
+    Network,
+    SensorData,
+    Series,
+    load_network,
+    load_series,
+    save_network,
+    save_series,
+)
 from graphfed.files import read_metadata
-from graphfed.methods.base import CommonConfig, Method, Task
-from graphfed.methods.tasks import FORECASTING, TASKS
+from graphfed.methods.base import Task
+from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
-from graphfed.tasks.evaluation import is_hidden
-from graphfed.tasks.sensor_inputs import forecast_table
+from graphfed.tasks.base import DataKind, ParticipantFiles
+from graphfed.tasks.graphs.site import dealt_clients
+from graphfed.tasks.sensors.inputs import forecast_table
+from graphfed.tasks.sensors.site import OwnSeries, read_graph, read_readings, read_series
 
-__all__ = ["PlaceData", "SensorSite", "checked_file", "place_data"]
+__all__ = ["SENSORS", "SensorSite"]
 
 
 @dataclass(frozen=True)
@@ -70,115 +76,8 @@ class SensorSite:
         return self.series.clients
 
 
-@dataclass(frozen=True)
-class PlaceData:
-    """One kind of data.
-
-    read(arguments, path, site) -> a site's own, which has `clients` and `schema`; read_server(arguments,
-    path): the server's, None where it has none. agree(schemas, server) -> what all places agree on, of what
-    each site says of itself; task(agreed); facts(schema) -> of the data, for the run's manifest. arrays(own)
-    -> what a digest of a site's data is made of. part(own, clients, task, device) -> what its host trains on;
-    server_part(server, agreed): what the server does. declared(own, method, config) -> how many vertices of
-    each part of the split each of the site's clients has, [K_h] by part, as far as the run shows them to the
-    server anyway. table(own, part, predicted) -> predictions.parquet at
-    the site."""
-
-    read: Callable[[Mapping[str, Any], Path, str], Any]
-    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]]
-    task: Callable[[Mapping[str, Any]], Task]
-    facts: Callable[[Mapping[str, Any]], dict[str, Any]]
-    arrays: Callable[[Any], dict[str, np.ndarray]]
-    part: Callable[[Any, Sequence[int], Task, Any], Any]
-    table: Callable[[Any, Any, Any], Any]
-    read_server: Callable[[Mapping[str, Any], Path], Any] | None = None
-    server_part: Callable[[Any, Mapping[str, Any]], Any] = lambda server, agreed: server
-    declared: Callable[[Any, Method, CommonConfig], dict[str, list[int]]] = lambda own, method, config: {}
-
-
-def place_data(method: Method) -> PlaceData:
-    """Of the data that a method is for."""
-    return _KINDS[TASKS[method.tasks[0]].data]
-
-
-# ---- graphs ------------------------------------------------------------------------------------------------
-
-
-def read_graph_site(arguments: Mapping[str, Any], path: Path, site: str) -> SiteData:
-    return read_site(
-        path,
-        split=arguments["split"],
-        split_seed=arguments["split_seed"],
-        roster=arguments["roster"],
-        site=site,
-    )
-
-
-def agree_on_graphs(told: Mapping[str, Any], _: None) -> dict[str, Any]:
-    schemas = {site: Schema.from_json(said, f"what {site} says of its data") for site, said in told.items()}
-    compare_schemas(schemas)
-    first = next(iter(schemas.values()))
-    return {
-        "num_features": len(first.feature_names),
-        "num_classes": len(first.class_names),
-        "owners_known": first.owners_known,
-    }
-
-
-def graph_task(agreed: Mapping[str, Any]) -> Task:
-    return Task(agreed["num_features"], agreed["num_classes"])
-
-
-def graph_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "features": len(schema["feature_names"]),
-        "classes": len(schema["class_names"]),
-        "feature_names": [name for name in schema["feature_names"] if name],
-        "class_names": [name for name in schema["class_names"] if name],
-        "edge_weights": schema["weighted"],
-    }
-
-
-def graph_declared(own: SiteData, method: Method, config: CommonConfig) -> dict[str, list[int]]:
-    cohort, declared = own.cohort, {}
-    if "training_counts" in method.messages:
-        declared["train"] = cohort.counts(cohort.train).tolist()
-    if not is_hidden(getattr(config, "aggregation", "clear")):
-        declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
-    return declared
-
-
-def graph_arrays(own: SiteData) -> dict[str, np.ndarray]:
-    return cohort_arrays(own.cohort)
-
-
-def graph_part(own: SiteData, clients: Sequence[int], task: Task, device: Any) -> Any:
-    return make_site_cohort(own, clients, task.num_classes, device=device)
-
-
-def vertex_table(own: SiteData, cohort: Any, predicted: Any) -> Any:
-    """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
-    part of the split, label and prediction with the names of the classes, and all probabilities."""
-    import pyarrow as pa
-
-    rows, logits = predicted
-    row = rows.cpu().numpy()
-    probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
-    names = [name or str(c) for c, name in enumerate(own.schema.class_names)]
-    masks = [getattr(cohort, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
-    label = cohort.y[rows].cpu().numpy()
-    parts = np.select(masks, [0, 1, 2], 3).astype(np.int8)
-    columns = {
-        "id": pa.array(cohort.id.cpu().numpy()[row]) if own.ids is None else own.ids.take(pa.array(row)),
-        "client": pa.array(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]]),
-        "split": pa.DictionaryArray.from_arrays(parts, ["train", "val", "test", "none"]),
-        "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
-        "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
-    }
-    columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
-    return pa.table(columns)
-
-
-# ---- sensors -----------------------------------------------------------------------------------------------
+def located_series(fed: Federation, parts: Sequence[Series], servers: Sequence[Network]) -> SensorData:
+    return SensorData(fed.locate(CLIENTS, "series", parts), fed.locate(SERVER, "network", servers))
 
 
 def read_sensors(arguments: Mapping[str, Any], path: Path, site: str) -> SensorSite:
@@ -311,28 +210,14 @@ def read_network(arguments: Mapping[str, Any], path: Path) -> Network | Edges:
     return network
 
 
-_KINDS: Mapping[str, PlaceData] = {
-    "graph": PlaceData(
-        read_graph_site, agree_on_graphs, graph_task, graph_facts, graph_arrays, graph_part, vertex_table,
-        declared=graph_declared,
-    ),
-    "sensors": PlaceData(
-        read_sensors, agree_on_sensors, forecasting_task, sensor_facts, series_arrays, series_part,
-        forecasts_table, read_server=read_network, server_part=network_of,
-    ),
-}  # fmt: skip
-
-
-# ---- before a place is started -----------------------------------------------------------------------------
-
-
-def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
-    """What is in a place's own file, in a few words for its operator; InputError where it cannot be used."""
-    known = {}
+def summarise_file(path: Path, roster: Sequence[str], name: str) -> str | None:
+    """What is in a place's file, in a few words for its operator; None for a file that is of a graph."""
     if path.suffix in (".yaml", ".yml"):
         content = read_yaml(path, "the description")
-        if describes_sensors(content):
-            return _checked_sensors(path, roster, "readings" in content)
+        return (
+            summarise_description(path, roster, "readings" in content) if describes_sensors(content) else None
+        )
+    known: Mapping[str, str] = {}
     if path.suffix == ".safetensors":
         try:
             known = read_metadata(path)
@@ -344,19 +229,11 @@ def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
     if "series" in known:
         series = read_sensors({"roster": roster}, path, name).series
         return f"{series.num_clients} sensors, {series.num_steps} readings of each"
-    read = read_site(path, split="default", split_seed=0, roster=roster, site=name)
-    cohort = read.cohort
-    named = [name for name in read.schema.class_names if name]
-    return (
-        f"{cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
-        f"{cohort.num_features} features, {cohort.num_classes} classes"
-        + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
-        + (f"; {in_one_line(read.dropped)}" if read.dropped else "")
-    )
+    return None
 
 
-def _checked_sensors(path: Path, roster: Sequence[str], readings: bool) -> str:
-    """`checked_file` of a description of sensors: a site's with readings, the server's without."""
+def summarise_description(path: Path, roster: Sequence[str], readings: bool) -> str:
+    """`summarise_file` of a description: a site's has readings, the server's has none."""
     if not readings:
         edges = read_graph(path, roster)
         return f"{edges.num_vertices} sensors, {edges.count - edges.num_vertices} edges between them"
@@ -366,3 +243,26 @@ def _checked_sensors(path: Path, roster: Sequence[str], readings: bool) -> str:
         f"{sensors.num_sensors} sensors, {sensors.num_steps} readings of each from {sensors.start}, every "
         f"{sensors.step_minutes} minutes, {gaps:.1f} % missing"
     )
+
+
+SENSORS = DataKind(
+    name="sensors",
+    default="roads",
+    save=save_series,
+    load=load_series,
+    located=located_series,
+    save_server=save_network,
+    load_server=load_network,
+    participants=ParticipantFiles(
+        read=read_sensors,
+        agree=agree_on_sensors,
+        task=forecasting_task,
+        facts=sensor_facts,
+        arrays=series_arrays,
+        part=series_part,
+        table=forecasts_table,
+        summarise=summarise_file,
+        read_server=read_network,
+        server_part=network_of,
+    ),
+)

@@ -8,7 +8,7 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
-from graphfed.tasks.node_scores import (
+from graphfed.tasks.graphs.node_scores import (
     add_clients,
     choose_selection,
     count_classes,

@@ -20,7 +20,6 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RowIds
 from graphfed.methods.base import Task, TrainingConfig
-from graphfed.methods.tasks import LINK_PREDICTION, TASKS
 from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
@@ -194,14 +193,14 @@ def score(
         return None, fed.server.run(scored_sum, sums)
     coded = fed.clients.run(coded_pairs, data, scores, target)
     rows = fed.upload(coded, prepared[target], name=f"{name}_pair_scores", grad=False)
-    # As in `vertex_scores`.
+    # As in `node_scores`.
     lost = fed.clients.run(summed_loss, data, scores, target)
     lost = fed.sum(lost, name=f"{name}_pair_loss", grad=False, finite=False)
     return None, fed.server.run(pair_scores, rows, lost)
 
 
 def decides(config: TrainingConfig, prepared: Any) -> str:
-    return TASKS[LINK_PREDICTION].metric
+    return "auc"
 
 
 LINKS = Evaluation(decides, MESSAGES, prepare, score, all_pairs, pairs_of_target)

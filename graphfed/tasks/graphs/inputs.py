@@ -1,8 +1,7 @@
-"""What a run on a graph trains on: the graph, its split and how it is dealt over sites (see
-`inputs.Inputs`)."""
+"""What a run on a graph trains on, whatever its task: the graph, its split, its partition over clients (see
+`tasks.inputs`)."""
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,8 @@ import numpy as np
 
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph, Split
-from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, scored_pairs, training_graph
+from graphfed.data.graphs.link_splits import EdgeSplit
 from graphfed.data.graphs.overview import overview, site_names
-from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import Partition, from_assignment
 from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.data.user_files.graph_description import Description
@@ -21,34 +19,25 @@ from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 from graphfed.methods.base import Task, TrainingConfig
 from graphfed.methods.common.memory import GraphExtent, graph_memory
-from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
-from graphfed.tasks.node_table import Predictions, predictions_table
-from graphfed.tasks.pair_table import PairPredictions, cohort_pairs, pairs_table
-from graphfed.tasks.pooled_score import pooled_score
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 
 if TYPE_CHECKING:
     from graphfed.federation.cohort import Cohort
     from graphfed.methods.base import Method
-    from graphfed.tasks.outcome import Outcome
 
-__all__ = [
-    "GraphInputs",
-    "check_graph",
-    "check_split",
-    "cohort_predictions",
-    "deal",
-    "load_graph",
-    "load_graph_inputs",
-    "pooled_partition",
-    "predictions_of",
-]
+__all__ = ["GraphInputs", "check_features", "load_graph", "partition_graph", "pooled_partition"]
 
 
 @dataclass(frozen=True, eq=False)
 class GraphInputs:
-    """In link prediction the graph has the training edges only, and so has the partition. unread: as
-    `DataSource.dropped`."""
+    """The part of `tasks.inputs.Inputs` that all tasks on graphs share.
+
+    Attributes:
+        graph: What is trained on: in link prediction with the training edges only.
+        split: Of its nodes, or of its edges.
+        partition: Of `graph` over clients.
+        unread: As `DataSource.dropped`.
+    """
 
     graph: Graph
     split: Split | EdgeSplit
@@ -61,9 +50,12 @@ class GraphInputs:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The data's is that of the whole graph."""
-        whole = self.split.graph_hash if isinstance(self.split, EdgeSplit) else self.graph.hash
-        return {"data": whole, "split": self.split.hash, "partition": self.partition.hash}
+        return {"data": self.graph.hash, "split": self.split.hash, "partition": self.partition.hash}
+
+    @property
+    def num_edges(self) -> int:
+        """Of the whole graph, undirected."""
+        return self.graph.num_edges
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -103,8 +95,6 @@ class GraphInputs:
             raise InputError(
                 f"{config.sites} sites cannot hold {clients} clients; use at most as many sites as clients"
             )
-        if isinstance(self.split, EdgeSplit):
-            scored_pairs(self.split, self.partition)
         from graphfed.nn.backbones import BACKBONES
 
         assert isinstance(config.training, TrainingConfig)
@@ -126,7 +116,7 @@ class GraphInputs:
             "data": {
                 "name": graph.name,
                 "vertices": graph.num_nodes,
-                "edges": split.edges.shape[1] if isinstance(split, EdgeSplit) else graph.num_edges,
+                "edges": self.num_edges,
                 "features": graph.num_features,
                 "classes": graph.num_classes,
                 "class_names": graph.class_names,
@@ -157,10 +147,11 @@ class GraphInputs:
         width = training.hidden * (training.heads if training.backbone == "gat" else 1)
         models = self.partition.num_sites if config.method.personal else 1
         weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
-        rows = graph.num_nodes * (8 * graph.num_classes + 64)
-        if isinstance(self.split, EdgeSplit):
-            rows = 64 * self.split.edges.shape[1]
-        return 13 * models * weights + rows + 1_000_000
+        return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
+
+    def bytes_of_predictions(self) -> int:
+        """About what predictions.parquet takes: of classes."""
+        return self.graph.num_nodes * (8 * self.graph.num_classes + 64)
 
     def memory_needed(self, config: RunConfig) -> int:
         training, method = config.training, config.method
@@ -171,7 +162,7 @@ class GraphInputs:
 
     def _extent(self, config: RunConfig) -> GraphExtent:
         """The counts of what a run trains on."""
-        graph, dealt = self.graph, self._trained_on(config)
+        graph, dealt = self.graph, self.trained_on(config)
         ends = np.concatenate([dealt.edge_u, dealt.edge_v, dealt.cut_id])
         elsewhere = np.stack([dealt.cut_site, dealt.cut_remote_id])
         closure = np.concatenate([dealt.held_id, np.unique(elsewhere, axis=1)[1]])
@@ -206,7 +197,7 @@ class GraphInputs:
         from graphfed.federation.cohort import make_cohort
         from graphfed.methods.common.local_training import as_configured
 
-        dealt, ids = self._trained_on(config), self._stable_ids(config)
+        dealt, ids = self.trained_on(config), self.stable_ids(config)
         made = (
             make_cohort(self.graph, self.split, dealt, host, stable_ids=ids, device=config.device)
             for host in hosts
@@ -221,107 +212,61 @@ class GraphInputs:
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
 
-    def _trained_on(self, config: RunConfig) -> Partition:
+    def present(self, absent: Sequence[Any]) -> None:
+        """Every client takes part in predicting."""
+
+    def trained_on(self, config: RunConfig) -> Partition:
+        """The partition that the method of a run trains on."""
         return pooled_partition(self.graph) if config.method.pooled else self.partition
 
-    def _stable_ids(self, config: RunConfig) -> np.ndarray | None:
+    def stable_ids(self, config: RunConfig) -> np.ndarray | None:
         """The ids that cohorts have in the place of the partition's (see `stable_ids_of`), or None."""
         from graphfed.federation.cohort import stable_ids_of
 
-        return None if config.method.numbered else stable_ids_of(self.graph, self._trained_on(config))
+        return None if config.method.numbered else stable_ids_of(self.graph, self.trained_on(config))
 
-    def tables(
-        self,
-        config: RunConfig,
-        predicted: "Sequence[tuple[Cohort, Any]]",
-        names: Sequence[str] | None = None,
-    ) -> Iterator[Any]:
-        """One table: see `node_table` and `pair_table`. predicted: (cohort, (rows
-        or pairs [n], logits or scores)) of each host; names: of the model's classes, where they are not the
-        graph's."""
+    def with_partition_ids(
+        self, config: RunConfig, predicted: "Sequence[tuple[Cohort, Any]]"
+    ) -> "list[tuple[Cohort, Any, Any]]":
+        """What each host predicts, (cohort, rows or pairs [n], logits or scores), with the ids of the
+        partition in the cohorts."""
         from graphfed.federation.cohort import with_partition_ids
 
-        ids = self._stable_ids(config)
-        parts = [(with_partition_ids(cohort, ids), *part) for cohort, part in predicted]
-        told = predictions_of(config, self, parts, self._trained_on(config))
-        if isinstance(told, PairPredictions):
-            yield pairs_table(told, self.graph)
-        else:
-            assert isinstance(self.split, Split)
-            yield predictions_table(told, self.graph, self.split, names)
+        ids = self.stable_ids(config)
+        return [(with_partition_ids(cohort, ids), *part) for cohort, part in predicted]
 
-    def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
-        told: dict[str, Any] = {}
-        if config.task == CLASSIFICATION:
-            told["test_confusion"] = outcome.test_confusion
-        pooled = self._pooled_score(config, outcome)
-        return told if pooled is None else {**told, "test_pooled": pooled}
+    def owners(self, config: RunConfig) -> Partition | None:
+        """The partition that names the clients of predictions where training was pooled, or None."""
+        return self.partition if config.method.pooled else None
 
-    def _pooled_score(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any] | None:
-        """The shared model scored on the whole graph: another question than `test`, so it stands beside it.
-
-        None where there is no shared model, or where `test` asks this already."""
-
-        if not config.method.shared_model or isinstance(self.split, EdgeSplit):
-            return None
-        (weights,) = outcome.state.weights.parts
-        assert isinstance(config.training, TrainingConfig)
-        return pooled_score(config.method, self.graph, self.split, weights, config.training, outcome.scaling)
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """What the data calls the clients; () where it does not name them."""
+        return site_names(self.graph, self.partition)
 
 
-def load_graph_inputs(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
-) -> GraphInputs:
-    """What `inputs.load_inputs` gives where the data is a graph."""
-    on_stage(f"loading {config.data_name}")
-    graph = load_graph(config, loaded)
-    check_graph(config, graph)
-    on_stage(f"splitting {graph.num_nodes} nodes")
-    split: Split | EdgeSplit
-    if config.task == LINK_PREDICTION:
-        split = make_edge_split(graph, config.split, config.split_seed)
-        graph = training_graph(graph, split)
-    else:
-        split = make_split(graph, config.split, config.split_seed)
-        check_split(graph, split)
-    on_stage(f"partitioning {graph.num_nodes} nodes and {graph.num_edges} edges ({config.partition})")
-    inputs = GraphInputs(graph, split, deal(config, graph), config.data_source.dropped)
-    inputs.check(config)
-    return inputs
-
-
-def check_graph(config: RunConfig, graph: Graph) -> None:
-    """Raises InputError where the graph lacks what methods need."""
+def check_features(config: RunConfig, graph: Graph) -> None:
+    """Raises InputError where the graph has no features, which every method needs."""
     if graph.x is None:
         raise InputError(
             f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
         )
-    if config.task == CLASSIFICATION and not (graph.y >= 0).any():
-        raise InputError(
-            f"{graph.name!r} has no labels to train on; name their column in its description (label: ...)"
-        )
 
 
-def check_split(graph: Graph, split: Split) -> None:
-    """Raises InputError for a part without vertices, and for one with vertices whose class is unknown."""
-    for part in ("train", "val", "test"):
-        if not getattr(split, part).any():
-            raise InputError(
-                f"split {split.name!r} of {graph.name!r} has no {part} vertex; every part needs one: "
-                "use another split, as in 'random:0.5,0.25,0.25'"
-            )
-    blind = np.flatnonzero((graph.y < 0) & (split.train | split.val | split.test))
-    if blind.size:
-        raise InputError(
-            f"vertex {graph.vertex_name(int(blind[0]))} of {graph.name!r} is in split {split.name!r} and has "
-            f"no label ({blind.size} such vertices); take it out of the split, or label it"
-        )
+def partition_graph(
+    config: RunConfig, graph: Graph, on_stage: Callable[[str], None] = no_stages
+) -> Partition:
+    """Make the partition of a run, or read it from its file.
 
+    Args:
+        config: The run.
+        graph: What is trained on.
+        on_stage: Called with what begins, in words.
 
-def deal(config: RunConfig, graph: Graph) -> Partition:
-    """The partition of a config: made, or read from its file.
-
-    Raises InputError for a graph that cannot be dealt so, and for a file that is another graph's."""
+    Raises:
+        InputError: The graph cannot be partitioned so, or the file is of another graph.
+    """
+    on_stage(f"partitioning {graph.num_nodes} nodes and {graph.num_edges} edges ({config.partition})")
     if config.partition_file is None:
         return make_partition(
             graph, config.partition, config.clients, config.partition_seed, **config.partition_options
@@ -359,38 +304,3 @@ def load_graph(config: RunConfig, graphs: dict[Any, Any] | None = None) -> Graph
 def pooled_partition(graph: Graph) -> Partition:
     """Everything at one client, for the methods that train centrally."""
     return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))
-
-
-def predictions_of(
-    config: RunConfig, inputs: GraphInputs, parts: "list[tuple[Cohort, Any, Any]]", partition: Partition
-) -> Predictions | PairPredictions:
-    """What every host predicts, (cohort, rows or pairs [n], logits or scores) each, by vertex and site.
-    partition: the one trained on."""
-    owners = inputs.partition if config.method.pooled else None
-    names = site_names(inputs.graph, inputs.partition)
-    if config.task == LINK_PREDICTION:
-        return cohort_pairs(parts, partition, owners, names)
-    return dataclasses.replace(cohort_predictions(parts, partition, owners), site_names=names)
-
-
-def cohort_predictions(
-    parts: "list[tuple[Cohort, Any, Any]]", partition: Partition, owners: Partition | None
-) -> Predictions:
-    """Rows of cohorts -> vertices and sites. `owners`: names the sites where training was pooled."""
-    sites, ids, logits = [], [], []
-    for cohort, rows, part in parts:
-        row = rows.cpu().numpy()
-        sites.append(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]])
-        ids.append(cohort.id.cpu().numpy()[row])
-        logits.append(part.detach().cpu().numpy())
-    site, held_id = np.concatenate(sites), np.concatenate(ids)
-    width = int(partition.held_id.max(initial=0)) + 1
-    held = np.searchsorted(partition.held_site * width + partition.held_id, site * width + held_id)
-    vertex = partition.held_vertex[held]
-    if owners is not None:
-        site_of = np.full(int(owners.held_vertex.max(initial=0)) + 1, -1)
-        # Where a vertex has owned copies at several sites, the lowest site stands.
-        owned = np.flatnonzero(owners.held_owner)[::-1]
-        site_of[owners.held_vertex[owned]] = owners.held_site[owned]
-        site = site_of[vertex]
-    return Predictions(vertex, site, np.concatenate(logits))

@@ -16,9 +16,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.methods.base import CommonConfig, Task, TrainingConfig
-from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.evaluation import is_hidden
-from graphfed.tasks.node_scores import (
+from graphfed.tasks.graphs.node_scores import (
     SCORE_UNITS,
     add_clients,
     count_classes,
@@ -48,7 +47,7 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonCo
 
     Args:
         fed: the federation.
-        data: the clients' cohorts; of other tasks than node classification returned as they are.
+        data: the clients' cohorts.
         task: the task.
         config: the run's settings; without class_weights=balanced the cohorts are returned as they are.
 
@@ -56,7 +55,7 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonCo
         The cohorts, with `class_weights` [C].
     """
     balanced = isinstance(config, TrainingConfig) and config.class_weights == "balanced"
-    if task.name != CLASSIFICATION or not balanced:
+    if not balanced:
         return data
     aggregation: str = config.aggregation
     with fed.phase("eval"):  # as what else is agreed on: no part of what training costs

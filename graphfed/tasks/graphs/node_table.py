@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.data.graphs.graph import Graph, Split
+from graphfed.data.partitions.tables import Partition
 
-__all__ = ["Predictions", "predictions_table"]
+if TYPE_CHECKING:
+    from graphfed.data.graphs.graph import Graph, Split
+    from graphfed.federation.cohort import Cohort
+
+__all__ = ["Predictions", "cohort_predictions", "predictions_table"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,33 @@ class Predictions:
     site: np.ndarray
     logits: np.ndarray
     site_names: tuple[str, ...] = ()
+
+
+def cohort_predictions(
+    parts: "Sequence[tuple[Cohort, Any, Any]]",
+    partition: Partition,
+    owners: Partition | None,
+    site_names: tuple[str, ...],
+) -> Predictions:
+    """(cohort, rows [n], logits [n, C]) of every host -> vertices and sites. `owners`: names the sites where
+    training was pooled."""
+    sites, ids, logits = [], [], []
+    for cohort, rows, part in parts:
+        row = rows.cpu().numpy()
+        sites.append(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]])
+        ids.append(cohort.id.cpu().numpy()[row])
+        logits.append(part.detach().cpu().numpy())
+    site, held_id = np.concatenate(sites), np.concatenate(ids)
+    width = int(partition.held_id.max(initial=0)) + 1
+    held = np.searchsorted(partition.held_site * width + partition.held_id, site * width + held_id)
+    vertex = partition.held_vertex[held]
+    if owners is not None:
+        site_of = np.full(int(owners.held_vertex.max(initial=0)) + 1, -1)
+        # Where a vertex has owned copies at several sites, the lowest site stands.
+        owned = np.flatnonzero(owners.held_owner)[::-1]
+        site_of[owners.held_vertex[owned]] = owners.held_site[owned]
+        site = site_of[vertex]
+    return Predictions(vertex, site, np.concatenate(logits), site_names)
 
 
 def predictions_table(

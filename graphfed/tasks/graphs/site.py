@@ -31,10 +31,10 @@ from graphfed.data.graphs.node_ids import vertex_ids
 from graphfed.data.graphs.splits import hashed_parts
 from graphfed.data.user_files.graph_description import Description, at_site, describe_file
 from graphfed.data.user_files.graph_tables import BETWEEN, Among, Tables, classes_of, dropped_by, read_tables
-from graphfed.deployment.schema import Schema
 from graphfed.errors import InputError, shown
 from graphfed.federation.cohort import Cohort, load_cohort, load_names
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.tasks.graphs.schema import Schema
 
 __all__ = ["SiteData", "dealt_clients", "make_site_cohort", "read_site"]
 

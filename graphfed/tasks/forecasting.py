@@ -1,0 +1,60 @@
+"""Forecasting: the next readings of every sensor."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from graphfed.data.sensors.windows import make_time_split
+from graphfed.errors import InputError
+from graphfed.methods.base import ForecastConfig
+from graphfed.methods.tasks import FORECASTING
+from graphfed.tasks.base import TaskDefinition
+from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.sensors.inputs import SensorInputs, load_sensors
+from graphfed.tasks.sensors.kind import SENSORS
+from graphfed.tasks.sensors.scores import FORECASTS
+
+__all__ = ["TASK"]
+
+
+def load(
+    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+) -> SensorInputs:
+    """Load the readings of a run and split them in time (see `TaskDefinition.load`)."""
+    on_stage(f"loading {config.data_name}")
+    sensors = load_sensors(config, loaded)
+    if config.clients not in (None, sensors.num_sensors):
+        raise InputError(
+            f"{sensors.name!r} has {sensors.num_sensors} sensors, one client each, not {config.clients}; "
+            "leave the number of clients out"
+        )
+    training = config.training
+    assert isinstance(training, ForecastConfig)
+    split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
+    inputs = SensorInputs(sensors, split, config.data_source.dropped)
+    inputs.check(config)
+    return inputs
+
+
+def other_inputs(config: RunConfig, known: Mapping[str, Any]) -> SensorInputs:
+    """Other sensors, split as the run's were."""
+    return load(config)
+
+
+TASK = TaskDefinition(
+    name=FORECASTING,
+    predicted="the next readings of every sensor",
+    scored="forecasts",
+    metric="rmse",
+    metric_name="RMSE",
+    error=True,
+    targets="readings",
+    needs=("readings of sensors, one at each client",),
+    data=SENSORS,
+    load=load,
+    evaluation=FORECASTS,
+    config=ForecastConfig,
+    other_inputs=other_inputs,
+    # Options of a generated data set, and how many sensors it has, say nothing of another one.
+    own_data={"clients": None, "data_options": {}},
+    clients_may_be_absent=True,
+)

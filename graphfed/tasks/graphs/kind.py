@@ -1,0 +1,135 @@
+"""Graphs as the data of a run: a `Cohort` at each host of clients; the server has nothing.
+
+In a deployment every site reads the description of its own tables, or a cohort file that was made for it
+(`site`). The sites compare what they say of their data (`schema`) before they train.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphfed.data.dropped import in_one_line
+from graphfed.federation import CLIENTS, Federation, Located
+from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_cohort
+from graphfed.methods.base import CommonConfig, Method, Task
+from graphfed.tasks.base import DataKind, ParticipantFiles
+from graphfed.tasks.evaluation import is_hidden
+from graphfed.tasks.graphs.schema import Schema, compare_schemas
+from graphfed.tasks.graphs.site import SiteData, make_site_cohort, read_site
+
+__all__ = ["GRAPHS"]
+
+
+def located_cohorts(fed: Federation, parts: Sequence[Cohort], servers: Sequence[None]) -> Located:
+    return fed.locate(CLIENTS, "data", parts)
+
+
+def read_graph_site(arguments: Mapping[str, Any], path: Path, site: str) -> SiteData:
+    return read_site(
+        path,
+        split=arguments["split"],
+        split_seed=arguments["split_seed"],
+        roster=arguments["roster"],
+        site=site,
+    )
+
+
+def agree_on_graphs(told: Mapping[str, Any], _: None) -> dict[str, Any]:
+    schemas = {site: Schema.from_json(said, f"what {site} says of its data") for site, said in told.items()}
+    compare_schemas(schemas)
+    first = next(iter(schemas.values()))
+    return {
+        "num_features": len(first.feature_names),
+        "num_classes": len(first.class_names),
+        "owners_known": first.owners_known,
+    }
+
+
+def graph_task(agreed: Mapping[str, Any]) -> Task:
+    return Task(agreed["num_features"], agreed["num_classes"])
+
+
+def graph_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "features": len(schema["feature_names"]),
+        "classes": len(schema["class_names"]),
+        "feature_names": [name for name in schema["feature_names"] if name],
+        "class_names": [name for name in schema["class_names"] if name],
+        "edge_weights": schema["weighted"],
+    }
+
+
+def graph_declared(own: SiteData, method: Method, config: CommonConfig) -> dict[str, list[int]]:
+    cohort, declared = own.cohort, {}
+    if "training_counts" in method.messages:
+        declared["train"] = cohort.counts(cohort.train).tolist()
+    if not is_hidden(getattr(config, "aggregation", "clear")):
+        declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
+    return declared
+
+
+def graph_arrays(own: SiteData) -> dict[str, np.ndarray]:
+    return cohort_arrays(own.cohort)
+
+
+def graph_part(own: SiteData, clients: Sequence[int], task: Task, device: Any) -> Any:
+    return make_site_cohort(own, clients, task.num_classes, device=device)
+
+
+def vertex_table(own: SiteData, cohort: Any, predicted: Any) -> Any:
+    """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
+    part of the split, label and prediction with the names of the classes, and all probabilities."""
+    import pyarrow as pa
+
+    rows, logits = predicted
+    row = rows.cpu().numpy()
+    probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
+    names = [name or str(c) for c, name in enumerate(own.schema.class_names)]
+    masks = [getattr(cohort, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
+    label = cohort.y[rows].cpu().numpy()
+    parts = np.select(masks, [0, 1, 2], 3).astype(np.int8)
+    columns = {
+        "id": pa.array(cohort.id.cpu().numpy()[row]) if own.ids is None else own.ids.take(pa.array(row)),
+        "client": pa.array(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]]),
+        "split": pa.DictionaryArray.from_arrays(parts, ["train", "val", "test", "none"]),
+        "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
+        "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
+    }
+    columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
+    return pa.table(columns)
+
+
+def summarise_site(path: Path, roster: Sequence[str], name: str) -> str:
+    """What is in a site's file, in a few words for its operator."""
+    read = read_site(path, split="default", split_seed=0, roster=roster, site=name)
+    cohort = read.cohort
+    named = [name for name in read.schema.class_names if name]
+    return (
+        f"{cohort.num_rows} vertices, {cohort.edge_index.shape[1] // 2} edges, "
+        f"{cohort.num_features} features, {cohort.num_classes} classes"
+        + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
+        + (f"; {in_one_line(read.dropped)}" if read.dropped else "")
+    )
+
+
+GRAPHS = DataKind(
+    name="graph",
+    default="digits",
+    save=save_cohort,
+    load=load_cohort,
+    located=located_cohorts,
+    participants=ParticipantFiles(
+        read=read_graph_site,
+        agree=agree_on_graphs,
+        task=graph_task,
+        facts=graph_facts,
+        arrays=graph_arrays,
+        part=graph_part,
+        table=vertex_table,
+        summarise=summarise_site,
+        declared=graph_declared,
+    ),
+)
