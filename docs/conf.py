@@ -12,7 +12,13 @@ author = "The graphfed developers"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery", "from_the_program"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+    "from_the_program",
+]
 exclude_patterns = [
     "_build",
     "tutorial",

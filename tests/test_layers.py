@@ -104,7 +104,6 @@ def test_a_folder_has_at_most_sixteen_modules_and_lies_at_most_three_deep():
 LONG = {
     "graphfed.federation.core": 1285,
     "graphfed.federation.secure.compare": 712,
-    "graphfed.reproductions.reproduce": 744,
 }
 
 

@@ -19,7 +19,7 @@ __all__ = ["print_reproduction", "reproduce"]
 def reproduce(
     paper: Annotated[
         str | None,
-        typer.Argument(metavar="PAPER", help="The paper (see --list), or the path of a recipe, a YAML file."),
+        typer.Argument(metavar="PAPER", help="The paper (see --list)."),
     ] = None,
     item: Annotated[
         str | None, typer.Argument(metavar="ITEM", help="One of its tables or figures (default: all).")
@@ -30,7 +30,7 @@ def reproduce(
         typer.Option(
             metavar="NAME",
             autocompletion=choices(DATA_SETS),
-            help="With which of the data sets that the recipe has for it (default: the first; see --list).",
+            help="With which of the data sets on which it can be done (default: the first; see --list).",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The short version: few seeds and rounds.")] = False,
@@ -38,7 +38,7 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="S,S,...",
-            help="Seeds of every row, separated by commas, or a range, 0-39 (default: the recipe's).",
+            help="Seeds of every row, separated by commas, or a range, 0-39 (default: the item's).",
         ),
     ] = None,
     jobs: Annotated[
@@ -52,7 +52,7 @@ def reproduce(
         ),
     ] = 1,
     as_list: Annotated[
-        bool, typer.Option("--list", help="List the recipes, and which data each needs.")
+        bool, typer.Option("--list", help="List the papers and their items, and which data each needs.")
     ] = False,
     data_dir: DataDir = None,
     out: Annotated[
@@ -79,14 +79,14 @@ def reproduce(
     See also:
         graphfed compare; docs/reproduce.md
     """
-    from graphfed.reproductions.reproduce import reproduce as run_recipe
+    from graphfed.reproductions.reproduce import reproduce as run_reproduction
     from graphfed.studies.plan import parse_seeds
 
     if as_list or paper is None:
         _print_list(data_dir)
         return
     with interruption_told():
-        found = run_recipe(
+        found = run_reproduction(
             paper,
             item,
             data=data,
@@ -116,16 +116,17 @@ def _print_list(data_dir: Path | None) -> None:
     from rich.table import Table
 
     from graphfed.data.datasets import available
-    from graphfed.reproductions.recipe import read_recipe, recipe_names
+    from graphfed.reproductions import PAPERS
+    from graphfed.reproductions.reproduce import find_paper
 
     known = {row.name: row for row in available(data_dir)}
     table = Table()
     for column in ("paper", "item", "what it is", "data", "runs", "quick"):
         table.add_column(column, overflow="fold")
-    for name in recipe_names():
-        for item in read_recipe(name).items.values():
-            missing = [d for d in item.data if d in known and not item.usable(known[d])]
-            data = ", ".join(f"{d} (missing)" if d in missing else d for d in item.data)
-            runs = (str(version.runs) for version in (item, item.quick()))
+    for name in PAPERS:
+        for item in find_paper(name).items:
+            missing = [d for d in item.data_sets if d in known and not item.usable(known[d])]
+            data = ", ".join(f"{d} (missing)" if d in missing else d for d in item.data_sets)
+            runs = (str(version.num_runs) for version in (item, item.short()))
             table.add_row(*(markup(cell) for cell in (name, item.name, item.title, data, *runs)))
     show(table)

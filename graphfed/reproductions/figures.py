@@ -1,69 +1,209 @@
-"""The figures of a recipe's rows: a metric of a run, and how a row compares with another.
+"""The figures of an item's rows, read from the folders of their runs.
 
 A metric is a name among those of the test part (accuracy), `score` (what decides in the run's task),
-`rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), a path to a
-number in result.json: details.clients.embeddings.mean, seconds.per_round, bytes.total; or where the run was
-(`recipe_history`) when it first reached a target, and in its last round: to_target.<target>.<place>,
-last.<place>."""
+`rounds`, `best_round`, `bytes_to_best` (sent in set-up and training up to the best round), a path to a number
+in result.json (seconds.per_round, bytes.total, details.clients.embeddings.mean), or a place in the run when
+it first reached a target, to_target.<target>.<place>, or in its last round, last.<place>.
 
+A place is what a line of metrics.jsonl says of its round: `round`, `bytes` (sent in set-up and training so
+far), `seconds` (of training so far, by this machine's clock), or `facts.<name>`, a number that the method
+says of itself: facts.modelled_seconds. In a run of a method that says nothing of itself there is no such
+place."""
+
+import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.reproductions.history import Target, figure_at, has_place, history_of, moment_of
-from graphfed.reproductions.recipe import SCORE, RecipeRow
+from graphfed.methods.registry import get_method
+from graphfed.reproductions.base import PERCENT, ROUND, SCORE, Curves, Row, Runs, Target
+from graphfed.runs import folder as files
+from graphfed.runs.folder_schema import MetricsLine
 from graphfed.runs.run import Result
-from graphfed.studies.plan import Statistic, statistic
+from graphfed.studies.plan import Statistic, run_name, statistic
 from graphfed.tasks.registry import get_task
 
-__all__ = ["OF_RUN", "compared", "metric_of", "reached_by", "relative_to", "target_value"]
+__all__ = [
+    "FACTS",
+    "LAST",
+    "OF_RUN",
+    "TO_TARGET",
+    "check_metrics",
+    "curve_of",
+    "found_curves",
+    "found_runs",
+    "metric_of",
+    "relative_to",
+]
 
+#: The places that every line has, and how those begin that a method adds.
+PLACES = (ROUND, "bytes", "seconds")
+FACTS = "facts."
+#: How metrics begin that are a place in a run.
+TO_TARGET, LAST = "to_target", "last"
 #: Where a path may begin: the parts of a result with numbers in them.
 PARTS = ("test", "val", "seconds", "bytes", "details")
 #: Metrics that are neither of the test part nor paths.
 OF_RUN = ("rounds", "best_round", "bytes_to_best")
+#: Points of a curve against another place than the round.
+POINTS = 200
+
+#: By name, validation scores as shares; None for a target that there is not.
+Targets = Mapping[str, float | None]
 
 
-def metric_of(result: Result, metric: str, targets: Mapping[str, float | None] | None = None) -> float | None:
-    """The figure; None where the run found none. targets: by name, the shares that `to_target` may ask for.
-    InputError for a metric that the run does not have."""
-    moment = moment_of(result.method, metric, targets or {})
+# ---- a metric of a run -------------------------------------------------------------------------------------
+
+
+def metric_of(result: Result, metric: str, targets: Targets | None = None) -> float | None:
+    """Return a metric of a run.
+
+    Args:
+        result: The run.
+        metric: Which one.
+        targets: The targets that `to_target` may ask for.
+
+    Returns:
+        The figure in the run's unit; None where the run found none.
+
+    Raises:
+        InputError: The run has no such metric.
+    """
+    moment = _moment_of(metric)
     if moment is not None:
-        return figure_at(result, moment, targets or {})
+        return _place_at(result, moment, targets or {})
     if metric == SCORE:
         return result.test[get_task(result.task).metric]
     if metric in result.test:
         return result.test[metric]
     if metric in OF_RUN:
-        return bytes_to_best(result) if metric == "bytes_to_best" else getattr(result, metric)
-    steps = metric.split(".")
-    if len(steps) == 1:
+        return _bytes_to_best(result) if metric == "bytes_to_best" else getattr(result, metric)
+    if "." not in metric:
         known = [*result.test, SCORE, *OF_RUN]
         raise InputError(f"{result.method} has no metric {shown(metric)}; {did_you_mean(metric, known)}")
+    return _number_at(result, metric)
+
+
+def _number_at(result: Result, path: str) -> float | None:
+    """The number to which a path in result.json leads."""
     found: Any = {part: getattr(result, part) for part in PARTS}
-    for step in steps:
+    for step in path.split("."):
         if not isinstance(found, Mapping) or step not in found:
             known = [key for key in found if isinstance(key, str)] if isinstance(found, Mapping) else []
             hint = did_you_mean(step, known) if known else f"there is nothing below {shown(found)}"
             raise InputError(
-                f"{result.method} has no metric {shown(metric)}: no {shown(step)} in its result; {hint}"
+                f"{result.method} has no metric {shown(path)}: no {shown(step)} in its result; {hint}"
             )
         found = found[step]
     if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
         hint = f"; name one of {', '.join(map(str, found))}" if isinstance(found, Mapping) else ""
-        raise InputError(f"the metric {shown(metric)} of {result.method} is no number{hint}")
+        raise InputError(f"the metric {shown(path)} of {result.method} is no number{hint}")
     return found
 
 
-def bytes_to_best(result: Result) -> int | None:
+def _bytes_to_best(result: Result) -> int | None:
     """None where every client has a best round of its own, and of a run that was not written down."""
     if result.best_round is None or result.folder is None:
         return None
-    lines = history_of(result)
+    lines = _history_of(result)
     return next((line["bytes"] for line in lines if line["round"] == result.best_round), None)
 
 
-def target_value(target: Target | None, results: Sequence[Result]) -> float | None:
+def check_metrics(item: Runs, result: Result) -> None:
+    """Raise InputError for a metric, or a place to draw curves against, that the runs of an item lack."""
+    targets = dict.fromkeys(item.targets)
+    try:
+        for metric in item.metrics:
+            metric_of(result, metric, targets)
+        _has_place(result, item.against or ROUND)
+    except InputError as error:
+        raise InputError(f"{item.name}: {error}") from None
+
+
+# ---- a place in a run --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """The round in which a run first reached a target, or its last round (target None), and the place that
+    is asked for there."""
+
+    place: str
+    target: str | None
+
+
+def _moment_of(metric: str) -> _Moment | None:
+    """None for a metric that is no place in a run."""
+    kind, _, rest = metric.partition(".")
+    if kind == LAST:
+        return _Moment(rest, None)
+    if kind == TO_TARGET:
+        target, _, place = rest.partition(".")
+        return _Moment(place, target)
+    return None
+
+
+def _history_of(result: Result) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl. InputError where a written run has none that can be read."""
+    assert result.folder is not None
+    path = result.folder / "metrics.jsonl"
+    lines = files.read_lines(path, MetricsLine)
+    if not lines:
+        raise InputError(f"{path} has no line; run it again in another folder")
+    return lines
+
+
+def _has_place(result: Result, place: str) -> bool:
+    """Whether the lines of a run have a place. InputError for what is no place, and for a fact that its
+    method does not say, where it says others."""
+    name = place.removeprefix(FACTS)
+    if name == place:
+        if place not in PLACES:
+            raise InputError(f"a run has no place {shown(place)}; {did_you_mean(place, PLACES)}")
+        return True
+    if not get_method(result.method).facts:
+        return False
+    if name not in result.details:  # which has the facts of the best round
+        raise InputError(f"{result.method} has no fact {shown(name)}; {did_you_mean(name, result.details)}")
+    return True
+
+
+def _at(line: Mapping[str, Any], place: str) -> float:
+    """The number at a place that the line has."""
+    found: float = line["facts"][place.removeprefix(FACTS)] if place.startswith(FACTS) else line[place]
+    return found
+
+
+def _place_at(result: Result, moment: _Moment, targets: Targets) -> float | None:
+    """Where the run was. None where it never reached its target, has no such place, or was not written
+    down."""
+    if moment.target is not None and moment.target not in targets:
+        raise InputError(f"no target {shown(moment.target)}; {did_you_mean(moment.target, targets)}")
+    if not _has_place(result, moment.place) or result.folder is None:
+        return None
+    lines = _history_of(result)
+    if moment.target is None:
+        return _at(lines[-1], moment.place)
+    target = targets[moment.target]
+    line = None if target is None else _first_reached(lines, result.task, target)
+    return None if line is None else _at(line, moment.place)
+
+
+def _first_reached(lines: list[dict[str, Any]], task: str, target: float) -> dict[str, Any] | None:
+    """The first line whose validation metric, the one that decides in the task, is as good as `target`."""
+    spec = get_task(task)
+    for line in lines:
+        value = (line["val"] or {}).get(spec.metric)
+        if value is not None and (value == target or spec.better(value, target)):
+            return line
+    return None
+
+
+def _target_share(target: Target | None, results: Sequence[Result]) -> float | None:
     """A target as a share; results: of the row that it follows. None where there is none."""
     if target is None or not target.row:
         return None if target is None else target.share
@@ -72,35 +212,226 @@ def target_value(target: Target | None, results: Sequence[Result]) -> float | No
     return None if reached is None else reached - target.less
 
 
-def reached_by(metric: str, results: Sequence[Result], targets: Mapping[str, float | None]) -> int | None:
+def _num_reached(metric: str, results: Sequence[Result], targets: Targets) -> int | None:
     """How many of the runs of a row reached the target that a metric asks for; None where it asks for none,
     or the runs have no such place."""
-    moment = moment_of("", metric, targets)
+    moment = _moment_of(metric)
     if moment is None or moment.target is None or targets[moment.target] is None:
         return None
-    if not has_place(results[0], moment.place):
+    if not _has_place(results[0], moment.place):
         return None
-    return sum(figure_at(result, moment, targets) is not None for result in results)
+    return sum(_place_at(result, moment, targets) is not None for result in results)
 
 
-def compared(
-    asked: RecipeRow, rows: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
+# ---- curves ------------------------------------------------------------------------------------------------
+
+
+def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> dict[str, Any]:
+    """Return a metric of the validation part over runs that differ in their seeds, by a place in the runs.
+
+    Args:
+        metric: Of the validation part.
+        results: The R runs.
+        against: The place.
+
+    Returns:
+        x [X]: the rounds that every run has evaluated; of another place evenly from where the last run has
+        its first evaluation to where the first one has its last, and at each x a run has the metric of its
+        last evaluation so far. [] where the runs have no such place. mean, std [X]: over the runs, std None
+        for a single one; values [R, X]; chosen: a `statistic` of the metric at each run's best round;
+        best_round: one of these rounds; best_x: one of where these were.
+
+    Raises:
+        InputError: The metric is not of the validation part.
+    """
+    known = results[0].val
+    if metric not in known:
+        raise InputError(f"no metric {shown(metric)} of the validation part; {did_you_mean(metric, known)}")
+    scale = 100 if metric in PERCENT else 1
+    curve: dict[str, Any] = {
+        "against": against,
+        "x": [],
+        "mean": [],
+        "std": [],
+        "values": [[] for _ in results],
+        "chosen": statistic([_scaled(result.val[metric], scale) for result in results]),
+        "best_round": statistic([result.best_round for result in results]),
+        "best_x": statistic([None for _ in results]),
+    }
+    if not _has_place(results[0], against):
+        return curve
+    lines = [[line for line in _history_of(result) if line.get("val")] for result in results]
+    points = [
+        [(_at(line, against), _scaled(line["val"][metric], scale)) for line in evaluated]
+        for evaluated in lines
+    ]
+    x, values = _by_round(points) if against == ROUND else _by_place(points)
+    statistics = [statistic(list(column)) for column in zip(*values, strict=True)]
+    best = [
+        next((_at(line, against) for line in evaluated if line["round"] == result.best_round), None)
+        for result, evaluated in zip(results, lines, strict=True)
+    ]
+    return curve | {
+        "x": x,
+        "mean": [one["mean"] for one in statistics],
+        "std": [one["std"] for one in statistics],
+        "values": values,
+        "best_x": statistic(best),
+    }
+
+
+#: Of a run, where it was evaluated and what it had there.
+_Points = list[tuple[float, float | None]]
+
+
+def _by_round(curves: Sequence[_Points]) -> tuple[list[float], list[list[float | None]]]:
+    """The rounds that all curves have, and the values there."""
+    rounds = sorted({x for x, _ in curves[0]}.intersection(*({x for x, _ in curve} for curve in curves[1:])))
+    return rounds, [[dict(curve)[x] for x in rounds] for curve in curves]
+
+
+def _by_place(curves: Sequence[_Points]) -> tuple[list[float], list[list[float | None]]]:
+    """A grid over what all curves cover, and on it the last value so far of each."""
+    if not all(curves):
+        return [], [[] for _ in curves]
+    first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    grid = np.linspace(first, last, POINTS) if first < last else np.array([first] * (first == last))
+    places = [np.searchsorted([x for x, _ in curve], grid, side="right") - 1 for curve in curves]
+    values = [[curve[n][1] for n in found] for curve, found in zip(curves, places, strict=True)]
+    return grid.tolist(), values
+
+
+def _scaled(value: float | None, scale: int) -> float | None:
+    return None if value is None else scale * value
+
+
+# ---- the rows of an item -----------------------------------------------------------------------------------
+
+
+def found_curves(item: Curves, folder: Path) -> dict[str, Any]:
+    """Return metrics, called, against and the rows of an item of curves, from the runs in `folder`."""
+    (metric,) = item.metrics
+    rows = []
+    for row in item.rows:
+        places, results = _runs_of(row, item, folder)
+        rows.append(
+            {
+                "label": row.label,
+                "method": results[0].method,
+                "seeds": [result.seed for result in results],
+                **curve_of(metric, results, item.against or ROUND),
+                "folders": [str(place) for place in places],
+            }
+        )
+    return {"metrics": item.metrics, "called": item.called, "against": item.against, "rows": rows}
+
+
+def found_runs(item: Runs, folder: Path) -> dict[str, Any]:
+    """Return what `Reproduction` says of an item of runs, its rows among it, from the runs in `folder`."""
+    targets = _targets_of(item, folder)
+    rows = {row.label: _found_row(row, item, folder, targets) for row in item.rows}
+    for row in item.rows:
+        rows[row.label]["relative"] = _compared(row, rows, item.metrics)
+    return {
+        "metrics": item.metrics,
+        "called": item.called,
+        "x": item.x,
+        "panels": item.panels_shown(),
+        "relative_plot": f"{item.name}-relative.svg" if any(row.relative for row in item.rows) else None,
+        "targets": {
+            name: None
+            if target is None
+            else {"share": targets[name], "of": target.row or None, "less": target.less}
+            for name, target in item.targets.items()
+        },
+        "against": item.against,
+        "curves_plot": f"{item.name}-curves.svg" if item.against is not None else None,
+        "rows": [*rows.values()],
+    }
+
+
+def _runs_of(row: Row, item: Runs, folder: Path) -> tuple[list[Path], list[Result]]:
+    places = [Path(item.run_folder) / run_name(row.label, seed) for seed in item.seeds_of(row)]
+    return places, [Result.read(folder / place) for place in places]
+
+
+def _targets_of(item: Runs, folder: Path) -> dict[str, float | None]:
+    """The targets of an item as shares."""
+    rows = {row.label: row for row in item.rows}
+    shares = {}
+    for name, target in item.targets.items():
+        follows = target is not None and target.row
+        results = _runs_of(rows[follows], item, folder)[1] if follows else []
+        shares[name] = _target_share(target, results)
+    return shares
+
+
+def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str, Any]:
+    places, results = _runs_of(row, item, folder)
+    ours: dict[str, dict[str, Any]] = {}
+    printed, difference = {}, {}
+    for metric in item.metrics:
+        scale = 100 if metric in PERCENT else 1 / item.divided_by.get(metric, 1)
+        values = [metric_of(result, metric, targets) for result in results]
+        ours[metric] = {**statistic([None if value is None else scale * value for value in values])}
+        num_reached = _num_reached(metric, results, targets)
+        ours[metric] |= {} if num_reached is None else {"reached": num_reached}
+        of_paper, mean = row.printed.get(metric), ours[metric]["mean"]
+        printed[metric] = None if of_paper is None else dataclasses.asdict(of_paper)
+        difference[metric] = None if of_paper is None or mean is None else mean - of_paper.mean
+    found = {
+        "label": row.label,
+        "panel": row.panel,
+        "series": row.series,
+        "x": row.x,
+        "method": results[0].method,
+        "policy": None if row.policy is None else row.policy.name,
+        "recipe": _settings_changed(results[0]),
+        "seeds": [result.seed for result in results],
+        "rounds": [result.rounds for result in results],
+        "ours": ours,
+        "printed": printed,
+        "difference": difference,
+        "seconds": sum(result.seconds["total"] for result in results),
+        "folders": [str(place) for place in places],
+    }
+    if item.against is not None:
+        deciding = get_task(results[0].task).metric
+        found["curve"] = {"metric": deciding, **curve_of(deciding, results, item.against)}
+    return found
+
+
+def _settings_changed(result: Result) -> dict[str, Any]:
+    """In what its settings differ from the default ones; where a policy's file is does not matter."""
+    return {key: value for key, value in result.details.get("recipe", {}).items() if key != "policy_file"}
+
+
+def _compared(
+    row: Row, rows: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """For each row that `asked` is compared with: to, and by metric ours (a `statistic`) and printed, in
+    """For each row that `row` is compared with: to, and by metric ours (a `statistic`) and printed, in
     percent of the other row's figure. rows: by label, with seeds and ours."""
     return [
         {
             "to": relative.to,
-            "ours": {m: relative_to(rows[asked.label], rows[relative.to], m) for m in metrics},
-            "printed": {m: relative.printed.get(m) for m in metrics},
+            "ours": {metric: relative_to(rows[row.label], rows[relative.to], metric) for metric in metrics},
+            "printed": {metric: relative.printed.get(metric) for metric in metrics},
         }
-        for relative in asked.relative
+        for relative in row.relative
     ]
 
 
 def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> Statistic:
-    """By how many percent of the other row's figure this one's is above it: a `statistic` over the seeds that
-    both have, each compared with itself. None where the other's is 0."""
-    mine, theirs = (dict(zip(r["seeds"], r["ours"][metric]["values"], strict=True)) for r in (row, other))
-    pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+    """Return by how many percent of the other row's figure this one's is above it.
+
+    Args:
+        row: With seeds and ours, as in reproduce.json.
+        other: Likewise.
+        metric: Which figure.
+
+    Returns:
+        A `statistic` over the seeds that both have, each compared with itself; None where the other's is 0.
+    """
+    this, that = (dict(zip(r["seeds"], r["ours"][metric]["values"], strict=True)) for r in (row, other))
+    pairs = [(this[seed], that[seed]) for seed in this if seed in that]
     return statistic([None if a is None or not b else 100 * (a / b - 1) for a, b in pairs])

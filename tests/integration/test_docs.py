@@ -291,16 +291,16 @@ def test_the_audit_page_lists_every_check_and_no_other() -> None:
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [*CHECKS]
 
 
-def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe() -> None:
+def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_what_is_printed() -> None:
     import json
 
-    from graphfed.reproductions.recipe import read_recipe
+    from graphfed.reproductions.reproduce import find_paper
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgcn.json").read_text())
     text = (ROOT / "docs/reproduce.md").read_text()
-    recipe = read_recipe("fedgcn")
+    items = find_paper("fedgcn").by_name
     for item in recorded["items"]:
-        for row, asked in zip(item["rows"], recipe.items[item["item"]].rows, strict=True):
+        for row, asked in zip(item["rows"], items[item["item"]].rows, strict=True):
             there = asked.printed.get("accuracy")
             printed = None if there is None else {"mean": there.mean, "std": there.std}
             assert (row["label"], row["printed"]["accuracy"]) == (asked.label, printed)
@@ -310,20 +310,25 @@ def test_the_figures_of_reproduce_are_those_of_the_recorded_run_and_the_recipe()
                 assert told is None or f"{told['mean']:.2f} ± {told['std']:.2f}" in text
 
 
-def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_the_recipe() -> None:
+def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
     """Those of the tables; test_page_facts.py holds the prose to the record."""
     import json
 
-    from graphfed.reproductions.drawing import figure_text
-    from graphfed.reproductions.recipe import read_recipe
+    from graphfed.reproductions.reproduce import find_paper
+    from graphfed.reproductions.tables import figure_text
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgraph.json").read_text())
-    text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGraph")[2].partition("## A recipe")[0]
-    recipe = read_recipe("fedgraph")
+    text = (
+        (ROOT / "docs/reproduce.md")
+        .read_text()
+        .partition("## FedGraph")[2]
+        .partition("## Your own tables")[0]
+    )
+    asked = find_paper("fedgraph").by_name
     items = {item["item"]: item for item in recorded["items"]}
-    assert [*items] == [*recipe.items] == [*recorded["commits"]]
+    assert [*items] == [*asked] == [*recorded["commits"]]
     for name, item in items.items():
-        assert [row["label"] for row in item["rows"]] == [row.label for row in recipe.items[name].rows]
+        assert [row["label"] for row in item["rows"]] == [row.label for row in asked[name].rows]
         for row in item["rows"]:
             if item["kind"] == "returns":
                 told = [f"{row[key]:.1f}" for key in ("first", "last", "final")]
@@ -332,24 +337,26 @@ def test_the_figures_of_fedgraph_are_those_of_the_recorded_runs_and_the_recipe()
             assert f"| {row['label']} | {' | '.join(told)} |" in text, (name, row["label"])
 
 
-def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> None:
+def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_what_is_printed() -> None:
     """Means in percent, with deviations where there are several seeds; and how rows compare, with what is
     printed."""
     import json
 
-    from graphfed.reproductions.recipe import read_recipe
+    from graphfed.reproductions.reproduce import find_paper
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_lumos.json").read_text())
-    text = (ROOT / "docs/reproduce.md").read_text().partition("## Lumos")[2].partition("## A recipe")[0]
-    recipe = read_recipe("lumos")
-    assert [item["item"] for item in recorded["items"]] == [*recipe.items]
+    text = (
+        (ROOT / "docs/reproduce.md").read_text().partition("## Lumos")[2].partition("## Your own tables")[0]
+    )
+    items = find_paper("lumos").by_name
+    assert [item["item"] for item in recorded["items"]] == [*items]
     for item in recorded["items"]:
-        rows = recipe.items[item["item"]].rows
+        rows = items[item["item"]].rows
         assert [row["label"] for row in item["rows"]] == [row.label for row in rows]
         if item["item"] not in ("fig3", "fig4", "fig5", "fig6"):
             continue
         for row, asked in zip(item["rows"], rows, strict=True):
-            assert tuple(row["seeds"]) == asked.seeds
+            assert tuple(row["seeds"]) == items[item["item"]].seeds_of(asked)
             ((_, ours),) = row["ours"].items()
             spread = "" if ours["std"] is None else f" ± {ours['std']:.2f}"
             assert f"{ours['mean']:.2f}{spread}" in text, row["label"]
@@ -360,20 +367,22 @@ def test_the_figures_of_lumos_are_those_of_the_recorded_run_and_the_recipe() -> 
                 assert told or (item["item"] in ("fig3", "fig4") and "decoding" in row["label"]), row["label"]
 
 
-def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_the_recipe() -> None:
+def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
     import json
 
-    from graphfed.reproductions.recipe import read_recipe
+    from graphfed.reproductions.reproduce import find_paper
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_cnfgnn.json").read_text())
-    text = (ROOT / "docs/reproduce.md").read_text().partition("## CNFGNN")[2].partition("## A recipe")[0]
-    recipe = read_recipe("cnfgnn")
+    text = (
+        (ROOT / "docs/reproduce.md").read_text().partition("## CNFGNN")[2].partition("## Your own tables")[0]
+    )
+    items = find_paper("cnfgnn").by_name
     for item in recorded["items"]:
         if item["kind"] != "runs":
             continue
-        rows = recipe.items[item["item"]].rows
+        rows = items[item["item"]].rows
         assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
-            (row.label, row.seeds) for row in rows
+            (row.label, items[item["item"]].seeds_of(row)) for row in rows
         ]
         for row in item["rows"]:
             for ours in row["ours"].values():
@@ -384,19 +393,21 @@ def test_the_figures_of_cnfgnn_are_those_of_the_recorded_runs_and_the_recipe() -
                     assert f"{gain['mean']:.2f}" in text, (item["item"], row["label"], there["to"])
 
 
-def test_the_figures_of_fedgat_are_those_of_the_recorded_runs_and_the_recipe() -> None:
+def test_the_figures_of_fedgat_are_those_of_the_recorded_runs_and_what_is_printed() -> None:
     import json
 
-    from graphfed.reproductions.recipe import read_recipe
+    from graphfed.reproductions.reproduce import find_paper
 
     recorded = json.loads((ROOT / "benchmarks/results/reproduce_fedgat.json").read_text())
-    text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGAT")[2].partition("## A recipe")[0]
-    recipe = read_recipe("fedgat")
-    assert {item["item"] for item in recorded["items"]} == {*recipe.items} == {*recorded["commits"]}
+    text = (
+        (ROOT / "docs/reproduce.md").read_text().partition("## FedGAT")[2].partition("## Your own tables")[0]
+    )
+    items = find_paper("fedgat").by_name
+    assert {item["item"] for item in recorded["items"]} == {*items} == {*recorded["commits"]}
     for item in recorded["items"]:
-        rows = recipe.items[item["item"]].rows
+        rows = items[item["item"]].rows
         assert [(row["label"], tuple(row["seeds"])) for row in item["rows"]] == [
-            (row.label, row.seeds) for row in rows
+            (row.label, items[item["item"]].seeds_of(row)) for row in rows
         ]
         for row, asked in zip(item["rows"], rows, strict=True):
             ((metric, ours),) = row["ours"].items()

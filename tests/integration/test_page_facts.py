@@ -17,7 +17,8 @@ from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening
 from graphfed.crypto.ot import bytes_of_set_up
 from graphfed.federation import Federation
 from graphfed.methods.registry import get_method
-from graphfed.reproductions.recipe import read_recipe
+from graphfed.reproductions import PAPERS
+from graphfed.reproductions.reproduce import find_paper
 from graphfed.runs.config import parse_settings
 from graphfed.tasks.registry import default_settings
 
@@ -50,7 +51,7 @@ def test_the_page_on_the_design_names_every_folder_and_top_level_module_and_no_o
     cells = re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     folders = {path.parent.relative_to(PACKAGE).as_posix() + "/" for path in PACKAGE.rglob("*.py")} - {"./"}
-    folders |= {"data/graphs/files/", "reproductions/recipes/"}  # of files that are no modules
+    folders |= {"data/graphs/files/"}  # of files that are no modules
     modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert named == folders | modules
 
@@ -272,7 +273,7 @@ OF_ELSEWHERE = (
 
 def test_every_figure_in_the_prose_on_fedgraph_is_one_of_its_record() -> None:
     """Whoever writes another sentence with a figure adds it to `fedgraph_sentences`, from the record."""
-    text = prose("reproduce.md", "## FedGraph", "## A recipe")
+    text = prose("reproduce.md", "## FedGraph", "## Your own tables")
     sentences = fedgraph_sentences()
     assert [sentence for sentence in sentences if sentence not in text] == []
     for known in (*sentences, *OF_ELSEWHERE):
@@ -308,13 +309,10 @@ def test_every_figure_of_a_record_on_the_page_on_policies_is_the_recorded_one() 
     assert "about half an hour" in text
 
 
-def test_the_commands_on_the_page_that_learn_policies_ask_what_the_recipe_asks() -> None:
+def test_the_commands_on_the_page_that_learn_policies_ask_what_the_reproduction_asks() -> None:
     text = (ROOT / "docs/reproduce.md").read_text().partition("## FedGraph")[2]
     lines = re.findall(r"^\$ graphfed policy (ddpg .*)$", text, re.MULTILINE)
-    recipe = read_recipe("fedgraph")
-    learned = {
-        row.learned.name: row.learned for item in recipe.items.values() for row in item.rows if row.learned
-    }
+    learned = {policy.name: policy for item in find_paper("fedgraph").items for policy in item.policies}
     assert len(lines) == 2
     for line in lines:
         kind, *words = shlex.split(line)
@@ -344,12 +342,11 @@ def test_no_note_of_a_record_claims_a_number_of_seeds_that_no_row_has(name: str)
 
 
 def test_rows_of_forecasters_that_are_trained_by_different_schedules_say_so_in_the_notes() -> None:
-    """In the recipe, in the record, and on the page."""
-    recipe = read_recipe("cnfgnn")
+    """In the paper's module, in the record, and on the page."""
     recorded = {item["item"]: item for item in record("reproduce_cnfgnn")["items"]}
     unequal = []
-    for name, item in recipe.items.items():
-        configs = {row.label: settings_of(row) for row in item.rows}
+    for name, item in find_paper("cnfgnn").by_name.items():
+        configs = {row.label: settings_of(item, row) for row in item.rows}
         schedules = {c.teacher for c in configs.values() if c is not None}
         if len(schedules) < 2:
             continue
@@ -365,10 +362,10 @@ def test_rows_of_forecasters_that_are_trained_by_different_schedules_say_so_in_t
     assert "Adam begins anew in every round" in text
 
 
-def settings_of(row: Any) -> Any:
+def settings_of(item: Any, row: Any) -> Any:
     """The settings that a row trains with; None of one that is not trained by steps."""
     method = get_method(row.method)
-    given = dict(row.settings)
+    given = item.settings_of(row)
     config = method.config(**{**default_settings(method, preset=given.pop("preset", "default")), **given})
     return config if hasattr(config, "teacher") else None
 
@@ -393,11 +390,18 @@ def test_no_cause_is_given_for_the_order_of_rows_on_20_sensors() -> None:
 
 
 def test_seconds_of_the_time_model_are_called_modelled_wherever_they_are_shown() -> None:
-    recipes = list((PACKAGE / "reproductions/recipes").glob("*.yaml"))
-    for path in (*recipes, *(ROOT / "docs").glob("*.md")):
-        named = re.findall(r"([\w.]*facts\.modelled_seconds): ([a-z][\w %.']+)", path.read_text())
-        for metric, called in named:
-            assert "modelled" in called, (path.name, metric, called)
+    named = {
+        (item.name, metric, called)
+        for paper in PAPERS
+        for item in find_paper(paper).items
+        for metric, called in getattr(item, "called", {}).items()
+    }
+    for path in (ROOT / "docs").glob("*.md"):
+        found = re.findall(r"([\w.]*facts\.modelled_seconds): ([a-z][\w %.']+)", path.read_text())
+        named |= {(path.name, metric, called) for metric, called in found}
+    modelled = [entry for entry in named if entry[1].endswith("facts.modelled_seconds")]
+    assert len(modelled) > 10
+    assert [entry for entry in modelled if "modelled" not in entry[2]] == []
     learning = (PACKAGE / "studies/policy_learning.py").read_text()
     assert "modelled seconds" in learning
 

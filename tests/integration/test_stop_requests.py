@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from endless_reproduction import PROGRAM
 
 from graphfed.errors import DONE, INTERRUPTED
 
@@ -122,30 +123,14 @@ def test_a_run_in_processes_that_have_not_begun_yet_ends_at_the_first_signal(
 
 # ---- a reproduction in the background ----------------------------------------------------------------------
 
-RECIPE = """\
-title: A toy
-authors: Nobody
-venue: nowhere
-items:
-  small:
-    title: One method
-    metric: accuracy
-    source: made up
-    seeds: [0]
-    options: {data: digits, clients: 2, rounds: 1000000, threads: 1, checkpoint_every: 0.2}
-    quick: {seeds: [0], rounds: 1}
-    rows:
-      - {label: averaging, method: fedavg, printed: {mean: 50.0}}
-"""
-
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_reproduction_that_a_shell_has_put_into_the_background_hears_sigterm_and_leaves_ctrl_c_to_others(
     jobs: str, tmp_path: Path
 ) -> None:
     """A shell without job control starts background jobs with SIGINT ignored, which stays so."""
-    (tmp_path / "toy.yaml").write_text(RECIPE)
-    words = f"-m graphfed reproduce toy.yaml --seeds 0,1 --jobs {jobs} --out r"
+    (tmp_path / "endless.py").write_text(PROGRAM)
+    words = f"endless.py reproduce endless small --seeds 0,1 --jobs {jobs} --out r"
     script = f"{sys.executable} {words} & echo $!; wait $!; echo code $?"
     with subprocess.Popen(
         ["sh", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

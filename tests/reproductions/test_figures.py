@@ -1,9 +1,10 @@
-"""Recipes whose figures are more than a test metric: rows in percent of other rows, paths into a result,
-short versions on other data, and who keeps which edge."""
+"""Figures that are more than a test metric: rows in percent of other rows, paths into a result, short
+versions on other data, and who keeps which edge."""
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +19,66 @@ from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.errors import InputError
 from graphfed.methods.lumos.assignment import optimum
-from graphfed.reproductions import workloads
+from graphfed.reproductions import lumos_workloads
+from graphfed.reproductions.base import Measured, Paper, Printed, Quick, Relative, Row, Runs, point
 from graphfed.reproductions.figures import metric_of, relative_to
-from graphfed.reproductions.recipe import Relative, read_recipe
+from graphfed.reproductions.lumos import PAPER as LUMOS
+from graphfed.reproductions.lumos_workloads import draw_workloads, pending, workloads, workloads_cells
 from graphfed.reproductions.reproduce import Reproduction, reproduce
 from graphfed.runs.run import Result
 
 pytestmark = pytest.mark.slow
 
-RECIPE = """\
-title: A toy
-authors: Nobody
-venue: nowhere
-items:
-  gain:
-    title: One row against others
-    metric: [accuracy, bytes.total]
-    called: {bytes.total: bytes in all}
-    source: made up
-    seeds: [1, 2]
-    options: {data: digits, clients: 3, rounds: 3}
-    quick:
-      {seeds: 0, data: social, split: "random:0.5,0.2,0.3", rounds: 1, set: {data.num_nodes: 200, hidden: 4}}
-    rows:
-      - {label: averaging, method: fedavg, seeds: [0, 1], printed: {accuracy: {mean: 50.0, std: 1.0}}}
-      - label: one hop
-        method: fedgcn
-        set: {hops: 1}
-        relative: [{to: averaging, printed: {accuracy: 12.5, bytes.total: -3}}, {to: two hops}]
-      - {label: two hops, method: fedgcn, quick: false}
-  sweep:
-    title: A row for each value
-    metric: score
-    x: rate
-    source: made up
-    seeds: [0]
-    options: {data: digits, clients: 2, rounds: 2}
-    quick: {seeds: [0], rounds: 1}
-    rows:
-      - panel: vertices
-        series: a
-        method: fedavg
-        over: {lr: [0.1, 0.5, 1]}
-        relative: {to: vertices a 0.5, printed: [1, null, -2.5]}
-      - panel: links
-        series: a
-        method: central
-        options: {data: social, task: link_prediction}
-        set: {data.num_nodes: 100}
-        over: {lr: [0.1]}
-"""
+
+GAIN = Runs(
+    name="gain",
+    title="One row against others",
+    source="made up",
+    metrics=("accuracy", "bytes.total"),
+    called={"bytes.total": "bytes in all"},
+    seeds=(1, 2),
+    options={"data": "digits", "clients": 3, "rounds": 3},
+    quick=Quick(
+        seeds=(0,),
+        options={"data": "social", "split": "random:0.5,0.2,0.3", "rounds": 1},
+        settings={"data.num_nodes": 200, "hidden": 4},
+    ),
+    rows=(
+        Row("averaging", "fedavg", seeds=(0, 1), printed={"accuracy": Printed(50.0, 1.0)}),
+        Row(
+            "one hop",
+            "fedgcn",
+            settings={"hops": 1},
+            relative=(Relative("averaging", {"accuracy": 12.5, "bytes.total": -3}), Relative("two hops")),
+        ),
+        Row("two hops", "fedgcn", quick=False),
+    ),
+)
+SCORES = Runs(
+    name="scores",
+    title="What decides in each task",
+    source="made up",
+    metrics=("score",),
+    x="rate",
+    options={"clients": 2, "rounds": 2},
+    settings={"lr": 0.1},
+    rows=(
+        point("a", 0.1, "fedavg", panel="vertices", options={"data": "digits"}),
+        point(
+            "a",
+            0.1,
+            "central",
+            panel="links",
+            options={"data": "social", "task": "link_prediction"},
+            settings={"data.num_nodes": 100},
+        ),
+    ),
+)
 
 
 @pytest.fixture
-def toy(own_folder: Path) -> str:
-    (own_folder / "toy.yaml").write_text(RECIPE)
-    return "toy.yaml"
+def toy(own_folder: Path) -> Paper:
+    return Paper("toy", "A toy", "Nobody", "nowhere", (GAIN, SCORES))
 
 
 def cells(table: Table) -> list[list[str]]:
@@ -87,7 +92,7 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def test_a_row_is_compared_seed_by_seed_over_the_seeds_that_both_rows_have(
-    toy: str, own_folder: Path
+    toy: Paper, own_folder: Path
 ) -> None:
     found = reproduce(toy, "gain", out="r")
     (item,) = found.items
@@ -111,7 +116,7 @@ def test_a_row_is_compared_seed_by_seed_over_the_seeds_that_both_rows_have(
     assert json.loads((own_folder / "r/reproduce.json").read_text()) == found.to_json()
 
 
-def test_the_table_and_the_drawing_of_comparisons_have_both_figures(toy: str, own_folder: Path) -> None:
+def test_the_table_and_the_drawing_of_comparisons_have_both_figures(toy: Paper, own_folder: Path) -> None:
     figures, relative = reproduce(toy, "gain", out="r").tables()
     assert [column.header for column in figures.columns] == [
         "row", "accuracy: ours (%)", "accuracy: printed (%)", "accuracy: difference", "bytes in all: ours",
@@ -128,15 +133,6 @@ def test_the_table_and_the_drawing_of_comparisons_have_both_figures(toy: str, ow
     for word in ("one hop", "against averaging", "against two hops", "accuracy, relative difference (%)"):
         assert word in texts
     assert "bytes in all, relative difference (%)" in texts
-
-
-def test_of_the_rows_of_an_over_one_may_be_what_the_others_are_compared_with(toy: str) -> None:
-    rows = read_recipe(toy).items["sweep"].rows
-    assert [row.relative for row in rows[:3]] == [
-        (Relative("vertices a 0.5", {"score": 1}),),
-        (),
-        (Relative("vertices a 0.5", {"score": -2.5}),),
-    ]
 
 
 @given(
@@ -167,13 +163,13 @@ def test_nothing_is_a_percentage_of_zero_or_of_nothing() -> None:
 # ---- metrics -----------------------------------------------------------------------------------------------
 
 
-def test_score_is_what_decides_in_the_runs_task(toy: str) -> None:
-    (item,) = reproduce(toy, "sweep", out="r").items
+def test_score_is_what_decides_in_the_runs_task(toy: Paper) -> None:
+    (item,) = reproduce(toy, "scores", out="r").items
     options: dict[str, Any] = {"clients": 2, "rounds": 2, "threads": 1, "out": False}
     vertices = graphfed.run("fedavg", preset="paper", lr=0.1, **options)
     social = {"data": "social", "task": "link_prediction", "settings": {"data.num_nodes": 100, "lr": 0.1}}
     links = graphfed.run("central", preset="paper", **social, **options)
-    means = [row["ours"]["score"]["mean"] for row in (item["rows"][0], item["rows"][3])]
+    means = [row["ours"]["score"]["mean"] for row in item["rows"]]
     assert means == [100 * vertices.test["accuracy"], 100 * links.test["auc"]]
 
 
@@ -206,7 +202,7 @@ def test_a_path_that_leads_nowhere_says_where_it_stops(metric: str, told: str, f
 # ---- short versions ----------------------------------------------------------------------------------------
 
 
-def test_what_runs_on_other_data_for_short_has_no_printed_figures_and_says_so(toy: str) -> None:
+def test_what_runs_on_other_data_for_short_has_no_printed_figures_and_says_so(toy: Paper) -> None:
     (item,) = reproduce(toy, "gain", quick=True, out="r").items
     assert item["title"] == "One row against others (quick: on social)"
     assert [row["label"] for row in item["rows"]] == ["averaging", "one hop"]
@@ -217,71 +213,73 @@ def test_what_runs_on_other_data_for_short_has_no_printed_figures_and_says_so(to
     assert item["rows"][0]["recipe"].items() >= {"rounds": 1, "hidden": 4, "lr": 0.5}.items()
 
 
-# ---- recipes that cannot be used ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (("[{to: averaging,", "[{to: avaraging,"), "relative to 'avaraging'; did you mean 'averaging'"),
-        (("[{to: averaging,", "[{to: one hop,"), "relative to itself"),
-        (("{to: two hops}]", "{to: averaging}]"), "two comparisons with 'averaging'"),
-        (("{to: two hops}]", "{two: two hops}]"), "has no 'to'"),
-        (("seeds: [0, 1], printed", "seeds: [5], printed"), "which has none of its seeds"),
-        (("{accuracy: 12.5, bytes.total: -3}", "12.5"), "the item has 2 metrics; say which are printed"),
-        (("accuracy: 12.5", "acuracy: 12.5"), "did you mean 'accuracy'"),
-        (("accuracy: 12.5", "accuracy: more"), "printed accuracy must be a number"),
-        (("printed: [1, null, -2.5]", "printed: [1, null]"), "must be a list of 3, one for each"),
-        (("called: {bytes.total", "called: {bytes.totl"), "did you mean 'bytes.total'"),
-        (("quick: false", "quick: 0"), "quick must be true or false"),
-        (("set: {data.num_nodes: 200, hidden: 4}", "set: {data.num_node: 200}"), "'data.num_node'"),
-        (("over: {lr: [0.1]}", "over: {rounds: [1]}"), "quick cannot set it"),
-        (("[accuracy, bytes.total]", "[accuracy, bytes.totals]\n    notes: x"), "did you mean"),
-    ],
-)
-def test_a_comparison_or_a_short_version_that_cannot_be_used_says_what_is_wrong_in_it(
-    change: tuple[str, str], told: str, toy: str, own_folder: Path
-) -> None:
-    assert change[0] in RECIPE
-    (own_folder / "toy.yaml").write_text(RECIPE.replace(*change, 1))
-    with pytest.raises(InputError) as refusal:
-        reproduce(toy, "gain", quick="data.num_node:" in change[1], out="r")
-    assert told in str(refusal.value)
-    assert not (own_folder / "r").exists()
-
-
 # ---- who keeps which edge ----------------------------------------------------------------------------------
 
-WORKLOADS = """\
-title: A toy
-authors: Nobody
-venue: nowhere
-items:
-  fig7:
-    kind: workloads
-    title: Who keeps what
-    source: made up
-    panels: [small, digits]
-    seeds: 3
-    options: {data: social}
-    quick: {set: {data.num_nodes: 50}}
-    rows:
-      - {panel: small, series: none, set: {balancer: none, data.num_nodes: 80}}
-      - {panel: small, series: local, set: {balancer: local, data.num_nodes: 80}}
-      - {panel: small, series: mcmc, set: {balancer: mcmc, mcmc_steps: 20, data.num_nodes: 80}, printed: 7}
-      - {panel: small, series: oracle, set: {balancer: oracle, data.num_nodes: 80}}
-      - {panel: digits, series: greedy, options: {data: digits}, set: {balancer: greedy}, quick: false}
-"""
+
+def balances_paper(steps: int = 20) -> Paper:
+    """Balancers on a generated graph of 80 nodes, and on digits."""
+    eighty = {"data.num_nodes": 80}
+    item = Measured(
+        name="fig7",
+        kind="workloads",
+        title="Who keeps what",
+        source="made up",
+        measure=workloads,
+        cells=workloads_cells,
+        draw=draw_workloads,
+        pending=pending,
+        reads="structure",
+        panels=("small", "digits"),
+        seeds=(3,),
+        options={"data": "social"},
+        quick=Quick(settings={"data.num_nodes": 50}),
+        rows=(
+            *(
+                Row(
+                    f"small {name}",
+                    "lumos",
+                    panel="small",
+                    series=name,
+                    settings={"balancer": name, **eighty},
+                )
+                for name in ("none", "local")
+            ),
+            Row(
+                "small mcmc",
+                "lumos",
+                panel="small",
+                series="mcmc",
+                settings={"balancer": "mcmc", "mcmc_steps": steps, **eighty},
+                printed={"largest": Printed(7)},
+            ),
+            Row(
+                "small oracle",
+                "lumos",
+                panel="small",
+                series="oracle",
+                settings={"balancer": "oracle", **eighty},
+            ),
+            Row(
+                "digits greedy",
+                "lumos",
+                panel="digits",
+                series="greedy",
+                options={"data": "digits"},
+                settings={"balancer": "greedy"},
+                quick=False,
+            ),
+        ),
+    )
+    return Paper("balances", "A toy", "Nobody", "nowhere", (item,))
 
 
 @pytest.fixture
-def balances(own_folder: Path) -> str:
-    (own_folder / "balances.yaml").write_text(WORKLOADS)
-    return "balances.yaml"
+def balances(own_folder: Path, as_known: Callable[[Paper], Paper]) -> Paper:
+    return as_known(balances_paper())
 
 
 def test_workloads_are_of_every_device_and_the_curve_ends_where_balancing_did(
-    balances: str, own_folder: Path
+    balances: Paper, own_folder: Path
 ) -> None:
     found = reproduce(balances, out="r")
     (item,) = found.items
@@ -314,9 +312,9 @@ def test_workloads_are_of_every_device_and_the_curve_ends_where_balancing_did(
 
 
 def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
-    balances: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+    balances: Paper, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, begun = workloads.balanced, []
+    real, begun = lumos_workloads.balanced, []
 
     def stop_at_the_third(config: Any, graph: Any) -> dict[str, Any]:
         begun.append(config.training.balancer)
@@ -324,7 +322,7 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
             raise KeyboardInterrupt
         return real(config, graph)
 
-    monkeypatch.setattr(workloads, "balanced", stop_at_the_third)
+    monkeypatch.setattr(lumos_workloads, "balanced", stop_at_the_third)
     told: list[str] = []
     with pytest.raises(KeyboardInterrupt, match="graphfed resume"):
         reproduce(balances, out="r", tell=told.append)
@@ -334,48 +332,27 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
     assert told == ["5 rows to balance, not timed; every run has ended; reading the results"]
     assert reproduce(balances, out="r").to_json() == again.to_json()
     assert len(begun) == 6
-    (own_folder / "balances.yaml").write_text(WORKLOADS.replace("mcmc_steps: 20", "mcmc_steps: 30"))
-    with pytest.raises(InputError, match="had another mcmc_steps than the recipe"):
-        reproduce(balances, out="r")
+    with pytest.raises(InputError, match="had another mcmc_steps than is asked now"):
+        reproduce(balances_paper(steps=30), out="r")
 
 
-def test_the_short_version_of_workloads_leaves_out_rows_and_their_panels(balances: str) -> None:
+def test_the_short_version_of_workloads_leaves_out_rows_and_their_panels(balances: Paper) -> None:
     (item,) = reproduce(balances, quick=True, out="r").items
     assert [row["devices"] for row in item["rows"]] == [50] * 4
     assert item["panels"] == ("small",)
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (("series: oracle, ", ""), "row 4 has no 'series'"),
-        (("printed: 7", "printed: seven"), "printed mean must be a number"),
-        (("{data: digits}", "{data: digits, rounds: 3}"), "unknown key 'rounds'"),
-        (("balancer: greedy", "balancer: gredy"), "did you mean 'greedy'"),
-        (("title: Who", "metric: loss\n    title: Who"), "unknown key 'metric'"),
-        (("panels: [small, digits]", "panels: [small]"), "'digits' of a row is not one of its panels"),
-    ],
-)
-def test_workloads_that_cannot_be_asked_for_say_what_is_wrong(
-    change: tuple[str, str], told: str, balances: str, own_folder: Path
-) -> None:
-    assert change[0] in WORKLOADS
-    (own_folder / "balances.yaml").write_text(WORKLOADS.replace(*change, 1))
-    with pytest.raises(InputError) as refusal:
-        reproduce(balances, out="r")
-    assert told in str(refusal.value)
-    assert not (own_folder / "r").exists()
-
-
 def test_a_data_set_without_all_its_features_can_be_balanced_and_is_not_listed_as_missing(
     real_data: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = WORKLOADS.replace("{data: social}", "{data: lastfm}").replace(", data.num_nodes: 80", "")
-    (own_folder / "lastfm.yaml").write_text(text)
-    (item,) = reproduce("lastfm.yaml", data_dir=real_data, out="r").items
-    largest = {row["series"]: row["largest"] for row in item["rows"] if row["panel"] == "small"}
+    fig7 = LUMOS.by_name["fig7"]
+    exact = ("without trimming", "local", "oracle")
+    rows = tuple(row for row in fig7.rows if row.panel == "LastFM" and row.series in exact)
+    paper = dataclasses.replace(LUMOS, items=(dataclasses.replace(fig7, rows=rows, panels=("LastFM",)),))
+    (item,) = reproduce(paper, data_dir=real_data, out="r").items
+    largest = {row["series"]: row["largest"] for row in item["rows"]}
     # methods.md's anchors: the largest degree, and the exact optimum, which our balancer reaches.
-    assert (largest["none"], largest["local"], largest["oracle"]) == (216, 15, 15)
+    assert (largest["without trimming"], largest["local"], largest["oracle"]) == (216, 15, 15)
     assert main(["reproduce", "--list", "--data-dir", str(real_data)]) == 0
     assert "lastfm" in (listed := capsys.readouterr().out)
     assert "lastfm (missing)" not in listed
@@ -385,8 +362,8 @@ def test_a_data_set_without_all_its_features_can_be_balanced_and_is_not_listed_a
 # ---- Lumos -------------------------------------------------------------------------------------------------
 
 
-def test_the_recipe_of_lumos_compares_with_the_figures_that_the_paper_prints() -> None:
-    items = read_recipe("lumos").items
+def test_lumos_is_compared_with_the_figures_that_the_paper_prints() -> None:
+    items = LUMOS.by_name
     printed = {
         (name, row.label, relative.to, metric): figure
         for name, item in items.items()

@@ -1,8 +1,10 @@
-"""Reproductions: recipes are checked, missing data is named, the cost is told first, nothing is run twice."""
+"""Reproductions: missing data is named, the predicted cost is said first, nothing is run twice."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
+import pkgutil
 import re
 import shutil
 import signal
@@ -12,21 +14,39 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from endless_reproduction import PROGRAM
 
 import graphfed
+from graphfed import reproductions
 from graphfed.data.datasets import load
 from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.errors import GraphfedError, InputError
-from graphfed.reproductions import plots
-from graphfed.reproductions import reproduce as reproduction
-from graphfed.reproductions.recipe import Printed, read_recipe, recipe_names
-from graphfed.reproductions.reproduce import Reproduction, class_counts, reproduce
+from graphfed.reproductions import PAPERS, plots, runner
+from graphfed.reproductions.base import (
+    Curves,
+    Item,
+    Measured,
+    Paper,
+    Place,
+    Printed,
+    Quick,
+    Relative,
+    Row,
+    Runs,
+    Target,
+    paragraphs,
+    point,
+    same_runs,
+)
+from graphfed.reproductions.reproduce import Reproduction, find_paper, reproduce
+from graphfed.reproductions.sapgnn import class_counts, count_classes, counts_cells, draw_counts
 from graphfed.runs.checkpoint import newest_round
 from graphfed.runs.config import make_config
 from graphfed.runs.reopen import read_manifest
@@ -35,41 +55,48 @@ from graphfed.studies import plan
 
 pytestmark = pytest.mark.slow
 
-RECIPE = """\
-title: A toy
-authors: Nobody
-venue: nowhere
-items:
-  small:
-    title: Two methods on digits
-    metric: accuracy
-    source: made up
-    notes: [a note]
-    seeds: [0, 1]
-    options: {data: digits, clients: 3, rounds: 4, threads: 1}
-    quick: {seeds: [0], rounds: 1}
-    rows:
-      - {label: averaging, method: fedavg, printed: {mean: 50.0, std: 1.0}}
-      - {label: one hop, method: fedgcn, set: {hops: 1, partition.beta: 1}}
-  other:
-    title: Another
-    metric: loss
-    source: made up
-    seeds: [0]
-    options: {clients: 2, rounds: 1}
-    quick: {seeds: [0]}
-    rows:
-      - {label: averaging, method: fedavg, printed: {mean: 2.0}}
-"""
+
+def small(*, clients: int = 3, rounds: int = 4, threads: int = 1, **options: Any) -> Runs:
+    """Two methods on digits."""
+    return Runs(
+        name="small",
+        title="Two methods on digits",
+        source="made up",
+        notes=("a note",),
+        metrics=("accuracy",),
+        seeds=(0, 1),
+        options={"data": "digits", "clients": clients, "rounds": rounds, "threads": threads, **options},
+        quick=Quick(seeds=(0,), options={"rounds": 1}),
+        rows=(
+            Row("averaging", "fedavg", printed={"accuracy": Printed(50.0, 1.0)}),
+            Row("one hop", "fedgcn", settings={"hops": 1, "partition.beta": 1}),
+        ),
+    )
+
+
+def other(*metrics: str) -> Runs:
+    """One of another metric."""
+    return Runs(
+        name="other",
+        title="Another",
+        source="made up",
+        metrics=metrics or ("loss",),
+        options={"clients": 2, "rounds": 1},
+        quick=Quick(seeds=(0,)),
+        rows=(Row("averaging", "fedavg", printed={"loss": Printed(2.0)}),),
+    )
+
+
+def paper_of(*items: Item) -> Paper:
+    return Paper("toy", "A toy", "Nobody", "nowhere", items)
 
 
 @pytest.fixture
-def toy(own_folder: Path) -> str:
-    (own_folder / "toy.yaml").write_text(RECIPE)
-    return "toy.yaml"
+def toy(own_folder: Path, as_known: Callable[[Paper], Paper]) -> Paper:
+    return as_known(paper_of(small(), other()))
 
 
-def test_figures_stand_beside_the_printed_ones_in_the_papers_unit(toy: str, own_folder: Path) -> None:
+def test_figures_stand_beside_the_printed_ones_in_the_papers_unit(toy: Paper, own_folder: Path) -> None:
     found = reproduce(toy, "small", out="r")
     (item,) = found.items
     averaging, hop = item["rows"]
@@ -88,7 +115,7 @@ def test_figures_stand_beside_the_printed_ones_in_the_papers_unit(toy: str, own_
     assert Result.read(own_folder / "r/small/one hop-seed1").method == "fedgcn"
 
 
-def test_the_plot_is_an_svg_that_names_every_row_and_both_figures(toy: str, own_folder: Path) -> None:
+def test_the_plot_is_an_svg_that_names_every_row_and_both_figures(toy: Paper, own_folder: Path) -> None:
     reproduce(toy, "small", quick=True, out="r")
     texts = "".join(ET.parse(own_folder / "r/small.svg").getroot().itertext())
     for word in ("averaging", "one hop", "ours", "printed", "test accuracy (%)"):
@@ -99,7 +126,7 @@ def test_the_plot_is_an_svg_that_names_every_row_and_both_figures(toy: str, own_
 
 
 def test_the_cost_is_told_before_the_first_run_and_every_run_that_ended_is_read(
-    toy: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+    toy: Paper, own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []
     real = plan.execute
@@ -125,20 +152,19 @@ def test_the_cost_is_told_before_the_first_run_and_every_run_that_ended_is_read(
     assert len(ran) == 5
 
 
-def test_another_item_can_join_the_folder_and_the_quick_version_or_a_changed_recipe_cannot(
-    toy: str, own_folder: Path
+def test_another_item_can_join_the_folder_and_the_quick_version_or_a_changed_item_cannot(
+    toy: Paper, own_folder: Path
 ) -> None:
     reproduce(toy, "other", out="r")
     assert [item["item"] for item in reproduce(toy, out="r").items] == ["small", "other"]
     with pytest.raises(InputError, match="holds something else"):
         reproduce(toy, quick=True, out="r")
-    (own_folder / "toy.yaml").write_text(RECIPE.replace("clients: 3", "clients: 4"))
-    with pytest.raises(InputError, match="had another clients than the recipe"):
-        reproduce(toy, out="r")
+    with pytest.raises(InputError, match="had another clients than is asked now"):
+        reproduce(paper_of(small(clients=4), other()), out="r")
 
 
-def test_the_file_keeps_the_items_that_were_made_before_in_the_order_of_the_recipe(
-    toy: str, own_folder: Path
+def test_the_file_keeps_the_items_that_were_made_before_in_the_order_of_the_paper(
+    toy: Paper, own_folder: Path
 ) -> None:
     reproduce(toy, "other", out="r")
     before = json.loads((own_folder / "r/reproduce.json").read_text())["items"]
@@ -148,97 +174,115 @@ def test_the_file_keeps_the_items_that_were_made_before_in_the_order_of_the_reci
     assert after[1] == before[0]
 
 
-def test_a_metric_that_is_no_share_is_not_in_percent(toy: str) -> None:
+def test_a_metric_that_is_no_share_is_not_in_percent(toy: Paper) -> None:
     (item,) = reproduce(toy, "other", out="r").items
     alone = graphfed.run("fedavg", preset="paper", clients=2, rounds=1, out=False)
     assert item["rows"][0]["ours"]["loss"]["mean"] == alone.test["loss"]
 
 
+def test_the_notes_of_an_item_are_the_paragraphs_of_a_text() -> None:
+    text = """
+        One note
+        on two lines.
+
+        Another "note".
+    """
+    assert paragraphs(text) == ("One note on two lines.", 'Another "note".')
+
+
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("rows", "targets", "message"),
     [
-        (("authors: Nobody\n", ""), "has no 'authors'"),
-        (("title: Another", "titel: Another"), "other has no 'title'"),
-        (("method: fedavg, printed: {mean: 2.0}", "printed: {mean: 2.0}"), "has no 'method'"),
-        (("mean: 2.0", "mean: two"), "printed mean must be a number"),
-        (("mean: 2.0", "mean: 2.0, sdt: 1"), "unknown key 'sdt'"),
-        (("label: one hop", "label: averaging"), "two rows 'averaging'"),
-        (("  other:\n", "  ../other:\n"), "cannot name a folder"),
-        (("label: one hop, ", ""), "row 2 has no 'label'"),
-        (("metric: loss", "metric: [loss, loss]"), "two metrics 'loss'"),
-        (("metric: loss", "metric: []"), "metric must be a name, or a list of names"),
-        (("metric: loss", "metric: [loss, accuracy]"), "the item has 2 metrics; say which are printed"),
-        (("mean: 2.0", "mean: .nan"), "printed mean must be a number"),
-        (("mean: 2.0", "mean: null, std: 1"), "printed std 1 has no mean"),
-        (("printed: {mean: 2.0}", "printed: {acuracy: {mean: 2.0}}"), "unknown key 'acuracy'"),
-        (("seeds: [0]\n    options: {clients: 2", "seeds: 3-1\n    options: {clients: 2"), "needs seeds"),
-        (("mean: 2.0}", "mean: 2.0}, series: A"), "has 'series', and its item no x"),
-        (("metric: loss", "metric: loss\n    panels: [A]"), "panels are of lines"),
-        (("metric: loss", "metric: loss\n    kind: clas_counts"), "did you mean 'class_counts'"),
-        (("label: one hop", "label: ../x"), "cannot name a folder"),
-        (("seeds: [0, 1]", "seeds: [0, 0]"), "needs seeds"),
-        (("options: {clients: 2", "options: {clinets: 2"), "did you mean 'clients'"),
-        (("set: {hops: 1", "set: {hosp: 1"), "did you mean 'hops'"),
-        (("metric: loss", "metric: lossy"), "did you mean 'loss'"),
-        (
-            ("rows:\n      - {label: averaging, method: fedavg, printed: {mean: 2.0}}", "rows: 3"),
-            "a list of rows",
-        ),
+        ((Row("a", "fedavg"), Row("a", "fedgcn")), {}, "small has two rows 'a'"),
+        ((Row("a", "fedavg", relative=(Relative("b"),)), Row("bb")), {}, "no row 'b'; did you mean 'bb'"),
+        ((Row("a", "fedavg"),), {"near": Target(row="central")}, "no row 'central'"),
+    ],
+)  # fmt: skip
+def test_rows_that_could_not_be_told_apart_or_are_not_there_are_refused_when_the_item_is_made(
+    rows: tuple[Row, ...], targets: dict[str, Target], message: str
+) -> None:
+    """Before the runs, at whose end they would be needed."""
+    with pytest.raises(InputError, match=message):
+        Runs(name="small", title="", source="", metrics=("accuracy",), rows=rows, targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (dataclasses.replace(small(), settings={"hosp": 1}), "fedavg has no setting 'hosp'"),
+        (other("lossy"), "other: fedavg has no metric 'lossy'; did you mean 'loss'"),
+        (other("last.byte"), "no place 'byte'; did you mean 'bytes'"),
+        (other("to_target.most.round"), "no target 'most'"),
     ],
 )
-def test_a_recipe_that_cannot_be_used_says_what_is_wrong_in_it(
-    change: tuple[str, str], told: str, toy: str, own_folder: Path
+def test_what_no_run_has_is_refused_before_anything_is_written(
+    item: Item, message: str, own_folder: Path
 ) -> None:
-    assert change[0] in RECIPE
-    (own_folder / "toy.yaml").write_text(RECIPE.replace(*change, 1))
     with pytest.raises(InputError) as refusal:
-        reproduce(toy, out="r")
-    assert told in str(refusal.value)
+        reproduce(paper_of(item), out="r")
+    assert message in str(refusal.value)
+    assert not (own_folder / "r").exists()
 
 
-LINES = """\
-title: A toy with lines
-authors: Nobody
-venue: nowhere
-items:
-  fig4:
-    title: Two methods over holders
-    metric: accuracy
-    source: made up
-    x: data holders
-    panels: [Social, Digits]
-    seeds: [0, 1]
-    options: {rounds: 3, threads: 1}
-    quick: {seeds: [0], rounds: 1}
-    rows:
-      - panel: Digits
-        series: averaging
-        method: fedavg
-        over: {clients: [2, 4]}
-        printed:
-          accuracy: {mean: [50.0, 40], std: [1.0, null]}
-          macro_f1: {mean: [null, 30.5]}
-      - {panel: Digits, series: one hop, method: fedgcn, set: {hops: 1}, options: {clients: 3}, x: 3}
-      - panel: Social
-        series: averaging
-        method: fedavg
-        seeds: 5
-        options: {data: social}
-        over: {partition.beta: [1, 0.5]}
-  fig5:
-    title: The same, as F1
-    metric: [macro_f1, accuracy]
-    source: made up
-    runs_of: fig4
-  fig3:
-    title: Who has which class
-    kind: class_counts
-    source: made up
-    options: {partition: label_skew, split: "random:0.2,0.2,0.2"}
-    rows:
-      - {label: alpha, options: {clients: 2}, over: {partition.alpha: [0, 0.5]}, printed: [[500, 578], null]}
-      - {label: three, options: {clients: 3}}
-"""
+def lines_paper(rounds: int = 3, split_clients: int = 3) -> Paper:
+    """Lines over clients and over a setting, other metrics of the same runs, and counts."""
+    fig4 = Runs(
+        name="fig4",
+        title="Two methods over clients",
+        source="made up",
+        metrics=("accuracy",),
+        x="data holders",
+        panels=("Social", "Digits"),
+        seeds=(0, 1),
+        options={"rounds": rounds, "threads": 1},
+        quick=Quick(seeds=(0,), options={"rounds": 1}),
+        rows=(
+            point(
+                "averaging", 2, "fedavg", panel="Digits", options={"clients": 2},
+                printed={"accuracy": Printed(50.0, 1.0)},
+            ),
+            point(
+                "averaging", 4, "fedavg", panel="Digits", options={"clients": 4},
+                printed={"accuracy": Printed(40), "macro_f1": Printed(30.5)},
+            ),
+            point("one hop", 3, "fedgcn", panel="Digits", options={"clients": 3}, settings={"hops": 1}),
+            *(
+                point(
+                    "averaging", beta, "fedavg", panel="Social", options={"data": "social"},
+                    settings={"partition.beta": beta}, seeds=(5,),
+                )
+                for beta in (1, 0.5)
+            ),
+        ),
+    )  # fmt: skip
+    fig3 = Measured(
+        name="fig3",
+        kind="class_counts",
+        title="Who has which class",
+        source="made up",
+        measure=class_counts,
+        cells=counts_cells,
+        draw=draw_counts,
+        options={"partition": "label_skew", "split": "random:0.2,0.2,0.2", "clients": 2},
+        rows=(
+            Row("alpha 0", "isolated", printed={"0": Printed(500), "1": Printed(578)}),
+            Row("alpha 0.5", "isolated", settings={"partition.alpha": 0.5}),
+            Row("three", "isolated", options={"clients": split_clients}),
+        ),
+    )
+    return Paper(
+        "lines",
+        "A toy with lines",
+        "Nobody",
+        "nowhere",
+        (
+            fig4,
+            same_runs(fig4, Runs, "fig5", title="The same, as F1", metrics=("macro_f1", "accuracy")),
+            fig3,
+        ),
+    )
+
+
 #: The rows of fig4, one for each value of over.
 LABELS = [
     "Digits averaging 2",
@@ -250,25 +294,26 @@ LABELS = [
 
 
 @pytest.fixture
-def lines(own_folder: Path) -> str:
-    (own_folder / "lines.yaml").write_text(LINES)
-    return "lines.yaml"
+def lines(own_folder: Path) -> Paper:
+    return lines_paper()
 
 
-def test_a_row_stands_for_every_value_of_its_over_and_prints_that_of_its_place(lines: str) -> None:
-    rows = read_recipe(lines).items["fig4"].rows
-    assert [row.label for row in rows] == LABELS
-    assert [row.x for row in rows] == [2, 4, 3, 1, 0.5]
-    assert [row.options.get("clients") for row in rows] == [2, 4, 3, None, None]
-    assert [row.settings.get("partition.beta") for row in rows] == [None, None, None, 1, 0.5]
-    assert [row.seeds for row in rows] == [(0, 1), (0, 1), (0, 1), (5,), (5,)]
-    first, second, *others = (row.printed for row in rows)
-    assert first == {"accuracy": Printed(50.0, 1.0)}
-    assert second == {"accuracy": Printed(40, None), "macro_f1": Printed(30.5, None)}
-    assert others == [{}, {}, {}]
+def test_a_point_is_called_after_its_panel_series_and_x_unless_it_has_a_label() -> None:
+    assert [row.label for row in lines_paper().items[0].rows] == LABELS
+    assert point("a", 0.5, "fedavg").label == "a 0.5"
+    assert point("a", 0.5, "fedavg", panel="p", label="own").label == "own"
 
 
-def test_every_row_has_every_metric_of_the_item_in_json_and_on_the_screen(lines: str) -> None:
+def test_a_row_has_its_own_options_settings_and_seeds_before_those_of_its_item() -> None:
+    item = small()
+    row = Row("r", "fedgcn", options={"clients": 7}, settings={"preset": "default", "hops": 1}, seeds=(5,))
+    assert item.options_of(row) == {"data": "digits", "clients": 7, "rounds": 4, "threads": 1}
+    assert item.settings_of(row) == {"preset": "default", "hops": 1}
+    assert item.settings_of(item.rows[0]) == {"preset": "paper"}, "the papers' settings"
+    assert (item.seeds_of(row), item.seeds_of(item.rows[0])) == ((5,), (0, 1))
+
+
+def test_every_row_has_every_metric_of_the_item_in_json_and_on_the_screen(lines: Paper) -> None:
     (item,) = reproduce(lines, "fig5", out="r").items
     for row in item["rows"]:
         for part in ("ours", "printed", "difference"):
@@ -289,7 +334,7 @@ def test_every_row_has_every_metric_of_the_item_in_json_and_on_the_screen(lines:
 
 
 def test_an_item_that_shows_other_metrics_of_another_ones_runs_runs_nothing_of_its_own(
-    lines: str, own_folder: Path
+    lines: Paper, own_folder: Path
 ) -> None:
     alone = reproduce(lines, "fig5", out="alone").items[0]
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["fig4"]
@@ -302,7 +347,7 @@ def test_an_item_that_shows_other_metrics_of_another_ones_runs_runs_nothing_of_i
 
 
 def test_points_are_drawn_in_a_panel_for_each_panel_and_metric_with_one_legend(
-    lines: str, own_folder: Path
+    lines: Paper, own_folder: Path
 ) -> None:
     reproduce(lines, "fig5", quick=True, out="r")
     picture = ET.parse(own_folder / "r/fig5.svg").getroot()
@@ -319,11 +364,11 @@ def test_points_are_drawn_in_a_panel_for_each_panel_and_metric_with_one_legend(
         "test macro f1 (%)": 2,
     }.items():
         assert texts.count(word) == count, word
-    assert texts.index("Social") < texts.index("Digits"), "the panels are in the order that the recipe says"
+    assert texts.index("Social") < texts.index("Digits"), "the panels are in the order that the item says"
 
 
 def test_the_legend_lies_inside_the_picture_and_noise_does_not_fill_an_axis(
-    lines: str, own_folder: Path
+    lines: Paper, own_folder: Path
 ) -> None:
     """Of one metric, whose picture is narrow; an axis of percent spans 5 points at least."""
     (item,) = reproduce(lines, "fig4", quick=True, out="r").items
@@ -331,7 +376,7 @@ def test_the_legend_lies_inside_the_picture_and_noise_does_not_fill_an_axis(
         row["printed"] = {"accuracy": None}
         row["series"] += " with a name as long as this"
         row["ours"]["accuracy"] = {"mean": 50 + row["x"] / 100, "std": None, "values": []}
-    picture = ET.fromstring(plots.draw(item))
+    picture = ET.fromstring(plots.draw(lines.by_name["fig4"], item))
     svg = "{http://www.w3.org/2000/svg}"
     (legend,) = [g for g in picture.iter(f"{svg}g") if g.get("id", "").startswith("legend")]
     frame = next(legend.iter(f"{svg}path")).get("d", "")
@@ -342,7 +387,7 @@ def test_the_legend_lies_inside_the_picture_and_noise_does_not_fill_an_axis(
 
 
 def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(
-    lines: str, own_folder: Path
+    lines: Paper, own_folder: Path
 ) -> None:
     (item,) = reproduce(lines, "fig3", seeds=[3], out="r").items
     assert not [path for path in Path("r").iterdir() if path.is_dir()]
@@ -358,7 +403,7 @@ def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(
                 counted = [int(((graph.y == c) & (site == k) & among).sum()) for c in range(10)]
                 assert row["counts"][key][k] == counted
                 assert row["totals"][key][k] == sum(counted)
-    assert [row["printed"] for row in item["rows"]] == [(500, 578), None, None]
+    assert [row["printed"] for row in item["rows"]] == [[500, 578], None, None]
     assert item["rows"][2]["holders"] == ["0", "1", "2"]
     assert json.loads((own_folder / "r/reproduce.json").read_text())["items"][0]["rows"][2]["printed"] is None
     texts = "".join(ET.parse(own_folder / "r/fig3.svg").getroot().itertext())
@@ -372,52 +417,13 @@ def test_a_vertex_that_several_holders_have_counts_where_it_is_owned(labels: str
     settings = {"partition.labels": labels}
     inputs = load_inputs(make_config("isolated", partition="edges_uniform", clients=3, settings=settings))
     assert len(inputs.partition.held_vertex) == 3 * inputs.graph.num_nodes
-    counts = class_counts(inputs, np.ones(inputs.graph.num_nodes, dtype=bool))
+    counts = count_classes(inputs, np.ones(inputs.graph.num_nodes, dtype=bool))
     assert counts.sum(0).tolist() == (owners * np.bincount(inputs.graph.y)).tolist()
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (("over: {clients: [2, 4]}", "over: {clients: [2, 4], rounds: [1]}"), "over must be one option"),
-        (("over: {clients: [2, 4]}", "over: {clients: []}"), "over must be one option"),
-        (("over: {clients: [2, 4]}", "over: {clients: [2, 2]}"), "two values of clients 2"),
-        (("over: {clients: [2, 4]}", "over: {clients: [2, four]}"), "over clients must be a number"),
-        (("over: {clients: [2, 4]}", "over: {rounds: [2, 4]}"), "quick cannot set it"),
-        (("over: {clients: [2, 4]}", "over: {partition.bata: [2, 4]}"), "no setting 'partition.bata'"),
-        (("over: {clients: [2, 4]}", "over: {clients: [2, 4, 5]}"), "must be a list of 3, one for each"),
-        (("mean: [50.0, 40]", "mean: 50.0"), "accuracy mean must be a list of 2"),
-        (("set: {hops: 1}, options: {clients: 3}", "over: {clients: [3]}"), "either an x or an over"),
-        (("options: {data: social}", "set: {partition.beta: 1}"), "given twice, in set and in over"),
-        (("series: one hop, ", ""), "has no 'series'"),
-        (("x: 3}", "x: three}"), "x must be a number"),
-        (("x: 3", "x: 3, x: 4"), "given twice"),
-        (
-            ("series: one hop, method: fedgcn, set: {hops: 1}, options: {clients: 3}, x: 3",
-             "series: averaging, label: b, method: fedavg, x: 2"),
-            "two points of 'averaging' at 2 in 'Digits'",
-        ),
-        (("panels: [Social, Digits]", "panels: [Social, Digit]"), "did you mean 'Digit'"),
-        (("panels: [Social, Digits]", "panels: Social"), "panels must be a list"),
-        (("panels: [Social, Digits]", "panels: [Social, Social]"), "two panels 'Social'"),
-        (("macro_f1: {mean: [null", "macrof1: {mean: [null"), "did you mean 'macro_f1'"),
-        (("runs_of: fig4", "runs_of: fig3"), "names no item with runs of its own; did you mean 'fig4'"),
-        (("runs_of: fig4", "runs_of: fig4\n    seeds: [0]"), "unknown key 'seeds'"),
-        (("[macro_f1, accuracy]", "[macro_f1, acuracy]"), "fig5: fedavg has no metric 'acuracy'"),
-        (("kind: class_counts", "kind: class_counts\n    metric: loss"), "unknown key 'metric'"),
-        (("[[500, 578], null]", "[[500, -1], null]"), "printed must be a list of totals"),
-        (("[[500, 578], null]", "[[500], null]"), "1 totals are printed, and there are 2 holders"),
-        (("three, options: {clients: 3}", "three, options: {clients: 11}"), "11 clients cannot"),
-    ],
-)  # fmt: skip
-def test_lines_and_counts_that_cannot_be_used_say_what_is_wrong_in_them(
-    change: tuple[str, str], told: str, lines: str, own_folder: Path
-) -> None:
-    assert change[0] in LINES
-    (own_folder / "lines.yaml").write_text(LINES.replace(*change, 1))
-    with pytest.raises(InputError) as refusal:
-        reproduce(lines, out="r")
-    assert told in str(refusal.value)
+def test_a_partition_that_cannot_be_made_leaves_no_folder(own_folder: Path) -> None:
+    with pytest.raises(InputError, match="11 clients cannot"):
+        reproduce(lines_paper(split_clients=11), out="r")
     assert not (own_folder / "r").exists()
 
 
@@ -439,7 +445,7 @@ def test_what_is_no_number_and_no_range_is_no_seed(text: Any) -> None:
 
 
 def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
-    toy: str, own_folder: Path
+    toy: Paper, own_folder: Path
 ) -> None:
     told: list[str] = []
     reproduce(toy, "small", out="r", tell=told.append)
@@ -457,7 +463,7 @@ def test_more_seeds_run_what_is_missing_and_resuming_goes_on_with_the_last_ones(
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods of the runs that are timed before the first one."""
     methods: list[str] = []
-    real = reproduction.execute
+    real = runner.execute
 
     def count(config: Any, *args: Any, **kwargs: Any) -> Result:
         if config.training.rounds == 1:
@@ -466,11 +472,11 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             assert config.method.name == methods[-1], "short rounds are timed by two, after one"
         return real(config, *args, **kwargs)
 
-    monkeypatch.setattr(reproduction, "execute", count)
+    monkeypatch.setattr(runner, "execute", count)
     return methods
 
 
-def test_only_rows_without_any_run_are_timed(toy: str, own_folder: Path, timed: list[str]) -> None:
+def test_only_rows_without_any_run_are_timed(toy: Paper, own_folder: Path, timed: list[str]) -> None:
     reproduce(toy, "small", out="r")
     assert timed == ["fedavg", "fedgcn"]
     shutil.rmtree("r/small/one hop-seed0")
@@ -490,16 +496,14 @@ def test_only_rows_without_any_run_are_timed(toy: str, own_folder: Path, timed: 
     ],
 )
 def test_rows_that_do_much_the_same_work_are_timed_once(
-    rounds: int, expected: list[str], lines: str, own_folder: Path, timed: list[str]
+    rounds: int, expected: list[str], own_folder: Path, timed: list[str]
 ) -> None:
-    text = Path(lines).read_text().replace("{rounds: 3, threads: 1}", f"{{rounds: {rounds}, threads: 1}}")
-    Path(lines).write_text(text)
-    reproduce(lines, "fig4", seeds=[0], out="r")
+    reproduce(lines_paper(rounds), "fig4", seeds=[0], out="r")
     assert timed == expected
 
 
 def test_runs_in_processes_of_their_own_give_the_same_figures(
-    lines: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+    lines: Paper, own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = reproduce(lines, out="one"), reproduce(lines, jobs=2, out="two", progress=True)
     for alone, beside in zip(one.items[:2], two.items[:2], strict=True):
@@ -513,9 +517,8 @@ def test_runs_in_processes_of_their_own_give_the_same_figures(
     assert all(" left" in line for line in told[:-1])
 
 
-def test_a_run_has_one_thread_unless_the_recipe_says_otherwise(toy: str, own_folder: Path) -> None:
-    (own_folder / "toy.yaml").write_text(RECIPE.replace(", threads: 1", ", threads: 2"))
-    reproduce(toy, quick=True, out="r")
+def test_a_run_has_one_thread_unless_its_options_say_otherwise(own_folder: Path) -> None:
+    reproduce(paper_of(small(threads=2), other()), quick=True, out="r")
     threads = [
         read_manifest(path)["threads"] for path in ("r/small/averaging-seed0", "r/other/averaging-seed0")
     ]
@@ -524,7 +527,7 @@ def test_a_run_has_one_thread_unless_the_recipe_says_otherwise(toy: str, own_fol
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_stops_a_run_is_told_alike_for_one_job_and_for_several(
-    jobs: int, toy: str, own_folder: Path
+    jobs: int, toy: Paper, own_folder: Path
 ) -> None:
     reproduce(toy, "small", seeds=[0], out="r")
     (own_folder / "r/small/one hop-seed2").write_text("in the way")
@@ -536,7 +539,7 @@ def test_what_stops_a_run_is_told_alike_for_one_job_and_for_several(
 
 
 @pytest.mark.parametrize("jobs", [0, -1, True, 1.5, 10_000])
-def test_jobs_must_be_a_number_of_processes(jobs: Any, toy: str, own_folder: Path) -> None:
+def test_jobs_must_be_a_number_of_processes(jobs: Any, toy: Paper, own_folder: Path) -> None:
     with pytest.raises(InputError, match="give a whole number from 1 to"):
         reproduce(toy, jobs=jobs, out="r")
     assert not (own_folder / "r").exists()
@@ -544,16 +547,14 @@ def test_jobs_must_be_a_number_of_processes(jobs: Any, toy: str, own_folder: Pat
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGKILL"])
 def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
-    how: str, toy: str, own_folder: Path
+    how: str, own_folder: Path
 ) -> None:
-    text = RECIPE.replace("rounds: 4", "rounds: 1000000, checkpoint_every: 0.2")
-    (own_folder / "toy.yaml").write_text(text)
-    arguments = ["reproduce", toy, "small", "--seeds", "0", "--jobs", "2", "--out", "r", "--no-progress"]
-    program = f"import sys; from graphfed.cli import main; sys.exit(main({arguments!r}))"
+    (own_folder / "endless.py").write_text(PROGRAM)
+    words = "reproduce endless small --seeds 0 --jobs 2 --out r --no-progress"
     environment = {**os.environ, "PYTHONPATH": str(Path(graphfed.__file__).parents[1])}
     runs = [own_folder / "r/small" / name for name in ("averaging-seed0", "one hop-seed0")]
     with subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "endless.py", *words.split()],
         env=environment,
         stderr=subprocess.PIPE,
         text=True,
@@ -575,10 +576,9 @@ def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
 
 
 def test_a_process_that_is_killed_is_told_and_what_the_others_ran_is_saved(
-    toy: str, own_folder: Path
+    own_folder: Path,
 ) -> None:
-    text = RECIPE.replace("rounds: 4", "rounds: 1000000, checkpoint_every: 0.2")
-    (own_folder / "toy.yaml").write_text(text)
+    toy = paper_of(small(rounds=1000000, checkpoint_every=0.2))
     runs = [own_folder / "r/small" / name for name in ("averaging-seed0", "one hop-seed0")]
 
     def kill_one() -> None:
@@ -613,11 +613,19 @@ def alive(group: int) -> bool:
 # ---- names, data, the command ------------------------------------------------------------------------------
 
 
-def test_names_that_are_not_there_are_answered_with_the_nearest(toy: str) -> None:
+def test_names_that_are_not_there_are_answered_with_the_nearest(toy: Paper) -> None:
     with pytest.raises(InputError, match="did you mean 'fedgcn'"):
         reproduce("fedgnc")
     with pytest.raises(InputError, match="did you mean 'small'"):
         reproduce(toy, "smal")
+
+
+def test_the_folder_of_ones_own_paper_says_how_to_go_on(own_folder: Path) -> None:
+    paper = paper_of(other())
+    reproduce(paper, out="r")
+    with pytest.raises(InputError, match=r"calling graphfed\.reproduce with the same paper and out='r'"):
+        graphfed.resume("r")
+    assert [item["item"] for item in reproduce(paper, out="r").items] == ["other"]
 
 
 def test_missing_data_is_named_with_its_files_before_anything_is_written(
@@ -634,20 +642,37 @@ def test_missing_data_is_named_with_its_files_before_anything_is_written(
     assert list(own_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("paper", recipe_names())
-def test_every_recipe_of_the_package_is_made_of_runs_that_can_be_asked_for(paper: str) -> None:
-    recipe = read_recipe(paper)
-    assert recipe.items
-    assert any(row.printed or row.totals for item in recipe.items.values() for row in item.rows)
-    for whole in recipe.items.values():
-        for item in (whole, whole.quick()):
-            learnings = reproduction._learnings([item], Path("r"), None)
-            for learning in learnings.values():
-                learning.config()
-            for row in reproduction._rows([item], Path("r"), None):
-                reproduction._require_fitting(row, learnings)
-            for row in item.rows if item.kind not in ("runs", "curves", "returns") else ():
-                make_config(row.method, **row.options, seed=row.seeds[0], settings=row.settings)
+def test_the_papers_are_the_modules_that_have_one() -> None:
+    modules = [info.name for info in pkgutil.iter_modules(reproductions.__path__)]
+    found = [name for name in modules if hasattr(import_module(f"graphfed.reproductions.{name}"), "PAPER")]
+    assert sorted(PAPERS) == sorted(found) == [find_paper(name).name for name in PAPERS]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_item_of_a_paper_is_made_of_runs_that_can_be_asked_for(name: str, own_folder: Path) -> None:
+    paper = find_paper(name)
+    assert any(row.printed for item in paper.items for row in item.rows)
+    assert len(paper.by_name) == len(paper.items)
+    place = Place(own_folder / "r", None, plan.InputCache())
+    for whole in paper.items:
+        for item in (whole, whole.short()):
+            planned = runner.plan([item], place, "")
+            assert len(planned.rows) == (len(item.rows) if isinstance(item, Runs) else 0)
+            for row in item.rows if isinstance(item, Measured) and not item.policies else ():
+                item.config(row, item.seeds_of(row)[0], None)
+            shown = (*item.metrics, item.against) if isinstance(item, Runs) else ()
+            assert not isinstance(item, Runs) or {*item.called} <= {*shown}, item.name
+            assert not isinstance(item, Curves) or len(item.metrics) == 1
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_row_of_a_record_is_one_of_its_paper(name: str) -> None:
+    path = Path(__file__).parents[2] / f"benchmarks/results/reproduce_{name}.json"
+    items = find_paper(name).by_name
+    for recorded in json.loads(path.read_text())["items"]:
+        item = items[recorded["item"]]
+        assert (recorded["kind"], recorded["title"]) == (item.kind, item.title)
+        assert [row["label"] for row in recorded["rows"]] == [row.label for row in item.rows], item.name
 
 
 def test_the_quick_version_of_fedgcn_on_cora_runs_on_the_real_data(real_data: Path, own_folder: Path) -> None:
@@ -658,25 +683,24 @@ def test_the_quick_version_of_fedgcn_on_cora_runs_on_the_real_data(real_data: Pa
     assert means["FedAvg even"] < means["FedGCN 1 hop even"] < means["central GCN"]
 
 
-def test_the_command_lists_recipes_and_prints_a_table(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_papers_and_prints_a_table(toy: Paper, capsys: pytest.CaptureFixture[str]) -> None:
     from graphfed.cli import main
 
     assert main(["reproduce", "--list"]) == 0
     listed = capsys.readouterr().out
-    assert all(name in listed for name in recipe_names())
-    assert main(["reproduce", toy, "small", "--quick", "--out", "r", "--no-progress"]) == 0
+    assert all(name in listed for name in PAPERS)
+    assert main(["reproduce", "toy", "small", "--quick", "--out", "r", "--no-progress"]) == 0
     told = capsys.readouterr()
     assert "3 runs" not in told.err
     assert "2 runs to do" in told.err
     assert "50.00 ± 1.00" in told.out
-    assert main(["reproduce", toy, "small", "--quick", "--out", "r", "--json"]) == 0
+    assert main(["reproduce", "toy", "small", "--quick", "--out", "r", "--json"]) == 0
     content = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert content == json.loads(Path("r/reproduce.json").read_text())
-    assert (
-        main(["reproduce", toy, "other", "--seeds", "3-4", "--jobs", "2", "--out", "s", "--no-progress"]) == 0
-    )
+    words = "reproduce toy other --seeds 3-4 --jobs 2 --out s --no-progress"
+    assert main(words.split()) == 0
     assert ", 2 at a time" in capsys.readouterr().err
     written = json.loads(Path("s/reproduce.json").read_text())
     assert written["items"][0]["rows"][0]["seeds"] == [3, 4]
-    assert main(["reproduce", toy, "--seeds", "4-3"]) == 2
+    assert main(["reproduce", "toy", "--seeds", "4-3"]) == 2
     assert "'4-3' cannot be read" in capsys.readouterr().err

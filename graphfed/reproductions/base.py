@@ -1,0 +1,466 @@
+"""What a reproduction is made of: a paper, its tables and figures (items), their rows, and what is printed.
+
+A paper's module is plain code that makes a `Paper`; `graphfed.reproduce` runs it, and prints and draws our
+figures with the printed ones. Nothing here runs anything."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from graphfed.data.datasets import Availability
+from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.reproductions.policies import Policy
+from graphfed.runs.config import make_config
+from graphfed.studies.plan import InputCache
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "PERCENT",
+    "ROUND",
+    "SCORE",
+    "Cells",
+    "Curves",
+    "Found",
+    "Item",
+    "Measured",
+    "Paper",
+    "Place",
+    "Printed",
+    "Quick",
+    "Relative",
+    "Row",
+    "Runs",
+    "Target",
+    "on_data",
+    "paragraphs",
+    "point",
+    "same_runs",
+]
+
+#: The metric that decides in a run's task: accuracy, or the AUC.
+SCORE = "score"
+#: Metrics that are shares, printed in percent.
+PERCENT = ("accuracy", "macro_f1", "auc", SCORE)
+#: The place in a run that curves are drawn against by default.
+ROUND = "round"
+
+#: An item as it is in reproduce.json, and the columns and lines of its table.
+Found = Mapping[str, Any]
+Cells = tuple[list[str], list[list[str]]]
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure of the paper, in its unit: percent for a share. std: None where it has no deviation."""
+
+    mean: float
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Relative:
+    """How a row compares with another of its item. to: the other's label; printed: by metric, in percent of
+    the other's figure, negative for below; what is absent was not printed."""
+
+    to: str
+    printed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A validation score to reach: a `share`, or `less` than what the row `row` reached at its best rounds,
+    mean over its seeds."""
+
+    share: float | None = None
+    row: str = ""
+    less: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table, or a point of a line: a method with options and settings.
+
+    Attributes:
+        label: Its name, which names the folders of its runs too.
+        method: A registered method; "" for a row that shows a policy only.
+        options: Options of `graphfed.run` in which it differs from its item.
+        settings: Settings of the method, likewise.
+        seeds: Its own seeds; None for its item's.
+        printed: By metric; what is absent was not printed.
+        relative: The rows with which it is compared.
+        panel: With `series` and `x`: the point that it is, where its item has an `x`.
+        series: The line that it is a point of.
+        x: Where on that line it is.
+        quick: Whether the short version has it.
+        policy: What it runs with, or shows, and what has to be learned first.
+    """
+
+    label: str
+    method: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] | None = None
+    printed: Mapping[str, Printed] = field(default_factory=dict)
+    relative: tuple[Relative, ...] = ()
+    panel: str = ""
+    series: str = ""
+    x: float | None = None
+    quick: bool = True
+    policy: Policy | None = None
+
+
+def point(series: str, x: float, method: str, *, panel: str = "", label: str = "", **fields: Any) -> Row:
+    """Return a row that is a point of a line, called after its panel, series and x unless it has a label."""
+    made = f"{panel} {series} {x}".strip()
+    return Row(label or made, method, panel=panel, series=series, x=x, **fields)
+
+
+# ---- items -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quick:
+    """What the short version has in place of an item's seeds (None: these) and of its rows' options and
+    settings."""
+
+    seeds: Sequence[int] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A table or figure: `Runs`, `Curves` or `Measured`.
+
+    Attributes:
+        name: Names its folder, its drawing and the item on the command line.
+        title: What it shows.
+        source: Where the printed figures are from.
+        rows: Its lines; options, settings and seeds of its own a row has first.
+        notes: How the protocols differ.
+        seeds: Of the rows without their own.
+        options: Options of `graphfed.run` for every row.
+        settings: Settings for every row; `preset=paper` is one of them unless a row says otherwise.
+        quick: The short version.
+        panels: The order of the drawings, where the rows have panels.
+        data: The data set, where the item can be done on several (`on_data`).
+        base: Its name on the first of these; "" for `name`.
+        kind: What reproduce.json calls its kind.
+    """
+
+    name: str
+    title: str
+    source: str
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    seeds: Sequence[int] = (0,)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quick: Quick = field(default_factory=Quick)
+    panels: tuple[str, ...] = ()
+    data: str | None = None
+    base: str = ""
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        labels = [row.label for row in self.rows]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise InputError(f"{self.name} has two rows {shown(label)}; keep one, or rename one")
+        for label in self._labels_needed():
+            if label not in labels:
+                raise InputError(f"{self.name}: no row {shown(label)}; {did_you_mean(label, labels)}")
+
+    def _labels_needed(self) -> list[str]:
+        return [relative.to for row in self.rows for relative in row.relative]
+
+    def options_of(self, row: Row) -> dict[str, Any]:
+        """The options of a row, with those of the item."""
+        return {**self.options, **row.options}
+
+    def settings_of(self, row: Row) -> dict[str, Any]:
+        """The settings of a row, with those of the item. A reproduction has the papers' settings."""
+        return {"preset": "paper", **self.settings, **row.settings}
+
+    def seeds_of(self, row: Row) -> tuple[int, ...]:
+        """The seeds of a row."""
+        return tuple(self.seeds if row.seeds is None else row.seeds)
+
+    def config(
+        self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, Any] | None = None
+    ) -> RunConfig:
+        """Return the checked config of a run of a row, with one thread unless it says otherwise.
+
+        Args:
+            row: One of its rows.
+            seed: Of the run.
+            data_dir: Where data sets are.
+            settings: More settings, which come first.
+
+        Raises:
+            InputError: An option or setting cannot be used.
+        """
+        return make_config(
+            row.method,
+            **{"threads": 1, **self.options_of(row)},
+            seed=seed,
+            settings={**self.settings_of(row), **(settings or {})},
+            data_dir=data_dir,
+        )
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs the rows have."""
+        return 0
+
+    @property
+    def data_sets(self) -> list[str]:
+        """The data sets that the rows need."""
+        named = {str(self.options_of(row).get("data", "digits")) for row in self.rows if row.method}
+        return sorted(named | {policy.data for policy in self.policies})
+
+    @property
+    def policies(self) -> list[Policy]:
+        """The policies that its rows need, each once."""
+        return [*{row.policy.name: row.policy for row in self.rows if row.policy is not None}.values()]
+
+    def usable(self, data: Availability) -> bool:
+        """Whether what is there of a data set is enough."""
+        return data.ready
+
+    def with_seeds(self, seeds: Sequence[int]) -> Self:
+        """Return the same with other seeds in every row."""
+        return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
+
+    def short(self) -> Self:
+        """Return the short version; without the printed figures where it is on other data."""
+        rows = [
+            replace(
+                row,
+                options={**row.options, **self.quick.options},
+                settings={**row.settings, **self.quick.settings},
+                policy=None if row.policy is None else row.policy.short(),
+            )
+            for row in self.rows
+            if row.quick
+        ]
+        labels = {row.label for row in rows}
+        rows = [replace(row, relative=tuple(r for r in row.relative if r.to in labels)) for row in rows]
+        panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
+        short = replace(self, rows=tuple(rows), panels=panels)
+        short = short.with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
+        return short if {*short.data_sets} <= {*self.data_sets} else short._without_printed()
+
+    def _without_printed(self) -> Self:
+        rows = tuple(
+            replace(row, printed={}, relative=tuple(Relative(relative.to) for relative in row.relative))
+            for row in self.rows
+        )
+        return replace(self, title=f"{self.title} (quick: on {', '.join(self.data_sets)})", rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs(Item):
+    """Figures of runs.
+
+    Attributes:
+        metrics: What is shown of every run (`figures.metric_of`).
+        called: Words for a metric, or for `against`, in tables and drawings.
+        divided_by: The unit of a metric, such as 2**30 for GiB.
+        x: What the axis shows; None where the rows are no points of lines.
+        targets: Validation scores to reach, by name, that metrics may ask for; None for no target.
+        against: The place in a run that curves are drawn against as well; None for no curves.
+        runs_in: The item whose folder has the runs; "" for itself.
+    """
+
+    kind: str = "runs"
+    metrics: tuple[str, ...]
+    called: Mapping[str, str] = field(default_factory=dict)
+    divided_by: Mapping[str, float] = field(default_factory=dict)
+    x: str | None = None
+    targets: Mapping[str, Target | None] = field(default_factory=dict)
+    against: str | None = None
+    runs_in: str = ""
+
+    def _labels_needed(self) -> list[str]:
+        followed = [target.row for target in self.targets.values() if target is not None and target.row]
+        return [*super()._labels_needed(), *followed]
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs the rows have."""
+        return sum(len(self.seeds_of(row)) for row in self.rows)
+
+    @property
+    def run_folder(self) -> str:
+        """The name of the folder that has the runs."""
+        return self.runs_in or self.name
+
+    def panels_shown(self) -> tuple[str, ...]:
+        """The panels in their order; () where the rows are no points."""
+        return self.panels or (tuple(dict.fromkeys(row.panel for row in self.rows)) if self.x else ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves(Runs):
+    """One metric of the validation part, by round or by another place in the runs."""
+
+    kind: str = "curves"
+    against: str | None = ROUND
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an item is measured: the folder of the reproduction, the data, and what is loaded already."""
+
+    folder: Path
+    data_dir: str | Path | None
+    cache: InputCache
+    progress: bool = False
+
+    def inputs(self, item: Item, row: Row) -> Inputs:
+        """Return the inputs of a run of a row, of its first seed."""
+        return self.cache.get(item.config(row, item.seeds_of(row)[0], self.data_dir))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Item):
+    """A table or figure that trains nothing; plain functions of its paper's module measure and show it.
+
+    Attributes:
+        measure: Return the rows of reproduce.json, after policies are learned and before any run.
+        cells: The columns and lines of its table.
+        draw: Its drawing.
+        pending: What is left to do that takes long, in words for the predicted cost; refuses a folder of
+            something else. None for an item that takes no time.
+        reads: What it needs of its data sets: all, the graph without features, or nothing.
+    """
+
+    measure: Callable[["Measured", Place], list[dict[str, Any]]]
+    cells: Callable[[Found], Cells]
+    draw: "Callable[[Found], Figure]"
+    pending: Callable[["Measured", Place], str] | None = None
+    reads: Literal["data", "structure", "nothing"] = "data"
+
+    @property
+    def data_sets(self) -> list[str]:
+        """The data sets that the rows need."""
+        return [] if self.reads == "nothing" else super().data_sets
+
+    def usable(self, data: Availability) -> bool:
+        """Whether what is there of a data set is enough."""
+        return data.ready or (self.reads == "structure" and data.place is not None)
+
+
+# ---- several items -----------------------------------------------------------------------------------------
+
+
+AnyItem = TypeVar("AnyItem", bound=Item)
+AnyRuns = TypeVar("AnyRuns", bound=Runs)
+
+
+def on_data(make: Callable[[str], AnyItem], data: Sequence[str]) -> tuple[AnyItem, ...]:
+    """Return an item on several data sets: with the first it has its own name, with another the data set's
+    behind it.
+
+    Args:
+        make: The item by data set, without saying so in its title and options.
+        data: Names of data sets.
+    """
+    items = []
+    for name in data:
+        item = make(name)
+        items.append(
+            replace(
+                item,
+                name=item.name if name == data[0] else f"{item.name}-{name}",
+                base=item.name,
+                data=name,
+                title=f"{item.title}, {name}",
+                options={**item.options, "data": name},
+            )
+        )
+    return tuple(items)
+
+
+def same_runs(
+    item: Runs,
+    shows: type[AnyRuns],
+    name: str,
+    *,
+    title: str,
+    metrics: tuple[str, ...],
+    rows: Sequence[str] | None = None,
+    **fields: Any,
+) -> AnyRuns:
+    """Return an item that shows other figures of the runs of another one, on the same data.
+
+    Args:
+        item: The one that has the runs.
+        shows: `Runs` or `Curves`.
+        name: Its name on the first data set.
+        title: What it shows, without the data set.
+        metrics: What it shows of every run.
+        rows: Labels of the rows that it shows, without their comparisons; None for all rows as they are.
+        fields: What else is not as in the other item, as its source.
+    """
+    shown_rows = item.rows
+    if rows is not None:
+        known = {row.label: row for row in item.rows}
+        shown_rows = tuple(replace(known[label], relative=()) for label in rows)
+    common = {
+        "source": item.source,
+        "notes": item.notes,
+        "seeds": item.seeds,
+        "options": item.options,
+        "settings": item.settings,
+        "quick": item.quick,
+        "panels": tuple(panel for panel in item.panels if any(row.panel == panel for row in shown_rows)),
+        "called": item.called,
+        "divided_by": item.divided_by,
+        "x": item.x,
+        "targets": {
+            target: value
+            for target, value in item.targets.items()
+            if any(metric.startswith(f"to_target.{target}.") for metric in metrics)
+        },
+    }
+    return shows(
+        name=name + item.name.removeprefix(item.base or item.name),
+        base=name if item.base else "",
+        title=f"{title}, {item.data}" if item.data else title,
+        data=item.data,
+        rows=shown_rows,
+        metrics=metrics,
+        runs_in=item.run_folder,
+        **{**common, **fields},
+    )
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the paragraphs of a text, which empty lines part, each in one line: the notes of an item."""
+    return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and what can be reproduced of it. name: names its folder, and the paper on the command line."""
+
+    name: str
+    title: str
+    authors: str
+    venue: str
+    items: tuple[Item, ...]
+
+    @property
+    def by_name(self) -> dict[str, Item]:
+        """The items by their names."""
+        return {item.name: item for item in self.items}

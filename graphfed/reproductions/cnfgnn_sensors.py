@@ -1,0 +1,431 @@
+"""Items of CNFGNN that train nothing: which sensors a split shows to training (Fig. 2), how readings are
+distributed (Figs. A1, A2), and how many operations a forecast takes (Table 8).
+
+Shapes: S sensors, T steps, B bins."""
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from graphfed.data.sensors.series import Sensors
+from graphfed.drawing import SERIES, new_panels
+from graphfed.errors import InputError
+from graphfed.methods.cnfgnn.config import CNFGNNConfig
+from graphfed.methods.cnfgnn.costs import forecast_operations
+from graphfed.methods.common.forecasting import NeuralConfig
+from graphfed.reproductions.base import (
+    Cells,
+    Found,
+    Measured,
+    Place,
+    Printed,
+    Quick,
+    Row,
+    on_data,
+    paragraphs,
+)
+from graphfed.tasks.sensors.inputs import SensorInputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "DATA",
+    "EIGHT_SENSORS",
+    "FIG2",
+    "FIGA1",
+    "FIGA2",
+    "LARGE",
+    "PERCENTAGES",
+    "ROADS",
+    "SMALL",
+    "TABLE8",
+    "first_by_id",
+    "seen",
+]
+
+#: The data sets of the paper, and parts of them.
+DATA = ("metr_la_week", "metr_la_20", "pems_bay_67", "metr_la", "pems_bay")
+#: The short version is on a generated network of 8 sensors.
+ROADS = {"data": "roads"}
+EIGHT_SENSORS = {"data.sensors": 8, "data.weeks": 1}
+#: The baselines' networks, of 63 000 and of 727 000 weights.
+SMALL, LARGE = {"hidden": 100}, {"hidden": 200, "layers": 2}
+#: How many percent of the sensors training sees.
+PERCENTAGES = (5, 25, 50, 75, 90)
+#: Bins of a histogram, at most.
+BINS = 40
+#: The colour of sensors that are not seen.
+UNSEEN = "#b8b8b8"
+
+
+def visible_sensors(item: Measured, place: Place) -> list[dict[str, Any]]:
+    """Return for each row which sensors its split shows to training, and which edges are among these.
+
+    label, seed, data, split; sensors, edges: how many there are in all, visible_sensors, visible_edges: how
+    many of these are seen (edges directed, without those from a sensor to itself); position [S, 2] and
+    geographic, as in `Sensors`; observed [S]; pairs: [sender, receiver] of the edges that are seen.
+    Raises InputError for sensors without positions."""
+    rows = []
+    for row in item.rows:
+        inputs = _inputs(item, row, place)
+        sensors, observed = inputs.sensors, inputs.split.observed
+        if sensors.position is None:
+            raise InputError(
+                f"{item.name}, {row.label}: {sensors.name!r} has no locations of its sensors to draw; use "
+                "data with locations"
+            )
+        edges = _edges(sensors)
+        seen = edges[observed[edges].all(1)]
+        rows.append(
+            {
+                "label": row.label,
+                "seed": item.seeds_of(row)[0],
+                "data": sensors.name,
+                "split": inputs.split.name,
+                "sensors": sensors.num_sensors,
+                "visible_sensors": int(observed.sum()),
+                "edges": len(edges),
+                "visible_edges": len(seen),
+                "position": sensors.position.tolist(),
+                "geographic": sensors.geographic,
+                "observed": observed.tolist(),
+                "pairs": seen.tolist(),
+            }
+        )
+    return rows
+
+
+def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, Any]]:
+    """Return for each row how the readings of each of the first `count` sensors by id are distributed, over
+    all steps; a missing reading is none.
+
+    label, seed, data, quantity; ids [S]; edges [B+1] of the bins and counts [S, B]; mean, std, missing [S]:
+    of each sensor's readings, and the share of steps without one; least, largest: of all these readings. mean
+    and std are None for a sensor without readings."""
+    rows = []
+    for row in item.rows:
+        sensors = _inputs(item, row, place).sensors
+        first = first_by_id(sensors)[:count]
+        is_read = ~sensors.missing[:, first]
+        readings = sensors.readings[:, first].astype(np.float64)
+        if not is_read.any():
+            raise InputError(f"{item.name}, {row.label}: {sensors.name!r} has no reading; use other data")
+        known = readings[is_read]
+        edges = _bins(float(known.min()), float(known.max()))
+        columns = [readings[is_read[:, s], s] for s in range(len(first))]
+        rows.append(
+            {
+                "label": row.label,
+                "seed": item.seeds_of(row)[0],
+                "data": sensors.name,
+                "quantity": sensors.quantity,
+                "ids": [sensors.ids[s] for s in first],
+                "edges": edges.tolist(),
+                "counts": [np.histogram(column, edges)[0].tolist() for column in columns],
+                "mean": [float(column.mean()) if len(column) else None for column in columns],
+                "std": [float(column.std()) if len(column) else None for column in columns],
+                "missing": (1 - is_read.mean(0)).tolist(),
+                "least": float(known.min()),
+                "largest": float(known.max()),
+            }
+        )
+    return rows
+
+
+def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, Any]]:
+    """Return for each row the operations of a forecast (`forecast_operations`) of its method, which has a
+    recurrent network: label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these
+    together, printed, difference."""
+    rows = []
+    for row in item.rows:
+        config = item.config(row, item.seeds_of(row)[0], place.data_dir)
+        training = config.training
+        assert isinstance(training, NeuralConfig), f"{config.method.name} has no recurrent network"
+        # A decoder of CNFGNN starts from the encoding and the embedding, concatenated.
+        decoder = 2 * training.hidden if isinstance(training, CNFGNNConfig) else training.hidden
+        each = forecast_operations(
+            encoder=training.hidden,
+            decoder=decoder,
+            layers=training.layers,
+            lags=training.lags,
+            horizon=training.horizon,
+        )
+        ours, printed = each * count / 1e9, row.printed.get("operations")
+        rows.append(
+            {
+                "label": row.label,
+                "method": config.method.name,
+                "per_sensor": each,
+                "sensors": count,
+                "ours": ours,
+                "printed": None if printed is None else printed.mean,
+                "difference": None if printed is None else ours - printed.mean,
+            }
+        )
+    return rows
+
+
+def first_by_id(sensors: Sensors) -> list[int]:
+    """The sensors in the order of their ids: of their numbers where all are numbers, else as text."""
+    numbers = all(name.isdecimal() for name in sensors.ids)
+    return sorted(
+        range(sensors.num_sensors), key=lambda s: (int(sensors.ids[s]) if numbers else 0, sensors.ids[s])
+    )
+
+
+def _inputs(item: Measured, row: Row, place: Place) -> SensorInputs:
+    inputs = place.inputs(item, row)
+    assert isinstance(inputs, SensorInputs), "a method of forecasting"
+    return inputs
+
+
+def _edges(sensors: Sensors) -> np.ndarray:
+    """[E, 2] sender and receiver, without edges from a sensor to itself."""
+    found = sp.coo_matrix(sensors.adjacency)
+    pairs = np.stack((found.row, found.col), 1)
+    kept: np.ndarray = pairs[(found.data > 0) & (found.row != found.col)]
+    return kept
+
+
+def _bins(least: float, largest: float) -> np.ndarray:
+    """Edges of at most BINS bins of a round width (1, 2 or 5 times a power of ten) from least to largest."""
+    span = max(largest - least, 1e-9 * max(abs(least), abs(largest), 1.0))
+    power = 10.0 ** math.floor(math.log10(span / BINS))
+    # The range begins and ends within a bin, so that it may need one more than its length says.
+    width = next(power * step for step in (1, 2, 5, 10, 20) if math.ceil(span / (power * step)) + 1 <= BINS)
+    first, last = math.floor(least / width), math.floor(largest / width) + 1
+    edges = width * np.arange(first, last + 1)
+    # A product may be off by a last bit, and no reading is to fall outside the bins.
+    edges[0], edges[-1] = min(edges[0], least), max(edges[-1], largest)
+    return edges
+
+
+# ---- the tables: columns and lines -------------------------------------------------------------------------
+
+
+def visible_cells(found: Found) -> Cells:
+    """How many sensors and edges training sees."""
+    lines = [
+        [row["label"], *(str(row[key]) for key in ("visible_sensors", "sensors", "visible_edges", "edges"))]
+        for row in found["rows"]
+    ]
+    return ["row", "sensors seen", "of", "edges seen", "of"], lines
+
+
+def histograms_cells(found: Found) -> Cells:
+    """Means and deviations of sensors: the least, the mean and the largest over sensors."""
+    columns = ["row", "sensors", "mean: least", "mean", "largest", "deviation: least", "mean", "largest"]
+    lines = []
+    for row in found["rows"]:
+        line = [row["label"], str(len(row["ids"]))]
+        for key in ("mean", "std"):
+            known = [value for value in row[key] if value is not None]
+            line += [f"{value:.2f}" for value in (min(known), float(np.mean(known)), max(known))]
+        line += [f"{row['least']:.1f}", f"{row['largest']:.1f}", f"{100 * np.mean(row['missing']):.1f}"]
+        lines.append(line)
+    return [*columns, "least reading", "largest", "missing (%)"], lines
+
+
+def operations_cells(found: Found) -> Cells:
+    """10^9 operations of all sensors together, and 10^6 of one."""
+    columns = ["row", "method", "one sensor (10^6)", "sensors", "all (10^9)", "printed", "difference"]
+    lines = []
+    for row in found["rows"]:
+        printed = "-" if row["printed"] is None else f"{row['printed']:.3f}"
+        gap = "-" if row["difference"] is None else f"{row['difference']:+.4f}"
+        figures = [f"{row['per_sensor'] / 1e6:.3f}", str(row["sensors"]), f"{row['ours']:.4f}"]
+        lines.append([row["label"], row["method"], *figures, printed, gap])
+    return columns, lines
+
+
+# ---- drawn -------------------------------------------------------------------------------------------------
+
+
+def draw_visible(found: Found) -> "Figure":
+    """A map for each row: sensors that training sees and edges among these, over all the others."""
+    from matplotlib.lines import Line2D
+
+    rows = found["rows"]
+    columns = min(3, len(rows))
+    figure, grid = new_panels(-(-len(rows) // columns), columns, 3.6, 3.4)
+    panels = list(grid.flat)
+    for axes, row in zip(panels, rows, strict=False):
+        place, seen = np.array(row["position"]), np.array(row["observed"])
+        if row["geographic"]:
+            place = place[:, ::-1]
+            # A degree of longitude is shorter the farther one is from the equator.
+            aspect = 1 / max(float(np.cos(np.radians(place[:, 1].mean()))), 0.05)
+            axes.set_xlabel("longitude (degrees)")
+            axes.set_ylabel("latitude (degrees)")
+        else:
+            aspect = 1.0
+            axes.set_xlabel("kilometres")
+            axes.set_ylabel("kilometres")
+        axes.set_aspect(aspect, adjustable="datalim")
+        size = float(np.clip(2000 / len(place), 4, 30))
+        axes.scatter(*place[~seen].T, s=size, facecolors="none", edgecolors=UNSEEN, linewidths=0.7, zorder=1)
+        pairs = np.array(row["pairs"], dtype=int).reshape(-1, 2)
+        # One path of all edges, interrupted between them.
+        ends = np.concatenate([place[pairs], np.full((len(pairs), 1, 2), np.nan)], axis=1).reshape(-1, 2)
+        axes.plot(*ends.T, color=SERIES[1], linewidth=0.6, alpha=0.5, zorder=2)
+        axes.scatter(*place[seen].T, s=size, color=SERIES[0], linewidths=0, zorder=3)
+        seen_text = f"{row['visible_sensors']} sensors, {row['visible_edges']} edges"
+        axes.set_title(f"{row['label']}: {seen_text}", fontsize="medium")
+    for axes in panels[len(rows) :]:
+        axes.set_visible(False)
+    dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 6}
+    handles = [
+        Line2D([], [], color=SERIES[0], label="seen in training", **dot),
+        Line2D([], [], color=SERIES[1], label="edge among these"),
+        Line2D([], [], markerfacecolor="none", markeredgecolor=UNSEEN, label="not seen", **dot),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_histograms(found: Found) -> "Figure":
+    """A panel for each row: a line of the picture is the histogram of a sensor, and the darker, the more of
+    its readings; sensors from the smallest mean at the bottom to the largest."""
+    from matplotlib.colors import PowerNorm
+
+    rows = found["rows"]
+    figure, grid = new_panels(len(rows), 1, 7.5, 5.0)
+    for axes, row in zip(grid[:, 0], rows, strict=True):
+        mean = np.array([np.nan if value is None else value for value in row["mean"]])
+        order = np.argsort(mean, kind="stable")  # sensors without readings at the top
+        counts = np.array(row["counts"], dtype=float)[order]
+        share = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        edges, size = row["edges"], len(order)
+        image = axes.imshow(
+            share, aspect="auto", origin="lower", interpolation="none", cmap="Blues",
+            norm=PowerNorm(0.5, vmin=0),  # so that the long tails of few readings are seen
+            extent=(edges[0], edges[-1], 0, size),
+        )  # fmt: skip
+        axes.plot(mean[order], np.arange(size) + 0.5, color=SERIES[1], linewidth=1.2, label="mean")
+        axes.set_xlabel(row["quantity"])
+        axes.set_ylabel("sensors, from the smallest mean to the largest")
+        width = edges[1] - edges[0]
+        figure.colorbar(image, ax=axes, label=f"share of a sensor's readings (%), in bins of {width:g}")
+        axes.set_title(f"{row['label']}: {size} sensors", fontsize="medium")
+        axes.legend(loc="upper left")
+    return figure
+
+
+def draw_operations(found: Found) -> "Figure":
+    """A bar for each row, with a mark at what was printed."""
+    rows = found["rows"]
+    figure, grid = new_panels(1, 1, 7, 0.5 + 0.45 * len(rows))
+    axes = grid[0, 0]
+    axes.barh(range(len(rows)), [row["ours"] for row in rows], color=SERIES[0], height=0.6, label="ours")
+    known = [(row["printed"], n) for n, row in enumerate(rows) if row["printed"] is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), "D", color=SERIES[1], label="printed")
+    axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("10^9 operations of a forecast at all sensors")
+    axes.legend(loc="lower right")
+    return figure
+
+
+# ---- the items ---------------------------------------------------------------------------------------------
+
+
+def seen(percent: int) -> dict[str, str]:
+    """The split of which training sees so many percent of the sensors."""
+    return {"split": f"inductive:{percent / 100:g}"}
+
+
+TABLE8 = Measured(
+    name="table8",
+    kind="operations",
+    measure=partial(operations, count=207),
+    cells=operations_cells,
+    draw=draw_operations,
+    reads="nothing",
+    title="Operations of a forecast of an hour at the devices, 10^9",
+    source="Table 8, computation cost on device (GFLOPS); its errors and bytes are those of Tables 7 and 10",
+    notes=paragraphs("""
+        What the printed figures count is the multiplications with their additions, 13 operations more for
+        each hidden unit in a step, of the 207 sensors of METR-LA together; a sensor alone has 0.767, 8.796
+        and 0.783 million.
+
+        Encoder and decoder as they are; nothing is run.
+    """),
+    rows=(
+        Row("GRU + FMTL, 63K", "gru_fmtl", settings=SMALL, printed={"operations": Printed(0.159)}),
+        Row("GRU + FMTL, 727K", "gru_fmtl", settings=LARGE, printed={"operations": Printed(1.821)}),
+        Row("CNFGNN", "cnfgnn", printed={"operations": Printed(0.162)}),
+    ),
+)
+
+
+def fig2(data: str) -> Measured:
+    """Maps of what training sees; the forecast of the last value has the splits, and trains nothing."""
+    return Measured(
+        name="fig2",
+        kind="visible_sensors",
+        measure=visible_sensors,
+        cells=visible_cells,
+        draw=draw_visible,
+        title="Sensors and edges that training sees",
+        source="Fig. 2; it shows maps and prints no numbers",
+        notes=paragraphs("""
+            The first so many percent of the sensors by longitude, and the directed edges among them, without
+            those from a sensor to itself.
+        """),
+        quick=Quick(options=ROADS, settings=EIGHT_SENSORS),
+        rows=tuple(Row(f"{percent} percent", "last_value", options=seen(percent)) for percent in PERCENTAGES),
+    )
+
+
+FIG2 = on_data(fig2, DATA)
+
+
+def readings(name: str, network: str, *, title: str, source: str, notes: tuple[str, ...]) -> Measured:
+    """How the readings of the first 100 sensors are distributed."""
+    return Measured(
+        name=name,
+        kind="histograms",
+        measure=partial(histograms, count=100),
+        cells=histograms_cells,
+        draw=draw_histograms,
+        title=title,
+        source=source,
+        notes=notes,
+        quick=Quick(options=ROADS, settings=EIGHT_SENSORS),
+        rows=(Row(network, "last_value"),),
+    )
+
+
+MISSING_NOTES = ("A missing reading is left out; the paper has it as 0.",)
+FIGA1_NOTES_OF = {"pems_bay_67": ("67 of 325 sensors.",), "pems_bay": ()}
+FIGA2_NOTES_OF = {
+    "metr_la_week": ("The first week, whose gaps were filled by interpolation.",),
+    "metr_la_20": ("20 of 207 sensors.",),
+    "metr_la": (),
+}
+
+FIGA1 = on_data(
+    lambda data: readings(
+        "figA1",
+        "PEMS-BAY",
+        title="Readings of the first 100 sensors by id, PEMS-BAY",
+        source="Fig. A1, whose values cannot be read off",
+        notes=(*MISSING_NOTES, *FIGA1_NOTES_OF[data]),
+    ),
+    tuple(FIGA1_NOTES_OF),
+)
+FIGA2 = on_data(
+    lambda data: readings(
+        "figA2",
+        "METR-LA",
+        title="Readings of the first 100 sensors by id, METR-LA",
+        source="Fig. A2, whose values cannot be read off",
+        notes=(*MISSING_NOTES, *FIGA2_NOTES_OF[data]),
+    ),
+    tuple(FIGA2_NOTES_OF),
+)

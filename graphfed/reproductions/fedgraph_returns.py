@@ -1,0 +1,108 @@
+"""How sampling policies learned: the returns of their episodes (Fig. 6 of FedGraph)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfed.drawing import SERIES, new_panels
+from graphfed.reproductions.base import Cells, Found, Measured, Place
+from graphfed.reproductions.policies import POLICIES
+from graphfed.runs import folder as files
+from graphfed.studies.folder_schema import PolicyResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_returns", "returns", "returns_cells", "returns_of", "settled_from"]
+
+#: Episodes of a mean of returns: the first, the last, and the moving one.
+WINDOW = 20
+
+
+def returns(item: Measured, place: Place) -> list[dict[str, Any]]:
+    """Return for each row label, policy, folder and what `returns_of` gives."""
+    rows = []
+    for row in item.rows:
+        assert row.policy is not None
+        folder = Path(POLICIES) / row.policy.name
+        about = {"label": row.label, "policy": row.policy.name, "folder": str(folder)}
+        rows.append({**about, **returns_of(place.folder / folder)})
+    return rows
+
+
+def returns_of(folder: Path) -> dict[str, Any]:
+    """Return how the policy in a folder learned.
+
+    Returns:
+        kind, seed; returns: of each episode; moving_mean: at each over the last WINDOW, fewer at the
+        beginning; first, last: the mean over the first WINDOW, and over the last; settled: the episode from
+        which the moving mean stays within 5 % of where it ends, None of a bandit, whose episodes are of
+        different arms; best: of a bandit the best arm, share and chance, else None; kept: of DDPG the episode
+        after which the actor is the policy, else None; final: the return without noise; seconds: of all
+        episodes.
+
+    Raises:
+        InputError: A file is damaged.
+    """
+    content = files.read_json(folder / "result.json", PolicyResult)
+    values = [float(value) for value in content["returns"]]
+    moving = [float(np.mean(values[max(0, n - WINDOW) : n])) for n in range(1, len(values) + 1)]
+    is_bandit = content["kind"] == "bandit"
+    return {
+        "kind": content["kind"],
+        "seed": content["seed"],
+        "returns": values,
+        "moving_mean": moving,
+        "first": float(np.mean(values[:WINDOW])),
+        "last": moving[-1],
+        "settled": None if is_bandit else 1 + settled_from(moving),
+        "best": content["details"]["best"] if is_bandit else None,
+        "kept": None if is_bandit else content["details"]["kept_episode"],
+        "final": content["final"]["return"],
+        "seconds": sum(content["seconds"][part] for part in ("rounds", "evaluation", "learning")),
+    }
+
+
+def settled_from(values: Sequence[float], within: float = 0.05) -> int:
+    """Return the place from which all values differ from the last one by at most a share `within` of it."""
+    far = np.abs(np.array(values) - values[-1]) > within * abs(values[-1])
+    return int(far.nonzero()[0][-1]) + 1 if far.any() else 0
+
+
+def returns_cells(found: Found) -> Cells:
+    """The table: how returns began and ended, and what is kept of the learning."""
+    columns = ["row", "policy", "episodes", "return: first 20", "last 20", "without noise", "settled from"]
+    columns += ["kept", "hours"]
+    lines = []
+    for row in found["rows"]:
+        ends = [f"{row[key]:.2f}" for key in ("first", "last", "final")]
+        best = row["best"]
+        if best is None:
+            kept = f"the actor after episode {row['kept']}"
+        else:
+            kept = f"{best['share']:g} of the vertices, chance {best['chance']:g}"
+        settled = "-" if row["settled"] is None else str(row["settled"])
+        hours = f"{row['seconds'] / 3600:.2f}"
+        lines.append([row["label"], row["kind"], str(len(row["returns"])), *ends, settled, kept, hours])
+    return columns, lines
+
+
+def draw_returns(found: Found) -> "Figure":
+    """The return of every episode, pale, and its moving mean, with a dot where an actor was kept."""
+    figure, grid = new_panels(1, 1, 7, 3.8)
+    axes = grid[0, 0]
+    for n, row in enumerate(found["rows"]):
+        colour, episodes = SERIES[n % len(SERIES)], np.arange(1, len(row["returns"]) + 1)
+        axes.plot(episodes, row["returns"], color=colour, alpha=0.3, linewidth=1)
+        axes.plot(episodes, row["moving_mean"], color=colour, label=row["label"])
+        if row["kept"] is not None:
+            label = f"{row['label']}: the actor that is kept"
+            axes.plot(row["kept"], row["moving_mean"][row["kept"] - 1], "o", color=colour, label=label)
+    axes.set_xlabel("episode")
+    axes.set_ylabel("return, and its moving mean")
+    axes.grid(alpha=0.3)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+    return figure

@@ -1,0 +1,226 @@
+"""Who keeps which edge in Lumos, by balancer, on a graph with a device for each node (Fig. 7): nothing is
+trained, and features are not needed.
+
+Comparisons are as the settings say, simulated by default: the same outcomes and bytes, and no protection.
+Every edge is checked to be kept. What a row gave is written to its folder, and read from there."""
+
+import dataclasses
+import time
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from graphfed.data.datasets import load
+from graphfed.data.graphs.graph import Graph
+from graphfed.drawing import SERIES, new_panels
+from graphfed.errors import InputError
+from graphfed.federation import CLIENTS
+from graphfed.federation.secure.compare import PairRows
+from graphfed.files import write_json
+from graphfed.methods.lumos.balancing import balance
+from graphfed.methods.lumos.workload import BalanceConfig
+from graphfed.reproductions.base import Cells, Found, Measured, Place, Row
+from graphfed.runs import folder as files
+from graphfed.runs.progress import human_seconds
+from graphfed.runs.run import computing_with
+from graphfed.runtime.local import stacked
+from graphfed.studies.folder_schema import WorkloadsFile
+from graphfed.studies.plan import run_name
+from graphfed.tasks.graphs.inputs import load_graph
+from graphfed.tasks.run_config import RunConfig
+from graphfed.terminal import say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FILE", "draw_workloads", "pending", "workloads", "workloads_cells"]
+
+#: In the folder of a row.
+FILE = "workloads.json"
+
+
+def workloads(item: Measured, place: Place) -> list[dict[str, Any]]:
+    """Return for each row label, panel, series, seed, folder, printed (the largest workload, or None),
+    difference, and what balancing gave.
+
+    That is asked: data and settings; devices, edges; largest, mean: of the workloads; workloads: how many
+    devices have each (values, devices); pairs_kept; comparisons made, comparisons_all_again: had every pair
+    compared anew each time; rounds; bytes sent; curve: after how many comparisons the best state so far had
+    which largest workload; seconds."""
+    graphs: dict[Any, Graph] = {}
+    rows = []
+    for row in item.rows:
+        config, folder = _config_of(item, row, place), _folder_of(item, row, place)
+        if not (folder / FILE).exists():
+            if place.progress:
+                say(f"{item.name}: {row.label}")
+            _write(folder, config, graphs)
+        found = files.read_json(folder / FILE, WorkloadsFile)
+        printed = row.printed["largest"].mean if row.printed else None
+        rows.append(
+            {
+                "label": row.label,
+                "panel": row.panel,
+                "series": row.series,
+                "seed": config.seed,
+                **found,
+                "printed": printed,
+                "difference": None if printed is None else found["largest"] - printed,
+                "folder": str(folder.relative_to(place.folder)),
+            }
+        )
+    return rows
+
+
+def pending(item: Measured, place: Place) -> str:
+    """Return how many rows are left, in words. Raises InputError where a row's folder has other settings."""
+    left = 0
+    for row in item.rows:
+        path = _folder_of(item, row, place) / FILE
+        if not path.exists():
+            left += 1
+            continue
+        before = files.read_json(path, WorkloadsFile)["asked"]
+        for key, value in files.plain(_asked(_config_of(item, row, place))).items():
+            if before.get(key) != value:
+                raise InputError(
+                    f"what is in {path} had another {key} than is asked now; name another folder with --out"
+                )
+    return f"{left} rows to balance, not timed; " if left else ""
+
+
+def _config_of(item: Measured, row: Row, place: Place) -> RunConfig:
+    return item.config(row, item.seeds_of(row)[0], place.data_dir)
+
+
+def _folder_of(item: Measured, row: Row, place: Place) -> Path:
+    return place.folder / item.name / run_name(row.label, item.seeds_of(row)[0])
+
+
+def _asked(config: RunConfig) -> dict[str, Any]:
+    """What decides what is found."""
+    training = config.training
+    assert isinstance(training, BalanceConfig)
+    return {
+        "data": config.data_name,
+        "data_source": config.data_source.source,
+        "data_options": dict(config.data_options),
+        **{field.name: getattr(training, field.name) for field in dataclasses.fields(BalanceConfig)},
+    }
+
+
+def _write(folder: Path, config: RunConfig, graphs: dict[Any, Graph]) -> None:
+    """Balance and write what that gave; graphs: those that are loaded."""
+    with computing_with(config.threads or 1):
+        found = files.plain({"asked": _asked(config), **balanced(config, _structure(config, graphs))})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / FILE, found)
+    except OSError as error:
+        raise files.cannot_be_written(folder, error) from error
+
+
+def _structure(config: RunConfig, graphs: dict[Any, Graph]) -> Graph:
+    """The graph of a config without its features, loaded once where `graphs` keeps it."""
+    if not isinstance(config.data, str):
+        return load_graph(config, graphs)
+    key = (config.data, *config.data_options.items())
+    if key not in graphs:
+        loaded = load(config.data, config.data_dir, structure_only=True, **config.data_options)
+        assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
+        graphs[key] = loaded
+    return graphs[key]
+
+
+def balanced(config: RunConfig, graph: Graph) -> dict[str, Any]:
+    """Return what balancing a graph gives; see `workloads`."""
+    rows = _pair_rows(graph)
+    fed = stacked(graph.num_nodes, config.device)
+    assert isinstance(config.training, BalanceConfig)
+    began = time.perf_counter()
+    found = balance(fed, fed.locate(CLIENTS, "neighbours", [rows]), config.training)
+    seconds = time.perf_counter() - began
+    (kept,), (made, all_again) = found.kept.parts, found.comparisons()
+    assert bool((kept.keeps | kept.kept_by).all()), "an edge is kept by nobody"
+    load_of = torch.bincount(rows.client[kept.keeps], minlength=graph.num_nodes).numpy()
+    values, devices = np.unique(load_of, return_counts=True)
+    return {
+        "devices": graph.num_nodes,
+        "edges": graph.num_edges,
+        "largest": int(load_of.max()),
+        "mean": float(load_of.mean()),
+        "workloads": {"values": values.tolist(), "devices": devices.tolist()},
+        "pairs_kept": int(load_of.sum()),
+        "comparisons": made,
+        "comparisons_all_again": all_again,
+        "rounds": found.rounds,
+        "bytes": sum(entry.bytes for entry in fed.ledger.entries if entry.phase == "setup"),
+        "curve": _best_so_far(kept.history.numpy()),
+        "seconds": seconds,
+    }
+
+
+def _pair_rows(graph: Graph) -> PairRows:
+    """Every node's neighbours, sorted."""
+    own, other = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
+    order = np.lexsort((other, own))
+    return PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
+
+
+def _best_so_far(history: np.ndarray) -> dict[str, list[int]]:
+    """`Kept.history` [R, 2] -> where the least of the largest workloads so far falls, and the end. Both ends
+    of a pair learn the outcome of a comparison."""
+    least = np.minimum.accumulate(history[:, 0])
+    places = np.flatnonzero(np.diff(least, prepend=least[0] + 1))
+    places = np.union1d(places, [len(least) - 1])
+    return {"comparisons": (history[places, 1] // 2).tolist(), "largest": least[places].tolist()}
+
+
+# ---- shown -------------------------------------------------------------------------------------------------
+
+
+def workloads_cells(found: Found) -> Cells:
+    """The table: the largest workload and what it took to find it."""
+    columns = ["row", "largest workload", "printed", "mean", "kept in all", "rounds"]
+    columns += ["comparisons", "comparing all again", "seconds"]
+    lines = []
+    for row in found["rows"]:
+        printed = "-" if row["printed"] is None else f"{row['printed']:g}"
+        line = [row["label"], str(row["largest"]), printed, f"{row['mean']:.2f}", str(row["pairs_kept"])]
+        counts = (row[key] for key in ("rounds", "comparisons", "comparisons_all_again"))
+        lines.append([*line, *(f"{n:,}".replace(",", " ") for n in counts), human_seconds(row["seconds"])])
+    return columns, lines
+
+
+def draw_workloads(found: Found) -> "Figure":
+    """For each panel how many devices have which workload, and the largest one against comparisons."""
+    figure, grid = new_panels(len(found["panels"]), 2, 5.2, 3.2)
+    series = list(dict.fromkeys(row["series"] for row in found["rows"]))
+    colours = {name: SERIES[n % len(SERIES)] for n, name in enumerate(series)}
+    for (shares, costs), panel in zip(grid, found["panels"], strict=True):
+        for row in (row for row in found["rows"] if row["panel"] == panel):
+            style = {"color": colours[row["series"]], "label": row["series"]}
+            below = list(accumulate(row["workloads"]["devices"]))
+            values = row["workloads"]["values"]
+            shares.step(values, [n / row["devices"] for n in below], where="post", **style)
+            curve = row["curve"]
+            # Without any comparison a balancer is a point at the edge.
+            marker = {"marker": "o", "clip_on": False} if len(curve["largest"]) == 1 else {}
+            costs.step(
+                [max(1, n) for n in curve["comparisons"]], curve["largest"], where="post", **style, **marker
+            )
+        shares.set_xscale("symlog", linthresh=1)
+        shares.set_xlabel("workload (neighbours kept)")
+        shares.set_ylabel("share of the devices with at most this")
+        shares.legend(loc="lower right", fontsize="small")
+        costs.set_xscale("log")
+        costs.set_yscale("log")
+        costs.set_xlabel("comparisons so far")
+        costs.set_ylabel("largest workload")
+        for axes in (shares, costs):
+            axes.set_title(panel, fontsize="medium")
+            axes.grid(alpha=0.3)
+    return figure

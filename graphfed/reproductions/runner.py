@@ -1,0 +1,262 @@
+"""The runs that a reproduction needs: planned, checked against what its folder has, timed, and done."""
+
+import dataclasses
+import glob
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphfed.errors import InputError
+from graphfed.reproductions.base import Item, Measured, Place, Runs
+from graphfed.reproductions.figures import check_metrics
+from graphfed.reproductions.policies import Learning, without_policy
+from graphfed.runs import folder as files
+from graphfed.runs.progress import human_seconds
+from graphfed.runs.reopen import read_manifest
+from graphfed.runs.run import Result, execute
+from graphfed.studies.jobs import Run
+from graphfed.studies.plan import InputCache, run_name
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.run_config import RunConfig
+
+__all__ = ["Plan", "cost_text", "plan", "policies_used", "to_learn", "to_run"]
+
+#: Rounds of the run that is timed for a row, before it is run; one where it takes more than WARM_SECONDS,
+#: against which what a first round does once is little.
+TRIAL_ROUNDS = 2
+WARM_SECONDS = 2.0
+#: Runs of so few rounds are not timed each: a round or two and a set-up are a good part of them.
+SHORT_ROUNDS = 20
+#: Settings by which short runs of a method differ too much to be timed as one.
+SIZES = ("backbone", "hidden", "layers", "every", "local_epochs", "server_rounds")
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """The runs of a row.
+
+    Attributes:
+        label: The row's.
+        configs: The run of each seed.
+        folder: Of all of them.
+        items: The items that show them.
+        learning: The policy that they run with, and how it is learned; None for none.
+    """
+
+    label: str
+    configs: Mapping[int, RunConfig]
+    folder: Path
+    items: list[Runs]
+    learning: Learning | None
+
+    def path(self, seed: int) -> Path:
+        """The folder of a run."""
+        return self.folder / run_name(self.label, seed)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What items need: the policies to learn, by name, and the runs of rows. pending: what else takes long,
+    in words for the predicted cost."""
+
+    learnings: Mapping[str, Learning] = field(default_factory=dict)
+    rows: Sequence[PlannedRow] = ()
+    pending: str = ""
+
+
+def plan(items: Sequence[Item], place: Place, command: str) -> Plan:
+    """Return what items need, checked against what the folder has of it. Nothing is written.
+
+    Args:
+        items: What is asked.
+        place: The folder and the data.
+        command: As a manifest has it.
+
+    Raises:
+        InputError: An option or setting cannot be used, a policy does not fit a row, or the folder has runs
+            of other settings.
+    """
+    learnings = {
+        policy.name: Learning(policy, place.folder, place.data_dir)
+        for item in items
+        for policy in item.policies
+    }
+    rows = _planned_rows(items, place, learnings)
+    for row in rows:
+        if row.learning is not None:
+            where = f"{row.folder.name}, {row.label}"
+            row.learning.require_fitting(where, next(iter(row.configs.values())))
+        _require_same_runs(row)
+    pending = "".join(
+        item.pending(item, place) for item in items if isinstance(item, Measured) and item.pending is not None
+    )
+    for learning in learnings.values():
+        learning.require_same(command)
+    return Plan(learnings, rows, pending)
+
+
+def _planned_rows(items: Sequence[Item], place: Place, learnings: Mapping[str, Learning]) -> list[PlannedRow]:
+    """The rows to run; those that several items show are there once."""
+    rows: dict[tuple[str, str], PlannedRow] = {}
+    for item in items:
+        if not isinstance(item, Runs):
+            continue
+        for row in item.rows:
+            learning = None if row.policy is None else learnings[row.policy.name]
+            settings = {} if learning is None else learning.settings_of_run()
+            configs = {seed: item.config(row, seed, place.data_dir, settings) for seed in item.seeds_of(row)}
+            planned = PlannedRow(row.label, configs, place.folder / item.run_folder, [], learning)
+            rows.setdefault((item.run_folder, row.label), planned).items.append(item)
+    return list(rows.values())
+
+
+def _require_same_runs(row: PlannedRow) -> None:
+    """InputError when a run in the folder was asked something else than is asked now."""
+    for seed, config in row.configs.items():
+        path = row.path(seed)
+        if not (path / "manifest.json").exists():
+            continue
+        before, asked = read_manifest(path).get("config", {}), files.plain(config.to_json())
+        if row.learning is not None:  # `policies_used` looks at what is in its file
+            before, asked = _without_file(before), _without_file(asked)
+        for key, value in asked.items():
+            # Where files are and how fast they are read does not matter.
+            if key not in ("data_dir", "threads", "checkpoint_every") and before.get(key) != value:
+                raise InputError(
+                    f"the run in {path} had another {key} than is asked now; name another folder with --out"
+                )
+
+
+def _without_file(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that does not say where the file of its policy is."""
+    training = {key: value for key, value in config.get("training", {}).items() if key != "policy_file"}
+    return {**config, "training": training}
+
+
+# ---- policies ----------------------------------------------------------------------------------------------
+
+
+def to_learn(learnings: Iterable[Learning]) -> list[Learning]:
+    """Return the policies that are not learned yet, timed; those that have begun first, as what was begun may
+    be refused."""
+    missing = [learning for learning in learnings if not learning.has_ended]
+    timed = [dataclasses.replace(learning, seconds=learning.timed()) for learning in missing]
+    return sorted(timed, key=lambda learning: not learning.has_begun)
+
+
+def policies_used(planned: Plan, before: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of all policies of the folder, by name.
+
+    Args:
+        planned: Whose policies are all learned.
+        before: The digests that the folder's manifest has.
+
+    Raises:
+        InputError: Runs in the folder have used another policy than the one that is there now.
+    """
+    now = {name: learning.digest() for name, learning in planned.learnings.items()}
+    for row in planned.rows:
+        name = None if row.learning is None else row.learning.policy.name
+        has_begun = any((row.path(seed) / "manifest.json").exists() for seed in row.configs)
+        if name is not None and has_begun and before.get(name) != now[name]:
+            raise InputError(
+                f"the runs of {row.label!r} in {row.folder} used another policy {name!r} than the one that "
+                "is there now; remove them, or name another folder with --out"
+            )
+    return {**before, **now}
+
+
+# ---- runs, and what they will take -------------------------------------------------------------------------
+
+
+def to_run(rows: Sequence[PlannedRow], cache: InputCache) -> list[Run]:
+    """Return the runs that have not ended: the first seed of every row, then the second, so that runs on the
+    same inputs follow each other.
+
+    Of a row that has no run yet, the first rounds are timed, unless a row that does much the same work has
+    been (`_work`).
+
+    Raises:
+        InputError: A row does not have a metric of its item; and what loading data and running raise.
+    """
+    turns: list[tuple[int, Run]] = []
+    timed: dict[str, tuple[float, Result]] = {}
+    for row in rows:
+        missing = [seed for seed in row.configs if not (row.path(seed) / "result.json").exists()]
+        if not missing:
+            continue
+        ended = next(row.folder.glob(f"{glob.escape(row.label)}-seed*/result.json"), None)
+        if ended is not None:
+            known = Result.read(ended.parent)
+            seconds = known.seconds["total"]
+        else:
+            config = without_policy(row.configs[missing[0]])
+            work = _work(config)
+            if work not in timed:
+                timed[work] = _timed(config, cache.get(config))
+            seconds, known = timed[work]
+        for item in row.items:
+            check_metrics(item, known)
+        for turn, seed in enumerate(missing):
+            name = f"{row.folder.name}: {row.label}, seed {seed}"
+            turns.append((turn, Run(name, row.configs[seed], row.path(seed), seconds)))
+    return [run for _, run in sorted(turns, key=lambda entry: entry[0])]
+
+
+def _work(config: RunConfig) -> str:
+    """Runs for which this is the same are taken to last as long as each other: they differ by numbers that
+    are no counts, as epsilon; or they are so short that to time each would take as long as they do."""
+    settings = files.plain(config.to_json())
+    if config.training.rounds <= SHORT_ROUNDS:
+        sizes = [settings["training"].get(key) for key in SIZES]
+        return json.dumps([settings["method"], settings["data"], settings["task"], *sizes])
+    return json.dumps(_without_fractions(settings), sort_keys=True)
+
+
+def _without_fractions(settings: Any) -> Any:
+    if isinstance(settings, dict):
+        return {k: _without_fractions(v) for k, v in settings.items() if not isinstance(v, float)}
+    return settings
+
+
+def _timed(config: RunConfig, inputs: Inputs) -> tuple[float, Result]:
+    """What one run will take, from a few of its rounds, and what these gave."""
+    for rounds in (1, min(TRIAL_ROUNDS, config.training.rounds)):
+        short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
+        began = time.perf_counter()
+        result = execute(short, inputs, folder=None, command="")
+        spent = time.perf_counter() - began
+        if result.seconds["per_round"] > WARM_SECONDS:
+            break
+    return spent + (config.training.rounds - rounds) * result.seconds["per_round"], result
+
+
+def cost_text(runs: Sequence[Run], learnings: Sequence[Learning], pending: str, jobs: int) -> str:
+    """Return what all runs will take, in words.
+
+    Args:
+        runs: Those to do.
+        learnings: The policies to learn before.
+        pending: What else there is to do; "" or ended by a semicolon.
+        jobs: How many at a time.
+    """
+    text = pending
+    if learnings:
+        source = "from two short episodes"
+        text += f"{len(learnings)} policies to learn, {_duration(learnings, jobs)} ({source}); "
+        if not runs:
+            return text.removesuffix("; ")
+    if not runs:
+        return text + "every run has ended; reading the results"
+    source = "from the first rounds of each new row, or of one that does as much"
+    return text + f"{len(runs)} runs to do, {_duration(runs, jobs)} ({source})"
+
+
+def _duration(work: Sequence[Run] | Sequence[Learning], jobs: int) -> str:
+    """``about 1:00, 2 at a time``."""
+    at_once = min(jobs, len(work))
+    seconds = human_seconds(sum(each.seconds for each in work) / at_once)
+    return f"about {seconds}" + (f", {at_once} at a time" if at_once > 1 else "")
