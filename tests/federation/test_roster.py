@@ -143,7 +143,7 @@ def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
 
 @pytest.mark.parametrize(
     "transfer",
-    ["route", "peer_route", "narrowed", "upload", "download", "sum", "max", "gather", "exchange"],
+    ["route", "peer_route", "restrict_route", "upload", "download", "sum", "max", "gather", "exchange"],
 )
 def test_a_routed_transfer_refuses_absent_clients(transfer):
     from placements import peer_ids
@@ -160,7 +160,7 @@ def test_a_routed_transfer_refuses_absent_clients(transfer):
         "download": (u, route),
         "gather": (x,),
         "exchange": (x, peer),
-        "narrowed": (peer, x),
+        "restrict_route": (peer, x),
     }
     with pytest.raises(PlaceError, match=r"needs every client; absent: \[0, 2, 3\] \(3 in all\)"):
         getattr(fed, transfer)(*arguments.get(transfer, (x, route)), name="t")

@@ -29,7 +29,7 @@ def speak(first: bool) -> Party[list[bytes]]:
 
 def converse(fed: Federation, protection: str = "encrypted") -> tuple[Located, Located]:
     server = fed.server.run(speak, True)
-    return fed.converse(server, fed.clients.run(speak, False), name="talk", protection=protection)
+    return fed.run_protocol(server, fed.clients.run(speak, False), name="talk", protection=protection)
 
 
 @pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
@@ -63,7 +63,7 @@ def rooms(talks: set[tuple[int, int]], host: int) -> dict[int, Party[list[bytes]
 
 
 def converse_hosts(fed: Federation, talks: set[tuple[int, int]]) -> Located:
-    return fed.converse_hosts(
+    return fed.run_host_protocols(
         fed.locate(CLIENTS, "parties", [rooms(talks, h) for h in fed.here]), name="talk"
     )
 
@@ -89,7 +89,7 @@ def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
     with pytest.raises(
         PlaceError, match=r"'talk': client 2 would talk with clients 0\.\.1 \(stacked\), which"
     ):
-        fed.converse_hosts(parties, name="talk")
+        fed.run_host_protocols(parties, name="talk")
 
 
 def test_two_party_protocols_need_every_client() -> None:
@@ -98,6 +98,6 @@ def test_two_party_protocols_need_every_client() -> None:
     at = at_server(fed, "party", None)
     fed.set_roster(np.array([True] * 5 + [False]))
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
-        fed.converse_hosts(parties, name="talk")
+        fed.run_host_protocols(parties, name="talk")
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
-        fed.converse(at, parties, name="talk", protection="clear")
+        fed.run_protocol(at, parties, name="talk", protection="clear")

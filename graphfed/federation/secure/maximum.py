@@ -79,7 +79,7 @@ def open_helped(fed: Federation, *, name: str, simulated: bool) -> Helped:
     server = fed.server.run(open_end, True, simulated)
     helper = fed.clients.run(open_end, False, simulated)
     protection = "simulated" if simulated else "public"
-    ends = fed.converse(server, helper, name=f"{name}/session", protection=protection)
+    ends = fed.run_protocol(server, helper, name=f"{name}/session", protection=protection)
     return Helped(*ends, simulated, name)
 
 
@@ -88,7 +88,7 @@ def plan_meeting(fed: Federation, route: Route, helped: Helped) -> Meeting:
     ``name/plan``, with the name of the session."""
     server = fed.server.run(tell_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(hear_plan, fed.num_clients)
-    ends = fed.converse(server, helper, name=f"{helped.name}/plan", protection="clear")
+    ends = fed.run_protocol(server, helper, name=f"{helped.name}/plan", protection="clear")
     return Meeting(route, helped, *ends, *_ways(fed, route, ends[1]))
 
 
@@ -105,7 +105,7 @@ def secure_max(fed: Federation, x: Located, meeting: Meeting, *, name: str, grad
     at_helper = fed.exchange(
         for_helper, meeting.there, name=f"{name}/helper_shares", protection=kind, grad=False
     )
-    told, chosen = fed.converse(
+    told, chosen = fed.run_protocol(
         fed.server.run(find_maxima, helped.at_server, meeting.at_server, at_server),
         fed.clients.run(help_maxima, helped.at_clients, meeting.at_clients, for_helper, at_helper),
         name=f"{name}/protocol",
@@ -114,7 +114,7 @@ def secure_max(fed: Federation, x: Located, meeting: Meeting, *, name: str, grad
     found: Located = fed.server.run(opened, told, meeting.at_server, str(fed.device))
     if not grad:
         return found
-    return fed.crossing(x, found, partial(_back, fed, x, meeting, told, chosen, name))
+    return fed.custom_backward(x, found, partial(_back, fed, x, meeting, told, chosen, name))
 
 
 def _back(
@@ -128,14 +128,14 @@ def _back(
 ) -> Located:
     """The gradient of x, from that of the maxima."""
     helped, kind, name = meeting.helped, meeting.helped.shared, f"{name}/grad"
-    at_server, at_helper = fed.converse(
+    at_server, at_helper = fed.run_protocol(
         fed.server.run(send_back, helped.at_server, meeting.at_server, told, gradient),
         fed.clients.run(help_back, helped.at_clients, meeting.at_clients, chosen),
         name=f"{name}/protocol",
         protection=helped.hidden,
     )
     rows = fed.server.run(as_words, at_server, str(fed.device))
-    mine = fed.hand_back(rows, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False)
+    mine = fed.scatter(rows, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False)
     kept = fed.clients.run(as_words, at_helper, str(fed.device))
     other = fed.exchange(kept, meeting.back, name=f"{name}/helper_shares", protection=kind, grad=False)
     result: Located = fed.clients.run(add_up, mine, kept, other, x)

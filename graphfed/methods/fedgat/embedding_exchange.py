@@ -74,7 +74,7 @@ def find_border(
     told = fed.download(fed.server.run(as_rows, asked), vertices, name="fedgat/asked_for", grad=False)
     told = fed.clients.run(column, told)
     at_clients, at_server = fed.clients.run(as_counts, told), fed.server.run(as_counts, asked)
-    up = fed.widened(vertices, at_clients, at_server, name="fedgat/embeddings")
+    up = fed.expand_route(vertices, at_clients, at_server, name="fedgat/embeddings")
     return Border(up, down, fed.clients.run(embedding_batches, prepared, told, config))
 
 

@@ -210,7 +210,7 @@ def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
     route = fed.route(fed.clients.run(border_ids, hood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False)
-    ends = fed.widened(route, fed.clients.run(column, told), counts, name="fedgat/hood_edges")
+    ends = fed.expand_route(route, fed.clients.run(column, told), counts, name="fedgat/hood_edges")
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
     ids = fed.download(ids, ends, name="fedgat/hood_edges", grad=False)
     wider: Located = fed.clients.run(wider_hood, hood, told, ids)
@@ -249,7 +249,7 @@ def want(fed: Federation, asked: Asked) -> Wanted:
 
     def wide(fn: Any, name: str) -> Route:
         sizes = fed.clients.run(fn, asked.size), fed.server.run(fn, asked.sizes)
-        return fed.widened(asked.route, *sizes, name=name)
+        return fed.expand_route(asked.route, *sizes, name=name)
 
     slots, entries = wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
     return Wanted(asked.hood, asked.route, asked.size, asked.sizes, slots, entries)
@@ -265,6 +265,7 @@ def receive(
 ) -> Located:
     """The message, at the clients that need it.  Alg. 1"""
     # Each part at the server is let go when it is sent: it takes memory.
+    decoders: Located | None
     sums, scores, decoders = fed.server.run(messages_of, pooled, config, outputs=3)
     vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
     sums = fed.download(sums, slots, name="fedgat/sums", grad=False)
@@ -287,7 +288,7 @@ def receive_directly(
     """What the message is made of, counted as the message."""
     slots, entries, vectors = wanted.slots.flow.back, wanted.entries.flow.back, config.form == "vector"
     width, kind = task.num_features, torch.get_default_dtype()
-    members = fed.widened(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
+    members = fed.expand_route(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
     x = fed.download(
         fed.server.run(member_features, pooled),
         members,

@@ -379,7 +379,7 @@ def draw(
         )
         route, asked = None, None
         if whole is not None:
-            route, asked = fed.narrowed(whole, wanted, name="fedgraph/wanted")
+            route, asked = fed.restrict_route(whole, wanted, name="fedgraph/wanted")
         here = fed.clients.run(settle, silo, rows, chosen, wanted, asked, layer == 0)
         rows = fed.clients.run(entering, here)
         layers.insert(0, (here, route))

@@ -43,8 +43,10 @@ from graphfed.crypto.accept import MAX_BITS
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable, RowIds
-from graphfed.federation.secure.compare import Pairs, compare_pairs, open_pairs, send
+from graphfed.federation.secure.compare import compare_pairs
 from graphfed.federation.secure.notice import notify
+from graphfed.federation.secure.pair_transfers import send
+from graphfed.federation.secure.pairs import Pairs, open_pairs
 from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import optimum, pair_draws
 from graphfed.methods.lumos.workload import (
@@ -204,7 +206,7 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
         return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(no_others))
     if config.balancer == "oracle":
         told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
-        answers = fed.hand_back(
+        answers = fed.scatter(
             fed.server.run(solve, fed.table(told)), told, name="balance/keepers", grad=False
         )
         return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(no_others))

@@ -36,15 +36,10 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.federation.secure.compare import (
-    PairRows,
-    Pairs,
-    at_most_pairs,
-    compare_pairs,
-    open_pairs,
-    tell,
-)
+from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
 from graphfed.federation.secure.notice import notify
+from graphfed.federation.secure.pair_transfers import swap
+from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
 from graphfed.methods.lumos.assignment import accepts, chosen_of, moves_drawn
 from graphfed.methods.lumos.candidates import (
     MAX_PAIRS,
@@ -367,7 +362,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
         among = fed.server.run(add_call, among, found.candidates)
         u = fed.server.run(take_one, fed.table(found.route), seed, 2 * step)  # Alg. 2, l. 2
         marks = fed.server.run(mark, fed.table(found.route), u)
-        marks = fed.hand_back(marks, found.route, name="balance/chosen", grad=False)
+        marks = fed.scatter(marks, found.route, name="balance/chosen", grad=False)
         chosen = fed.clients.run(where_marked, found.largest, marks)
         given = fed.clients.run(propose, around, found.chain, chosen, seed, step)
         taken = notify(fed, pairs, given, name="balance/proposals")
@@ -470,7 +465,7 @@ def judge(
     which = fed.clients.run(every_row, rows)
     numbers = fed.clients.run(two_numbers, rows, asks, found.chain, after.chain)
     if config.acceptance == "opened":
-        seen = tell(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
+        seen = swap(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
         outcome = fed.clients.run(opened, around, rows, asks, numbers, seen, key, config.temperature)
     else:
         outcome = at_most_pairs(
@@ -514,5 +509,5 @@ def judge(
 
 def _tell_one(fed: Federation, found: Found, one: Located, *others: Located) -> Located:
     told = fed.server.run(pair_up, fed.table(found.route), one, *others)
-    result: Located = fed.hand_back(told, found.route, name="balance/counterparts", grad=False)
+    result: Located = fed.scatter(told, found.route, name="balance/counterparts", grad=False)
     return result

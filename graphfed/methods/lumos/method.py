@@ -47,11 +47,11 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import PeerRoute
 from graphfed.federation.secure.aggregation import messages, secure_sum
-from graphfed.federation.secure.compare import PairRows, open_pairs, pair_route, send
-from graphfed.federation.secure.ragged import send_bytes
+from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
+from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.memory import NUMBER, GraphExtent

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Located
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import pair_draws
 
 __all__ = [

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment

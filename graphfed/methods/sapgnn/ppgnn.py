@@ -32,7 +32,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment
