@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,8 +121,7 @@ class Flow:
         return Flow.peer(self.links[clients[self.links[:, 0]]], self.counted)
 
 
-@dataclass(frozen=True, eq=False)
-class LedgerRecord:
+class LedgerRecord(NamedTuple):
     """One transfer as the ledger counts it: a flow of units, each of `unit_bytes` bytes and of `shape`."""
 
     name: str

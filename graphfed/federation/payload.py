@@ -108,7 +108,8 @@ def _detach_leaf(x: object) -> Leaf:
 
 def detach(tree: P) -> P:
     """The payload without its history. Raises PlaceError for what could not be sent to another process."""
-    return tree_map(_detach_leaf, tree)
+    detached: P = _map(_detach_leaf, tree)
+    return detached
 
 
 def densify(tree: Payload) -> Any:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.methods.base import CommonConfig, Task, TrainingConfig
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.evaluation import is_hidden
 from graphfed.tasks.node_scores import (
     SCORE_UNITS,
-    add_clients,
     count_classes,
     in_vertices,
     no_counts,
@@ -68,7 +68,7 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonCo
             total = secure_sum(fed, parts, None, like, name="class_counts", simulated=simulated)
             counts = fed.server.run(summed_counts, total)
         else:
-            counts = fed.sum(fed.clients.run(add_clients, counts), name="class_counts", grad=False)
+            counts = fed.sum(fed.clients.run(sum_over_clients, counts), name="class_counts", grad=False)
         weights = fed.server.run(balanced_weights, counts)
         weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False)
         result: Located = fed.clients.run(with_class_weights, data, weights)

@@ -22,9 +22,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task, TrainingConfig
-from graphfed.methods.common.local_training import initial_weights
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, init_state, optimizer_step
+from graphfed.nn.optim import AdamState, optimizer_step
 from graphfed.privacy.local import check_bounds, randomised_response
 from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import fold
@@ -41,8 +40,6 @@ __all__ = [
     "check_graph",
     "check_training",
     "descend",
-    "first_weights",
-    "fresh",
     "noise_of",
     "noised_labels",
     "round_at_server",
@@ -179,14 +176,6 @@ def check_training(training: Tensor) -> Tensor:
     if not bool(training.any()):
         raise InputError("no client has a training vertex; use another split or partition")
     return training
-
-
-def first_weights(task: Task, config: ReleasedConfig, device: str) -> Weights:
-    return initial_weights(task, config, device)  # type: ignore[return-value]
-
-
-def fresh(weights: Weights, config: ReleasedConfig) -> AdamState:
-    return init_state(config.optimizer, weights)
 
 
 def descend(

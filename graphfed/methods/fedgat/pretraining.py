@@ -9,6 +9,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
 from graphfed.federation.transfer import Ideal
 from graphfed.memory import memory_bytes
@@ -28,7 +29,6 @@ from graphfed.methods.fedgat.receptive_fields import (
     Hood,
     as_rows,
     border_ids,
-    column,
     edge_ends,
     hood_ids,
     wider_hood,
@@ -210,7 +210,7 @@ def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
     route = fed.route(fed.clients.run(border_ids, hood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False)
-    ends = fed.expand_route(route, fed.clients.run(column, told), counts, name="fedgat/hood_edges")
+    ends = fed.expand_route(route, fed.clients.run(column, told, 0), counts, name="fedgat/hood_edges")
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
     ids = fed.download(ids, ends, name="fedgat/hood_edges", grad=False)
     wider: Located = fed.clients.run(wider_hood, hood, told, ids)
@@ -241,7 +241,7 @@ def ask(fed: Federation, pooled: Located, hood: Located) -> Asked:
     route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
-    return Asked(hood, route, fed.clients.run(column, told), sizes)
+    return Asked(hood, route, fed.clients.run(column, told, 0), sizes)
 
 
 def want(fed: Federation, asked: Asked) -> Wanted:

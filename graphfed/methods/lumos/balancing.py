@@ -42,6 +42,7 @@ from torch import Tensor
 from graphfed.crypto.accept import MAX_BITS
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import constant
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.compare import compare_pairs
 from graphfed.federation.secure.notice import notify
@@ -61,7 +62,6 @@ from graphfed.methods.lumos.workload import (
     levels,
     look_around,
     moment,
-    no_others,
     rows_changed,
 )
 from graphfed.random import fold
@@ -203,13 +203,13 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
         )
     around = fed.clients.run(look_around, rows, fed.client_ids(), fed.num_clients)
     if config.balancer == "none":
-        return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(no_others))
+        return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(constant, 0))
     if config.balancer == "oracle":
         told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
         answers = fed.scatter(
             fed.server.run(solve, fed.table(told)), told, name="balance/keepers", grad=False
         )
-        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(no_others))
+        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(constant, 0))
     level = fed.clients.run(levels, around, config.degree_bits)
     pairs = open_pairs(fed, rows, name="balance", simulated=config.simulated)
     order = compare_pairs(
@@ -223,7 +223,7 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
     )
     if config.balancer == "greedy":
         kept = fed.clients.run(keep_greedily, around, order)
-        return Balance(kept, 0, 1, fed.server.run(no_others))
+        return Balance(kept, 0, 1, fed.server.run(constant, 0))
     if config.balancer == "mcmc":
         return mcmc.search(fed, around, pairs, order, config)
     return local(fed, around, pairs, order, config)
@@ -250,7 +250,7 @@ def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config
         trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))
         history.append(fed.clients.run(moment_of, trade))
     kept = fed.clients.run(end_of_trade, around, trade, *history)
-    return Balance(kept, len(history) - 1, calls, fed.server.run(no_others))
+    return Balance(kept, len(history) - 1, calls, fed.server.run(constant, 0))
 
 
 def offer_and_take(

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import column, constant
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
 from graphfed.federation.secure.notice import notify
@@ -177,10 +178,6 @@ def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tup
     return now, told.expand(len(staying.ids), -1), now.expand(len(new.ids), -1)
 
 
-def nothing(device: str) -> Tensor:
-    return torch.zeros((), dtype=torch.int64, device=device)
-
-
 def add_call(total: Tensor, now: Tensor) -> Tensor:
     """Comparisons among candidates, had all of them compared."""
     return total + len(now) * (len(now) - 1) // 2
@@ -222,10 +219,6 @@ def different(total: Tensor, u: Tensor, other: Tensor, best: Tensor) -> Tensor:
 
 def where_marked(largest: Tensor, marks: Tensor) -> Tensor:
     return largest[marks > 0]
-
-
-def column(told: Tensor, number: int) -> Tensor:
-    return told[:, number]
 
 
 def two_told(
@@ -344,8 +337,8 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
     outcomes = fed.clients.run(degrees, around)
     chain = fed.clients.run(begin, around, order)
     nobody_yet = fed.server.run(nobody, str(fed.device))
-    among = fed.server.run(nothing, str(fed.device))  # comparisons among candidates, if all were made
-    beside = fed.server.run(nothing, str(fed.device))
+    among = fed.server.run(constant, 0, str(fed.device))  # comparisons among candidates, if all were made
+    beside = fed.server.run(constant, 0, str(fed.device))
     found, outcomes = find_largest(fed, around, pairs, chain, None, nobody_yet, outcomes, config)
     history = [fed.clients.run(moment_of, found.chain, outcomes)]
     best, calls = found, 1

@@ -47,7 +47,7 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.functions import as_leaves
+from graphfed.federation.functions import as_leaves, constant, detach
 from graphfed.federation.route import PeerRoute
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
@@ -292,10 +292,6 @@ def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
     return mean_of(*total, weights)
 
 
-def number_of(count: int) -> Tensor:
-    return torch.tensor(count)
-
-
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -347,7 +343,7 @@ def restore(
         links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
     if config.aggregation == "clear":
         if task.name == LINK_PREDICTION:
-            train = fed.server.run(number_of, fed.num_clients)
+            train = fed.server.run(constant, fed.num_clients)
         else:
             counts = fed.clients.run(training_vertices, devices)
             train = fed.sum(counts, name="lumos/training_count", grad=False)
@@ -454,7 +450,7 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
     """Every device with its tree, and the leaves that others send."""
     prepared: Prepared = state.prepared
     weights = fed.broadcast(state.weights, name="model", grad=False)
-    h = fed.clients.run(without_gradient, embeddings(fed, prepared, weights, config, key=None, grad=False))
+    h = fed.clients.run(detach, embeddings(fed, prepared, weights, config, key=None, grad=False))
     if prepared.links is None:
         scores: Located = fed.clients.run(logits_of, prepared.devices, h, weights, target)
     else:
@@ -492,10 +488,6 @@ def own_figures(
         "comparisons": trees["outcomes"],
         "embeddings": moved,
     }
-
-
-def without_gradient(h: Tensor) -> Tensor:
-    return h.detach()
 
 
 _LINKS = "Only to predict links"

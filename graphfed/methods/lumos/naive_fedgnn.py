@@ -39,6 +39,7 @@ from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
+from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.common.released import (
     DEFAULTS,
@@ -49,8 +50,6 @@ from graphfed.methods.common.released import (
     by_vertex,
     check_training,
     descend,
-    first_weights,
-    fresh,
     noise_of,
     noised_labels,
     round_at_server,
@@ -61,7 +60,7 @@ from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState
+from graphfed.nn.optim import AdamState, init_state
 from graphfed.privacy.edges import edge_mechanism, expected_edges, flip_edges, pairs_of_bits
 from graphfed.privacy.gaussian import gaussian, gaussian_mechanism, gaussian_sigma
 from graphfed.privacy.local import label_mechanism
@@ -286,10 +285,10 @@ def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
 def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig) -> State:
     route = vertex_route(fed, data, task)
     found = release(fed, data, route, task, config)
-    weights = fed.server.run(first_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(fresh, weights, config),
+        "optimizer": fed.server.run(init_state, config.optimizer, weights),
         "released": found,
     }
     return prepared(fed, data, task, route, values)

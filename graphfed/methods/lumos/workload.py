@@ -25,7 +25,6 @@ __all__ = [
     "levels",
     "look_around",
     "moment",
-    "no_others",
     "rows_changed",
 ]
 
@@ -198,7 +197,3 @@ def either(one: Tensor, other: Tensor) -> Tensor:
     """The rows in one of two lists, ascending."""
     rows: Tensor = torch.unique(torch.cat([one, other]))
     return rows
-
-
-def no_others() -> Tensor:
-    return torch.zeros((), dtype=torch.int64)
