@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from graphfed.crypto.session import Party
-from graphfed.federation.ledger import Ledger
+from graphfed.errors import PlaceError
+from graphfed.federation.ledger import Json, Ledger
 from graphfed.federation.link import Link, Message, Pair
 from graphfed.federation.operations import backward, control, routing, transfers, two_party
 from graphfed.federation.operations.delivery import Delivery
@@ -141,11 +142,14 @@ class Federation(OfTheProgram):
 
     def present(self) -> Located[Tensor]:
         """Return which of a cohort's clients take part, at the clients: [K_h] bool."""
-        return self._places.present()
+        parts = [torch.tensor(self.roster[list(self.hosts[h])], device=self.device) for h in self.here]
+        return Located(CLIENTS, "present", tuple(parts))
 
     def client_ids(self) -> Located[Tensor]:
         """Return the ids of a cohort's clients, at the clients: [K_h] int64."""
-        return self._places.client_ids()
+        ends = [(self.hosts[h][0], self.hosts[h][-1] + 1) for h in self.here]
+        parts = [torch.arange(first, stop, device=self.device) for first, stop in ends]
+        return Located(CLIENTS, "client ids", tuple(parts))
 
     def traffic(self) -> Located[Tensor]:
         """Return how many bytes each client sent and received in set-up and training so far, at the clients:
@@ -162,7 +166,12 @@ class Federation(OfTheProgram):
             name: What messages call the value.
             parts: One for each host of the place in this process.
         """
-        return self._places.locate(place, name, parts)
+        ends = self._places.ends(place)
+        if place not in (CLIENTS, SERVER) or len(parts) != len(ends):
+            raise PlaceError(
+                f"{name!r} at {place}: got {len(parts)} parts for the {len(ends)} hosts of this process"
+            )
+        return Located(place, name, tuple(parts))
 
     def keep_absent(self, new: Located[T], old: Located) -> Located[T]:
         """Return `new` at hosts with a client that takes part, and `old` at the others: state that absent
@@ -181,7 +190,7 @@ class Federation(OfTheProgram):
 
     def control(
         self, fn: Callable[..., Mapping[str, object]], *arguments: object, name: str = "control"
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Decide at the server and send the decision to every place, absent clients too.
 
         The only way for a program to branch on a value.

@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["PHASES", "Entry", "Flow", "Ledger", "LedgerRecord"]
+__all__ = ["PHASES", "Entry", "Flow", "Json", "Ledger", "LedgerRecord", "Shape"]
 
 PHASES = ("setup", "train", "eval", "control", "predict")
 #: The phases whose bytes are a method's cost (`bytes.total`); the other phases stand beside.
 COUNTED_PHASES = ("setup", "train")
 UP, DOWN, PEER = "up", "down", "peer"
 
+#: A JSON object.
+Json = dict[str, Any]
 #: The shape of a tensor, or of every tensor of a payload by name.
-Shape = list[int] | dict[str, Any]
+Shape = list[int] | Json
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +196,7 @@ class Entry:
         self._settle()
         return self._received.copy()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The entry as plain data."""
         return {
             "phase": self.phase,
@@ -214,7 +216,7 @@ class Entry:
         }
 
     @staticmethod
-    def from_json(content: dict[str, Any]) -> "Entry":
+    def from_json(content: Json) -> "Entry":
         """The entry that `to_json` described."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
@@ -285,7 +287,7 @@ class Ledger:
         """Total bytes of the transfers called `name`."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> Json:
         """The `bytes` object of result.json: total (setup + train), by direction, setup alone and every
         transfer's own, which add up to the total; beside: what crossed in the other phases."""
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
@@ -306,10 +308,10 @@ class Ledger:
             },
         }
 
-    def statement(self) -> dict[str, Any]:
+    def statement(self) -> Json:
         """What left the clients, by protection: the `privacy` object of result.json. In the order of the
         file, which a run that is resumed has too."""
-        left: dict[str, dict[str, Any]] = {}
+        left: dict[str, Json] = {}
         for e in self._in_order():
             if e.direction == DOWN:
                 continue
@@ -319,7 +321,7 @@ class Ledger:
                 here["transfers"].append(e.name)
         return {"left_the_clients": left}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
         name, so that ledgers of separate processes put together read as one."""
         return {
@@ -333,7 +335,7 @@ class Ledger:
         return [entry for _, entry in items]
 
     @staticmethod
-    def from_json(content: dict[str, Any]) -> "Ledger":
+    def from_json(content: Json) -> "Ledger":
         """The ledger that `to_json` described."""
         ledger = Ledger(content["num_clients"])
         for told in content["entries"]:

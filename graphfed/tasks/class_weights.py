@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import messages, secure_sum
@@ -71,7 +71,7 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonCo
             counts = fed.sum(fed.clients.run(sum_over_clients, counts), name="class_counts", grad=False)
         weights = fed.server.run(balanced_weights, counts)
         weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False)
-        result: Located = fed.clients.run(with_class_weights, data, weights)
+        result = fed.clients.run(with_class_weights, data, weights)
     return result
 
 

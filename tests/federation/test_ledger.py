@@ -100,7 +100,7 @@ def test_flows_that_alternate_are_added_like_flows_that_repeat():
 
 
 def test_only_some_of_the_senders_ask_for_a_gradient():
-    """A client whose value is constant gets none back, and none is charged."""
+    """A client whose value is constant gets none back, and none is recorded."""
     fed = Federation([(0,), (1,)])
     with fed.tape():
         x = fed.clients.run(leaf_where_positive, per_client(fed, "x", torch.tensor([1.0, -1.0])))

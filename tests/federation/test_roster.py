@@ -43,7 +43,7 @@ def check_round(fed: Federation, out: dict) -> None:
 
 
 @pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_absent_clients_are_neither_sent_to_nor_charged_nor_counted(hosts):
+def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(hosts):
     fed = Federation(hosts)
     check_round(fed, one_round(fed))
     for entry in fed.ledger.entries:

@@ -303,7 +303,7 @@ def test_all_pairs_of_4_bit_numbers_compare_as_numbers_do(simulated: bool) -> No
 
 
 @real
-def test_a_session_is_charged_once_and_comparisons_by_their_formulas(simulated: bool) -> None:
+def test_a_session_is_recorded_once_and_comparisons_by_their_formulas(simulated: bool) -> None:
     fed = Federation([(0,), (1,)])
     pairs, which = pair_of(fed, simulated)
     for _ in range(3):

@@ -42,7 +42,7 @@ def own_weights(x: Tensor) -> dict[str, Tensor]:
 
 
 def counts_of_ids(rows: RowIds | RouteTable) -> Tensor:
-    """How many rows a widened route has for each id: 0, 1 or 2."""
+    """How many rows a expanded route has for each id: 0, 1 or 2."""
     return rows.ids % 3
 
 
@@ -88,13 +88,13 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
         counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
         table = fed.table(route)
         wide = fed.expand_route(route, counts, fed.server.run(counts_of_ids, table), name="wide")
-        out["widened"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="widened", grad=False)
+        out["expanded"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="expanded", grad=False)
         peer = fed.peer_route(peer_ids(fed, world), name="wants")
         out["exchange"] = fed.exchange(x, peer, name="exchange")
         some, asked = fed.restrict_route(
             peer, fed.clients.run(wanted_now, peer_ids(fed, world)), name="wanted now"
         )
-        out["narrowed"] = fed.exchange(fed.clients.run(rows_at, x, asked), some, name="narrowed")
+        out["restricted"] = fed.exchange(fed.clients.run(rows_at, x, asked), some, name="restricted")
         part, asked = fed.restrict_route(
             peer, fed.clients.run(none_wanted, peer_ids(fed, world)), name="nothing"
         )
@@ -120,13 +120,13 @@ def plain(world: World) -> dict[str, Tensor]:
         "sum of rows": sums,
         "max": torch.stack([x[ids == u].max(0).values for u in unique]) if unique else empty,
         "download": torch.stack([sums[unique.index(i)] for i in ids.tolist()]) if len(ids) else empty,
-        "widened": torch.tensor(
+        "expanded": torch.tensor(
             [[10 * i + n] for i in ids.tolist() for n in range(i % 3)], dtype=torch.int64
         ).view(-1, 1),
         "sum": x.sum(0),
         "average": mean,
         "exchange": torch.cat([empty, *wanted]),
-        "narrowed": torch.cat([empty, *even]),
+        "restricted": torch.cat([empty, *even]),
         "nothing": empty,
     }
 
@@ -143,9 +143,9 @@ def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
         "sum of rows",
         "max",
         "download",
-        "widened",
+        "expanded",
         "exchange",
-        "narrowed",
+        "restricted",
         "nothing",
     ):
         torch.testing.assert_close(whole(out[name]), expected[name], rtol=0, atol=1e-12)
@@ -395,7 +395,7 @@ def test_weights_are_one_number_of_at_least_zero_for_each_client(weights):
         fed.average(per_client(fed, "x", torch.ones(2, 1)), at_server(fed, "n", weights), name="mean")
 
 
-def test_shapes_that_do_not_fit_are_refused_before_anything_is_charged():
+def test_shapes_that_do_not_fit_are_refused_before_anything_is_recorded():
     fed = Federation([(0,), (1,)])
     one = [RowIds(torch.tensor([4]), torch.tensor([0]))] * 2
     route = fed.route(fed.locate(CLIENTS, "ids", one), name="ids")
@@ -539,7 +539,7 @@ def test_a_place_elsewhere_needs_a_link():
         Federation([(0,), (1,)], here=[2])
 
 
-def test_a_widened_route_of_which_the_ends_say_different_things_is_refused() -> None:
+def test_a_expanded_route_of_which_the_ends_say_different_things_is_refused() -> None:
     world = make_world(3, 1)
     fed = Federation([range(world.num_clients)])
     route = fed.route(row_ids(fed, world), name="ids")

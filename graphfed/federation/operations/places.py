@@ -1,7 +1,6 @@
 """Places: the clients and the server of a run, which of them are in this process, and who takes part."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,11 +9,9 @@ from torch import Tensor
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import SERVER_END, Pair
-from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
+from graphfed.federation.values import CLIENTS, Located, check_arguments
 
 __all__ = ["Places"]
-
-Part = TypeVar("Part")
 
 
 class Places:
@@ -125,27 +122,6 @@ class Places:
     def present_in(self, host: int) -> Tensor:
         """Positions in a host's cohort of its clients that take part, [P_h] int64."""
         return torch.from_numpy(np.flatnonzero(self.roster[self.clients_of(host)]))
-
-    # ---- values that follow from the places ----------------------------------------------------------------
-
-    def present(self) -> Located[Tensor]:
-        """See `Federation.present`."""
-        parts = [torch.tensor(self.roster[self.clients_of(h)], device=self.device) for h in self.here]
-        return Located(CLIENTS, "present", tuple(parts))
-
-    def client_ids(self) -> Located[Tensor]:
-        """See `Federation.client_ids`."""
-        parts = [torch.arange(self.hosts[h][0], self.hosts[h][-1] + 1, device=self.device) for h in self.here]
-        return Located(CLIENTS, "client ids", tuple(parts))
-
-    def locate(self, place: str, name: str, parts: Sequence[Part]) -> Located[Part]:
-        """See `Federation.locate`."""
-        if place not in (CLIENTS, SERVER) or len(parts) != len(self.ends(place)):
-            raise PlaceError(
-                f"{name!r} at {place}: got {len(parts)} parts for the {len(self.ends(place))} hosts of this "
-                "process"
-            )
-        return Located(place, name, tuple(parts))
 
     # ---- checks --------------------------------------------------------------------------------------------
 

@@ -124,8 +124,7 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
     if not isinstance(state.prepared, LinkState):
         return isolated.predict(fed, state, config, target)
     prepared = state.prepared
-    scores: Located = fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config, target)
-    return scores
+    return fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config, target)
 
 
 METHOD = Method(

@@ -182,8 +182,7 @@ def predict(fed: Federation, state: State, config: AveragingConfig, target: str)
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     prepared = clients.ready(fed, received, config)
-    logits: Located = fed.clients.run(predict_shared, prepared, received, config, target)
-    return logits
+    return fed.clients.run(predict_shared, prepared, received, config, target)
 
 
 #: Shared by every method whose optimiser can run at the server.

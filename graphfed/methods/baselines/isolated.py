@@ -48,8 +48,7 @@ def round(fed: Federation, state: State, config: TrainingConfig, number: int) ->
 
 
 def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
-    logits: Located = fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
-    return logits
+    return fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
 
 
 METHOD = Method(

@@ -524,8 +524,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
             len(starts),
             config,
         )
-        received: Located = fed.scatter(forecasts, name="forecasts", grad=False)
-        return received
+        return fed.scatter(forecasts, name="forecasts", grad=False)
     scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False)
     series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
     if config.averages:
@@ -539,8 +538,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
         embedded = fed.server.run(embed_part, state.values["network"], encoded, slice(None), edges, config)
         embeddings = fed.scatter(embedded, name="embeddings", grad=False)
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
-    whole: Located = fed.clients.run(joined, *parts)
-    return whole
+    return fed.clients.run(joined, *parts)
 
 
 METHOD = Method(

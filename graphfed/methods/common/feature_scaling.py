@@ -338,8 +338,7 @@ def _agree(fed: Federation, data: Located, config: TrainingConfig, num_features:
         like = fed.server.run(like_sums, width, fields)
         shares = fed.clients.run(as_shares, sums)
         total = secure_sum(fed, shares, None, like, name=name, simulated=aggregation == "simulated")
-        found: Located = fed.server.run(from_shares, total)
-        return found
+        return fed.server.run(from_shares, total)
 
     first = added(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
     agreement = fed.server.run(begin, first)

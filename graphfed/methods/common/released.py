@@ -222,8 +222,7 @@ def vertex_route(fed: Federation, data: Located, task: Task) -> Route:
 def send_back(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
     """The server's logits [U, C] of all vertices, to the client of each: those of the target's rows."""
     received = fed.download(logits, prepared.route, name=name, grad=False)
-    result: Located = fed.clients.run(rows_of, prepared.data, received, target)
-    return result
+    return fed.clients.run(rows_of, prepared.data, received, target)
 
 
 def round_at_server(

@@ -89,8 +89,7 @@ def exchange(
         rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
         rows = fed.server.run(by_vertex, rows, fed.table(border.up))
         given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
-    with_these: Located = fed.clients.run(with_given, prepared, *given)
-    return with_these
+    return fed.clients.run(with_given, prepared, *given)
 
 
 MESSAGES: Mapping[str, str] = {

@@ -201,8 +201,7 @@ def with_edges(fed: Federation, data: Located, vertices: Route, x: Located) -> L
     ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
     edges = fed.route(ends, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
-    pooled: Located = fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
-    return pooled
+    return fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
 
 
 def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
@@ -213,8 +212,7 @@ def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
     ends = fed.expand_route(route, fed.clients.run(column, told, 0), counts, name="fedgat/hood_edges")
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
     ids = fed.download(ids, ends, name="fedgat/hood_edges", grad=False)
-    wider: Located = fed.clients.run(wider_hood, hood, told, ids)
-    return wider
+    return fed.clients.run(wider_hood, hood, told, ids)
 
 
 @dataclass(frozen=True)
@@ -273,8 +271,7 @@ def receive(
     decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False) if vectors else None
     hood, size = wanted.hood, wanted.size
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
-    prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
-    return prepared
+    return fed.clients.run(prepare_moments, data, hood, view, config)
 
 
 def receive_directly(
@@ -308,8 +305,7 @@ def receive_directly(
         nil = fed.server.run(nothing, pooled)
         fed.download(nil, wanted.route, name="fedgat/decoders", grad=False, ideal=stands_for)
     direct = fed.clients.run(direct_view, data, wanted.hood, wanted.size, ids, x)
-    prepared: Located = fed.clients.run(prepare_direct, data, direct, config)
-    return prepared
+    return fed.clients.run(prepare_direct, data, direct, config)
 
 
 def receive_encrypted(
@@ -340,8 +336,7 @@ def receive_encrypted(
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
     hood = asked.hood
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
-    prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
-    return prepared
+    return fed.clients.run(prepare_moments, data, hood, view, config)
 
 
 def features_of(cohort: Cohort) -> Rows:

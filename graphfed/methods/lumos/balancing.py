@@ -260,8 +260,7 @@ def offer_and_take(
     offers = send(fed, pairs, told, mine, theirs, name="balance/offers")
     taken, told, offered = fed.clients.run(take, around, offers, theirs, seed, number, outputs=3)
     answers = send(fed, pairs, told, offered, chosen, name="balance/answers")
-    passed: Located = fed.clients.run(pass_on, around, trade, chosen, answers, taken)
-    return passed
+    return fed.clients.run(pass_on, around, trade, chosen, answers, taken)
 
 
 def compare_again(
@@ -292,8 +291,7 @@ def compare_again(
         reveal="greater",
         name="balance/workloads",
     )
-    learned: Located = fed.clients.run(learn, around, trade, which, outcome)
-    return learned
+    return fed.clients.run(learn, around, trade, which, outcome)
 
 
 def changed_of(trade: Trade) -> Tensor:

@@ -309,10 +309,9 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
     weights = None
     if fed.control(weighted_edges, parts)["weighted"]:
         weights = fed.upload(run(edge_weights, data), ends, name="lpgnn/edge_weights", grad=False)
-    found: Located = fed.server.run(
+    return fed.server.run(
         gathered, features, labels, parts, counts, weights, fed.table(route), fed.table(ends)
     )
-    return found
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> State:

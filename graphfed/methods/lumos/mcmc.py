@@ -502,5 +502,4 @@ def judge(
 
 def _tell_one(fed: Federation, found: Found, one: Located, *others: Located) -> Located:
     told = fed.server.run(pair_up, fed.table(found.route), one, *others)
-    result: Located = fed.scatter(told, found.route, name="balance/counterparts", grad=False)
-    return result
+    return fed.scatter(told, found.route, name="balance/counterparts", grad=False)

@@ -393,8 +393,7 @@ def embeddings(
     """h_u of every device, at the device."""
     own, stand_in = fed.clients.run(leaf_embeddings, prepared.devices, weights, config, key, outputs=2)
     arrived = fed.exchange(stand_in, prepared.to_receivers, name="lumos/leaf_embeddings", grad=grad)
-    h: Located = fed.clients.run(pool, prepared.devices, own, arrived, config, key)
-    return h
+    return fed.clients.run(pool, prepared.devices, own, arrived, config, key)
 
 
 def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosConfig, number: int) -> Located:
@@ -406,8 +405,7 @@ def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosCo
     wanted = fed.clients.run(draw_negatives, prepared.devices, links.around, fed.client_ids(), config, number)
     route = fed.peer_route(wanted, name="lumos/negative_ids")
     drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
-    loss: Located = fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
-    return loss
+    return fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
 
 
 def round(fed: Federation, state: State, config: LumosConfig, number: int) -> State:
@@ -452,7 +450,7 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
     weights = fed.broadcast(state.weights, name="model", grad=False)
     h = fed.clients.run(detach, embeddings(fed, prepared, weights, config, key=None, grad=False))
     if prepared.links is None:
-        scores: Located = fed.clients.run(logits_of, prepared.devices, h, weights, target)
+        scores = fed.clients.run(logits_of, prepared.devices, h, weights, target)
     else:
         ends = fed.exchange(h, prepared.links.scored[target], name="lumos/scored_embeddings", grad=False)
         scores = fed.clients.run(pair_scores, prepared.devices, h, ends, target)
@@ -462,8 +460,7 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
 def account(fed: Federation, state: State, config: LumosConfig) -> Located:
     """What every device can say of itself."""
     prepared, values = state.prepared, state.values
-    table: Located = fed.clients.run(own_figures, prepared.devices, values["trees"], values["sent"], config)
-    return table
+    return fed.clients.run(own_figures, prepared.devices, values["trees"], values["sent"], config)
 
 
 def own_figures(

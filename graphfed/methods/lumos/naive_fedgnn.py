@@ -243,7 +243,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(edge_mechanism(epsilon)),
         grad=False,
     )
-    found: Located = fed.server.run(gathered, features, edges, fed.table(route))
+    found = fed.server.run(gathered, features, edges, fed.table(route))
     if task.name != CLASSIFICATION:
         return found
     labels = fed.upload(
@@ -253,8 +253,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(label_mechanism(epsilon, task.num_classes)),
         grad=False,
     )
-    labelled: Located = fed.server.run(with_labels, found, labels, fed.table(route))
-    return labelled
+    return fed.server.run(with_labels, found, labels, fed.table(route))
 
 
 def memory_of(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> float:
@@ -349,8 +348,7 @@ def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: st
         route = state.prepared.pairs[target]
         rows = fed.server.run(rows_asked, logits, state.values["released"], fed.table(route))
         ends = fed.download(rows, route, name="naive_fedgnn/embeddings", grad=False)
-        scores: Located = fed.clients.run(products, ends)
-        return scores
+        return fed.clients.run(products, ends)
     return send_back(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
 
 

@@ -242,8 +242,7 @@ def predict(fed: Federation, state: State, config: PpgnnConfig, target: str) -> 
     """All holders and the server together."""
     values, prepared = state.values, state.prepared
     h = forward(fed, prepared, values["local"], values["global"], config, key=None, grad=False)
-    logits: Located = fed.clients.run(logits_of, prepared.here, h, values["predictor"], target)
-    return logits
+    return fed.clients.run(logits_of, prepared.here, h, values["predictor"], target)
 
 
 MESSAGES = {
