@@ -18,7 +18,7 @@ from measure import add_common_options, finish, load_average
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.federation import CLIENTS
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.workload import BalanceConfig

@@ -67,7 +67,7 @@ LAWS = (
 
 PACKAGES: dict[str, Package] = {
     "federation": Package(
-        ("federation/*.py", "federation/secure/*.py"),
+        ("federation/*.py", "federation/operations/*.py", "federation/secure/*.py"),
         (
             "tests/federation",
             "tests/laws/test_placements.py",

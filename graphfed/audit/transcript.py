@@ -6,7 +6,7 @@ anyone: this is a simulation, and spends no privacy budget. The ledger counts by
 audit needs the values."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from graphfed.errors import GraphfedError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.link import Message, Pair
 from graphfed.nn.sparse import SparseMatrix
 
 if TYPE_CHECKING:
@@ -61,14 +62,13 @@ class _Recording(Federation):
     def __init__(self, num_clients: int, device: str) -> None:
         super().__init__([tuple(range(num_clients))], device=device)
         self.crossings: list[Crossing] = []
+        self.observe(self._keep)
 
-    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
-        # A key is round/number/name, and one host is at one end of every pair.
-        name = key.split("/", 2)[2]
+    def _keep(self, name: str, messages: Mapping[Pair, Message]) -> None:
+        # There is one host, and it is at one end of every message.
         for (_, to), message in messages.items():
             up = to in self.server_ends
             self.crossings.append(Crossing(name, self.ledger.phase, up, message.payload, self.roster.copy()))
-        return super()._deliver(messages, pairs, key)
 
 
 def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:

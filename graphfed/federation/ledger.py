@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["PHASES", "Charge", "Entry", "Flow", "Ledger"]
+__all__ = ["PHASES", "Entry", "Flow", "Json", "Ledger", "LedgerRecord", "Shape"]
 
 PHASES = ("setup", "train", "eval", "control", "predict")
 #: The phases whose bytes are a method's cost (`bytes.total`); the other phases stand beside.
 COUNTED_PHASES = ("setup", "train")
 UP, DOWN, PEER = "up", "down", "peer"
 
+#: A JSON object.
+Json = dict[str, Any]
 #: The shape of a tensor, or of every tensor of a payload by name.
-Shape = list[int] | dict[str, Any]
+Shape = list[int] | Json
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +123,7 @@ class Flow:
         return Flow.peer(self.links[clients[self.links[:, 0]]], self.counted)
 
 
-@dataclass(frozen=True, eq=False)
-class Charge:
+class LedgerRecord(NamedTuple):
     """One transfer as the ledger counts it: a flow of units, each of `unit_bytes` bytes and of `shape`."""
 
     name: str
@@ -139,33 +140,33 @@ class Entry:
     latest.
 
     The per-client vectors are brought up to date when they are read: while a transfer repeats with the same
-    flow, an entry only adds up the bytes per unit, so charging costs the same for ten clients and for a
+    flow, an entry only adds up the bytes per unit, so recording costs the same for ten clients and for a
     million."""
 
-    def __init__(self, phase: str, charge: Charge) -> None:
-        self.phase, self.name, self.direction = phase, charge.name, charge.flow.direction
+    def __init__(self, phase: str, record: LedgerRecord) -> None:
+        self.phase, self.name, self.direction = phase, record.name, record.flow.direction
         self.kind, self.dtype, self.shape, self.protection = (
-            charge.kind,
-            charge.dtype,
-            charge.shape,
-            charge.protection,
+            record.kind,
+            record.dtype,
+            record.shape,
+            record.protection,
         )
         self.transfers = self.messages = self.bytes = 0
         self.rounds: dict[int, int] = {}
-        self._sent = np.zeros(len(charge.flow.counted), dtype=np.int64)
+        self._sent = np.zeros(len(record.flow.counted), dtype=np.int64)
         self._received = self._sent.copy()
-        self._flow, self._unit_bytes = charge.flow, 0
+        self._flow, self._unit_bytes = record.flow, 0
 
-    def add(self, charge: Charge, round: int) -> None:
+    def add(self, record: LedgerRecord, round: int) -> None:
         """Count one more transfer."""
-        if charge.flow is not self._flow:
+        if record.flow is not self._flow:
             self._settle()
-            self._flow = charge.flow
-        self._unit_bytes += charge.unit_bytes
-        self.kind, self.dtype, self.shape = charge.kind, charge.dtype, charge.shape
+            self._flow = record.flow
+        self._unit_bytes += record.unit_bytes
+        self.kind, self.dtype, self.shape = record.kind, record.dtype, record.shape
         self.transfers += 1
-        self.messages += charge.flow.messages
-        amount = charge.flow.total * charge.unit_bytes
+        self.messages += record.flow.messages
+        amount = record.flow.total * record.unit_bytes
         self.bytes += amount
         self.rounds[round] = self.rounds.get(round, 0) + amount
 
@@ -195,7 +196,7 @@ class Entry:
         self._settle()
         return self._received.copy()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The entry as plain data."""
         return {
             "phase": self.phase,
@@ -215,14 +216,15 @@ class Entry:
         }
 
     @staticmethod
-    def from_json(content: dict[str, Any]) -> "Entry":
+    def from_json(content: Json) -> "Entry":
         """The entry that `to_json` described."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
         flow = Flow(directions[content["from"], content["to"]], sent > 0, (sent, received))
         name, kind, dtype = content["name"], content["kind"], content["dtype"]
         entry = Entry(
-            content["phase"], Charge(name, kind, dtype, content["shape"], content["protection"], flow, 0)
+            content["phase"],
+            LedgerRecord(name, kind, dtype, content["shape"], content["protection"], flow, 0),
         )
         entry._sent, entry._received = sent.copy(), received.copy()
         entry.transfers, entry.messages, entry.bytes = (
@@ -235,7 +237,7 @@ class Entry:
 class Ledger:
     """Counts the transfers of one run at the places this process hosts.
 
-    `charge` is called by the federation only; methods never count their own bytes."""
+    `record` is called by the federation only; methods never count their own bytes."""
 
     def __init__(self, num_clients: int) -> None:
         self.num_clients = num_clients
@@ -245,7 +247,7 @@ class Ledger:
 
     @contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
-        """Charge the transfers of this block to `phase`."""
+        """Record the transfers of this block in `phase`."""
         if phase not in PHASES:
             raise ValueError(f"phase {phase!r} is unknown; the phases are {', '.join(PHASES)}")
         before, self.phase = self.phase, phase
@@ -254,13 +256,13 @@ class Ledger:
         finally:
             self.phase = before
 
-    def charge(self, charge: Charge) -> None:
+    def record(self, record: LedgerRecord) -> None:
         """Add one transfer to the current phase and round."""
-        key = (self.phase, charge.name, charge.flow.direction, charge.protection)
+        key = (self.phase, record.name, record.flow.direction, record.protection)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(self.phase, charge)
-        entry.add(charge, self.round)
+            entry = self._entries[key] = Entry(self.phase, record)
+        entry.add(record, self.round)
 
     @property
     def entries(self) -> list[Entry]:
@@ -285,7 +287,7 @@ class Ledger:
         """Total bytes of the transfers called `name`."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> Json:
         """The `bytes` object of result.json: total (setup + train), by direction, setup alone and every
         transfer's own, which add up to the total; beside: what crossed in the other phases."""
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
@@ -306,10 +308,10 @@ class Ledger:
             },
         }
 
-    def statement(self) -> dict[str, Any]:
+    def statement(self) -> Json:
         """What left the clients, by protection: the `privacy` object of result.json. In the order of the
         file, which a run that is resumed has too."""
-        left: dict[str, dict[str, Any]] = {}
+        left: dict[str, Json] = {}
         for e in self._in_order():
             if e.direction == DOWN:
                 continue
@@ -319,7 +321,7 @@ class Ledger:
                 here["transfers"].append(e.name)
         return {"left_the_clients": left}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
         name, so that ledgers of separate processes put together read as one."""
         return {
@@ -333,7 +335,7 @@ class Ledger:
         return [entry for _, entry in items]
 
     @staticmethod
-    def from_json(content: dict[str, Any]) -> "Ledger":
+    def from_json(content: Json) -> "Ledger":
         """The ledger that `to_json` described."""
         ledger = Ledger(content["num_clients"])
         for told in content["entries"]:

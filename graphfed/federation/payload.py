@@ -3,18 +3,22 @@ them."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphfed.errors import PlaceError
+from graphfed.federation.ledger import Shape
 from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, multiply
 
 __all__ = [
     "FLOATING",
+    "Leaf",
+    "Payload",
+    "Rows",
     "add",
     "add_rows",
     "concat_rows",
@@ -38,6 +42,11 @@ __all__ = [
 ]
 
 Rows = Tensor | SparseMatrix
+#: A tensor of a payload: in full, as sparse rows, or as the sparse first-layer weights of each client.
+Leaf = Tensor | SparseMatrix | SparseWeights
+#: What a transfer carries: leaves, in dictionaries (by text) and tuples, however deep.
+Payload = Leaf | dict[str, Any] | tuple[Any, ...]
+P = TypeVar("P", bound=Payload)
 
 #: The floating dtypes a payload may have, by name.
 FLOATING = {
@@ -45,17 +54,22 @@ FLOATING = {
 }
 
 
-def tree_map(fn: Callable[..., Any], *trees: Any) -> Any:
-    """Apply `fn` to the leaves of payloads of the same structure (dictionaries and tuples of leaves)."""
+def tree_map(fn: Callable[..., Leaf], tree: P, *others: P) -> P:
+    """Apply `fn` to the leaves of payloads of the same structure; the result has that structure too."""
+    mapped: P = _map(fn, tree, *others)
+    return mapped
+
+
+def _map(fn: Callable[..., Leaf], *trees: Any) -> Any:
     first = trees[0]
     if isinstance(first, dict):
-        return {key: tree_map(fn, *(t[key] for t in trees)) for key in first}
+        return {key: _map(fn, *(tree[key] for tree in trees)) for key in first}
     if isinstance(first, tuple):
-        return tuple(tree_map(fn, *items) for items in zip(*trees, strict=True))
+        return tuple(_map(fn, *items) for items in zip(*trees, strict=True))
     return fn(*trees)
 
 
-def leaves(tree: Any) -> list[Any]:
+def leaves(tree: Payload) -> list[Leaf]:
     """The leaves of a payload in order."""
     if isinstance(tree, dict):
         return [leaf for item in tree.values() for leaf in leaves(item)]
@@ -64,22 +78,22 @@ def leaves(tree: Any) -> list[Any]:
     return [tree]
 
 
-def floating_leaves(tree: Any) -> list[Any]:
+def floating_leaves(tree: Payload) -> list[Tensor | SparseWeights]:
     """The leaves that can carry a gradient, in order: floating tensors and per-client sparse weights."""
     return [x for x in leaves(tree) if isinstance(x, Tensor | SparseWeights) and x.dtype.is_floating_point]
 
 
-def grad_carrier(leaf: Any) -> Tensor:
+def grad_carrier(leaf: Tensor | SparseWeights) -> Tensor:
     """The tensor of a floating leaf that autograd knows."""
     return leaf.values if isinstance(leaf, SparseWeights) else leaf
 
 
-def tensors_in(tree: Any) -> list[Tensor]:
+def tensors_in(tree: Payload) -> list[Tensor]:
     """The tensors of a payload that can carry a gradient, in order."""
     return [grad_carrier(x) for x in floating_leaves(tree)]
 
 
-def _detach_leaf(x: Any) -> Any:
+def _detach_leaf(x: object) -> Leaf:
     if isinstance(x, Tensor):
         return x.detach()
     if isinstance(x, SparseWeights):
@@ -92,34 +106,34 @@ def _detach_leaf(x: Any) -> Any:
     )
 
 
-def detach(tree: Any) -> Any:
-    """The payload without its history. Raises PlaceError for a payload that could not cross to another
-    process."""
-    return tree_map(_detach_leaf, tree)
+def detach(tree: P) -> P:
+    """The payload without its history. Raises PlaceError for what could not be sent to another process."""
+    detached: P = _map(_detach_leaf, tree)
+    return detached
 
 
-def densify(tree: Any) -> Any:
+def densify(tree: Payload) -> Any:
     """The payload in plain tensors: sparse rows as dense ones, sparse weights as every client's own."""
 
-    def leaf(x: Any) -> Any:
+    def leaf(x: Leaf) -> Tensor:
         if isinstance(x, SparseWeights):
             return _all_parts(x)
         return x.to_dense() if isinstance(x, SparseMatrix) else x
 
-    return tree_map(leaf, tree)
+    return _map(leaf, tree)
 
 
-def add(left: Any, right: Any) -> Any:
+def add(left: P, right: P) -> P:
     """Leaf by leaf sum of two payloads of tensors."""
     return tree_map(torch.add, left, right)
 
 
-def stack(parts: Sequence[Any]) -> Any:
+def stack(parts: Sequence[P]) -> P:
     """Payloads of single clients -> one payload with a leading client dimension."""
     return tree_map(lambda *xs: torch.stack(xs), *parts)
 
 
-def weighted_sum(tree: Any, weights: np.ndarray) -> Any:
+def weighted_sum(tree: Payload, weights: np.ndarray) -> Any:
     """sum_k weights[k] * x_k for per-client values ([K, ...] tensors or `SparseWeights`), leaf by leaf.
 
     weights [K] float64. A tensor's clients of weight 0 do not count even where their values are not
@@ -128,7 +142,7 @@ def weighted_sum(tree: Any, weights: np.ndarray) -> Any:
     keep = None if len(used) == len(weights) else torch.from_numpy(used)
     scale = torch.from_numpy(weights)
 
-    def leaf(x: Any) -> Tensor:
+    def leaf(x: Tensor | SparseWeights) -> Tensor:
         if isinstance(x, SparseWeights):
             return x.weighted_sum(scale.to(x.values.device))
         s = scale.to(x)
@@ -137,22 +151,22 @@ def weighted_sum(tree: Any, weights: np.ndarray) -> Any:
         total: Tensor = (s @ x.reshape(len(s), math.prod(x.shape[1:]))).reshape(x.shape[1:])
         return total
 
-    return tree_map(leaf, tree)
+    return _map(leaf, tree)
 
 
-def part_of(tree: Any, k: int) -> Any:
+def part_of(tree: Payload, k: int) -> Any:
     """Client k's own value out of per-client values, in full."""
-    return tree_map(lambda x: x.part(k) if isinstance(x, SparseWeights) else x[k], tree)
+    return _map(lambda x: x.part(k) if isinstance(x, SparseWeights) else x[k], tree)
 
 
-def parts(tree: Any, clients: Tensor) -> Any:
+def parts(tree: Payload, clients: Tensor) -> Any:
     """The own values of the given clients [n] out of per-client values, in full: [n, ...] tensors."""
 
-    def leaf(x: Any) -> Any:
+    def leaf(x: Tensor | SparseWeights) -> Tensor:
         whole = _all_parts(x) if isinstance(x, SparseWeights) else x
         return whole if len(clients) == len(whole) else whole[clients]
 
-    return tree_map(leaf, tree)
+    return _map(leaf, tree)
 
 
 def _all_parts(x: SparseWeights) -> Tensor:
@@ -215,7 +229,7 @@ def max_rows(x: Rows, holders: SparseMatrix) -> Rows:
     return neighbour_max(holders, x)
 
 
-def unit_bytes(tree: Any, *, leading: bool) -> int:
+def unit_bytes(tree: Payload, *, leading: bool) -> int:
     """Payload bytes of one row or of one client's part. `leading`: the first dimension counts rows or
     clients.
 
@@ -224,13 +238,13 @@ def unit_bytes(tree: Any, *, leading: bool) -> int:
     return sum(math.prod(_unit_shape(x, leading)) * x.dtype.itemsize for x in leaves(tree))
 
 
-def _unit_shape(x: Any, leading: bool) -> list[int]:
+def _unit_shape(x: Leaf, leading: bool) -> list[int]:
     if isinstance(x, SparseWeights):
         return list(x.part_shape)
     return list(x.shape[1:] if leading else x.shape)
 
 
-def describe(tree: Any, *, leading: bool) -> Any:
+def describe(tree: Payload, *, leading: bool) -> Shape:
     """The shape of one unit (see `unit_bytes`), for the ledger; of a dictionary or tuple, the shapes by
     name."""
     if isinstance(tree, dict):
@@ -240,6 +254,6 @@ def describe(tree: Any, *, leading: bool) -> Any:
     return _unit_shape(tree, leading)
 
 
-def dtype_of(tree: Any) -> str:
+def dtype_of(tree: Payload) -> str:
     """The dtypes in a payload, as text."""
     return ",".join(sorted({str(x.dtype).removeprefix("torch.") for x in leaves(tree)}))

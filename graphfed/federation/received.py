@@ -14,7 +14,6 @@ has diverged."""
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +21,19 @@ from torch import Tensor
 
 import graphfed.federation.payload as pay
 from graphfed.errors import GraphfedError
+from graphfed.federation.ledger import Shape
 from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.payload import Leaf, Payload
 from graphfed.federation.transfer import Transfer, tell
-from graphfed.nn.sparse import SparseMatrix, SparseWeights
+from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["Received", "ReceivedError", "magnitude"]
 
 #: How many times larger than others' numbers are, when they are no longer the same kind of numbers.
 FAR = 1000.0
+
+#: What messages of one transfer have in common: structure and shapes, and the dtype of each leaf.
+Form = tuple[Shape, tuple[str, ...]]
 
 
 class ReceivedError(GraphfedError):
@@ -53,10 +57,10 @@ class Received:
     def check(
         self,
         transfer: Transfer,
-        arrived: Mapping[Pair, Any],
-        own: Mapping[Pair, Any],
+        arrived: Mapping[Pair, Payload],
+        own: Mapping[Pair, Payload],
         rows: Mapping[Pair, int],
-        like: Any,
+        like: Payload | None,
         round_number: int,
     ) -> None:
         """Check the payloads of a transfer that came from other processes.
@@ -98,9 +102,9 @@ class Received:
     def _check_form(
         self,
         transfer: Transfer,
-        arrived: Mapping[Pair, Any],
-        own: Mapping[Pair, Any],
-        like: Any,
+        arrived: Mapping[Pair, Payload],
+        own: Mapping[Pair, Payload],
+        like: Payload | None,
         round_number: int,
     ) -> None:
         """Structure, dtypes, and the shape of a row or of a client's part."""
@@ -125,7 +129,7 @@ class Received:
                 raise self.refusal(source, transfer.name, round_number, why)
 
     def _check_rows(
-        self, transfer: Transfer, pair: Pair, payload: Any, expected: int, round_number: int
+        self, transfer: Transfer, pair: Pair, payload: Payload, expected: int, round_number: int
     ) -> None:
         # Only averages are of several tensors with a row for each client; all others are rows.
         for leaf in pay.leaves(payload) if transfer.kind == "average" else [payload]:
@@ -134,7 +138,11 @@ class Received:
                 raise self.refusal(pair[0], transfer.name, round_number, why)
 
     def check_numbers(
-        self, transfer: Transfer, arrived: Mapping[Pair, Any], own: Mapping[Pair, Any], round_number: int
+        self,
+        transfer: Transfer,
+        arrived: Mapping[Pair, Payload],
+        own: Mapping[Pair, Payload],
+        round_number: int,
     ) -> None:
         """The part of `check` that looks at the size of numbers."""
         if not transfer.finite:
@@ -179,7 +187,7 @@ class Received:
 _LARGEST = {dtype: torch.finfo(dtype).max ** 0.5 for dtype in (torch.float32, torch.float64)}
 
 
-def magnitude(payload: Any, neutral: float | None = None) -> float | None:
+def magnitude(payload: Payload, neutral: float | None = None) -> float | None:
     """The largest floating number of a payload, as a share of the largest that can be squared in its dtype.
 
     Args:
@@ -200,12 +208,12 @@ def magnitude(payload: Any, neutral: float | None = None) -> float | None:
     return float(torch.stack(largest).amax()) if largest else None
 
 
-def _numbers(leaf: Tensor | SparseMatrix | SparseWeights) -> Tensor:
+def _numbers(leaf: Leaf) -> Tensor:
     return leaf if isinstance(leaf, Tensor) else leaf.values
 
 
-def _form(payload: Any, leading: bool) -> tuple[Any, tuple[str, ...]]:
-    """What messages of one transfer have in common: structure and shapes, and the dtype of each leaf."""
+def _form(payload: Payload, leading: bool) -> Form:
+    """The form of a payload."""
     dtypes = tuple(
         ("sparse " if isinstance(leaf, SparseMatrix) else "") + str(leaf.dtype).removeprefix("torch.")
         for leaf in pay.leaves(payload)
@@ -213,7 +221,7 @@ def _form(payload: Any, leading: bool) -> tuple[Any, tuple[str, ...]]:
     return pay.describe(payload, leading=leading), dtypes
 
 
-def _words(form: tuple[Any, tuple[str, ...]]) -> str:
+def _words(form: Form) -> str:
     """A form as messages show it."""
     shapes, dtypes = form
     kinds = ",".join(dict.fromkeys(dtypes))

@@ -4,7 +4,6 @@ decision 2)."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -76,8 +75,8 @@ class PeerRoute:
 
     send[a, b] [m_ab]: rows of a's cohort that b wants (a is here); order[b] [M_b]: of the rows that reach b,
     sender after sender, the one that answers each want (b is here; None: as they come). So that some of the
-    wants can be asked for again (`Federation.narrowed`): place[a, b] [m_ab], which of b's wants the rows
-    answer (b is here), and links[a, b] [m_ab], the clients of each row, as sender * K + receiver."""
+    wants can be asked for again (`Federation.restrict_route`): place[a, b] [m_ab], which of b's wants the
+    rows answer (b is here), and links[a, b] [m_ab], the clients of each row, as sender * K + receiver."""
 
     name: str
     pairs: tuple[Pair, ...]
@@ -138,31 +137,32 @@ def row_counts(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
     return counts
 
 
-def ids_fit(payload: Any, num_clients: int) -> bool:
+def ids_fit(payload: object, num_clients: int) -> bool:
     """Whether a host's payload is ids [M] int64 and how many of them each of its clients has, [K_h] int64."""
-    if not _are_vectors(payload, 2):
+    vectors = _int_vectors(payload)
+    if len(vectors) != 2:
         return False
-    ids, counts = payload
+    ids, counts = vectors
     fit = len(counts) == num_clients and bool((counts >= 0).all()) and bool((counts <= len(ids)).all())
     return fit and int(counts.sum()) == len(ids)
 
 
-def wants_fit(payload: Any, host: tuple[int, ...]) -> bool:
+def wants_fit(payload: object, host: tuple[int, ...]) -> bool:
     """Whether what a host asks another one for is owners, ids and askers, [m] int64 each, and the askers are
     its clients."""
-    if not _are_vectors(payload, 3) or len({len(vector) for vector in payload}) > 1:
+    vectors = _int_vectors(payload)
+    if len(vectors) != 3 or len({len(vector) for vector in vectors}) > 1:
         return False
-    asker = payload[2]
+    asker = vectors[2]
     return not len(asker) or (int(asker.min()) >= host[0] and int(asker.max()) <= host[-1])
 
 
-def _are_vectors(payload: Any, count: int) -> bool:
-    """Whether these are so many vectors of int64."""
-    return (
-        isinstance(payload, tuple)
-        and len(payload) == count
-        and all(isinstance(x, Tensor) and x.dtype == torch.int64 and x.ndim == 1 for x in payload)
-    )
+def _int_vectors(payload: object) -> list[Tensor]:
+    """The vectors of int64 in a tuple of nothing else; an empty list for any other payload."""
+    if not isinstance(payload, tuple):
+        return []
+    vectors = [x for x in payload if isinstance(x, Tensor) and x.dtype == torch.int64 and x.ndim == 1]
+    return vectors if len(vectors) == len(payload) else []
 
 
 def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.ndarray]:
@@ -221,7 +221,7 @@ def find_rows(
     return row
 
 
-def widened_table(table: RouteTable, counts: Tensor) -> RouteTable:
+def expanded_table(table: RouteTable, counts: Tensor) -> RouteTable:
     """The table of a route with counts[u] rows for each row of id u, [U] int64; the new ids are 0, 1, ..."""
     starts = counts.cumsum(0) - counts
     each = counts[table.index]
@@ -230,6 +230,15 @@ def widened_table(table: RouteTable, counts: Tensor) -> RouteTable:
         index=ranges(starts[table.index], each),
         client=torch.repeat_interleave(table.client, each),
     )
+
+
+def is_subset(numbers: object, size: int) -> bool:
+    """Whether these are row numbers, some of 0..size - 1, each once and ascending."""
+    if not isinstance(numbers, Tensor) or numbers.dtype != torch.int64 or numbers.dim() != 1:
+        return False
+    if not len(numbers):
+        return True
+    return int(numbers[0]) >= 0 and int(numbers[-1]) < size and bool((numbers.diff() > 0).all())
 
 
 def sums_of_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""The tape: transfers in program order, so that gradients can cross them in reverse.
+"""The tape: transfers in program order, so that gradients can be sent back over them in reverse.
 
-`Federation.backward` walks the records backwards. Before a record's received tensors are read, the pending
+`operations.backward` walks the records backwards. Before a record's received tensors are read, the pending
 roots at their place are sent through autograd in one multi-root call; so a received tensor's gradient is
 complete when it is sent back, and a chain of transfers costs one autograd pass per phase, not one per
 transfer. No double backward.
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from graphfed.federation.ledger import Charge
-from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.ledger import LedgerRecord
+from graphfed.federation.link import Pair
 from graphfed.federation.values import Located
 from graphfed.federation.wrap import Wrapper
 
-__all__ = ["SERVER_END", "Crossing", "Pending", "Record", "Tape"]
+__all__ = ["CustomBackward", "Pending", "Record", "Tape"]
 
 
 @dataclass(frozen=True)
@@ -26,32 +26,32 @@ class Record:
     """One transfer: of every message (source, destination), the tensors sent from here and received here
     whose sender wanted a gradient.
 
-    `pairs` are the messages with such a tensor, each answered exactly once; `answers` is what the ledger
-    charges for the gradients; `wrap` goes around them; `key` names the messages that carry them."""
+    `pairs` are the messages with such a tensor, each answered exactly once; `answers` are the ledger's
+    records of the gradients; `wrap` goes around them; `key` names the messages that carry them."""
 
     key: str
     pairs: tuple[Pair, ...]
     sent: dict[Pair, list[Tensor]]
     received: dict[Pair, list[Tensor]]
-    answers: tuple[Charge, ...]
+    answers: tuple[LedgerRecord, ...]
     wrap: Wrapper | None
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """A value z that was made of x at another place, with a way back of its own: `back` is the program that
+class CustomBackward:
+    """A value z that was made from x at another place, with a backward of its own: `back` is the program that
     brings the gradient of z to the place of x."""
 
-    x: Located
-    z: Located
-    back: Callable[[Located], Located]
+    x: Located[Tensor]
+    z: Located[Tensor]
+    back: Callable[[Located[Tensor]], Located[Tensor]]
 
 
 @dataclass
 class Tape:
     """The records of one block. `spent`: the one backward pass has run."""
 
-    records: list[Record | Crossing] = field(default_factory=list)
+    records: list[Record | CustomBackward] = field(default_factory=list)
     spent: bool = False
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Tape:
         more."""
         for record in self.records:
             received: Collection[Sequence[Tensor]]
-            received = [record.z.parts] if isinstance(record, Crossing) else record.received.values()
+            received = [record.z.parts] if isinstance(record, CustomBackward) else record.received.values()
             for tensors in received:
                 for t in tensors:
                     t.requires_grad_(False)

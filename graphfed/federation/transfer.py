@@ -1,9 +1,9 @@
-"""One payload transfer on its way: what it weighs, what crosses of it, and what comes back as gradients."""
+"""One payload transfer: its options, the messages it is packed in, and the gradients that come back."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Required, TypedDict
 
 import numpy as np
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 
 import graphfed.federation.payload as pay
 from graphfed.errors import PlaceError
-from graphfed.federation.ledger import Charge, Flow
+from graphfed.federation.ledger import Flow, LedgerRecord
 from graphfed.federation.link import Message, Pair
+from graphfed.federation.payload import Leaf, Payload, Rows
 from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseMatrix
@@ -20,6 +21,7 @@ from graphfed.nn.sparse import SparseMatrix
 __all__ = [
     "Accept",
     "Ideal",
+    "Options",
     "Transfer",
     "answer",
     "check_rows",
@@ -39,6 +41,26 @@ __all__ = [
 Accept = Callable[[Any, Mapping[str, np.ndarray]], str]
 
 
+class Options(TypedDict, total=False):
+    """The options of every payload transfer. Only the name is required; `Transfer` has the defaults.
+
+    Attributes:
+        name: What the transfer is called on the ledger.
+        protection: What hides the payload, in the ledger's words.
+        grad: Whether gradients are sent back the same way. If not, what is received is constant.
+        wrap: What is put around the payload: noise, compression or encryption (see `wrap.Wrapper`).
+        finite: Whether numbers that are not finite are refused where another process sends them.
+        accept: A rule of this transfer's own for what other processes send.
+    """
+
+    name: Required[str]
+    protection: str
+    grad: bool
+    wrap: Wrapper | None
+    finite: bool
+    accept: Accept | None
+
+
 @dataclass(frozen=True)
 class Ideal:
     """What a simulated transfer stands for: rows of `shape` and `dtype` on a flow in its direction."""
@@ -48,41 +70,42 @@ class Ideal:
     dtype: torch.dtype
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """One payload transfer: its name, its kind and flow on the ledger, and the caller's options.
+class Transfer(NamedTuple):
+    """One payload transfer: its kind and flow on the ledger, and the caller's `Options`.
 
-    leading: the first dimension of the payload counts the units of the flow; ideal: counted as this; finite:
-    numbers that are not finite are no part of it; accept: its own rule for what comes from other
-    processes."""
+    A named tuple, as it is made for every transfer: a frozen dataclass takes three times as long.
+
+    leading: whether the first dimension of the payload counts the units of the flow; ideal: what the ledger
+    counts in place of the payload."""
 
     name: str
     kind: str
     flow: Flow
-    protection: str
-    grad: bool
+    protection: str = "clear"
+    grad: bool = True
     wrap: Wrapper | None = None
     leading: bool = True
     ideal: Ideal | None = None
     finite: bool = True
     accept: Accept | None = None
 
-    def charge(self, payload: Any) -> Charge:
-        """What the payload of one message says of all: they differ in the number of units only."""
+    def record_of(self, payload: Payload) -> LedgerRecord:
+        """The ledger's record of the transfer, from the payload of one message: all differ in the number of
+        units only."""
         if self.ideal is not None:
             shape, dtype = self.ideal.shape, str(self.ideal.dtype).removeprefix("torch.")
             size = math.prod(shape) * self.ideal.dtype.itemsize
-            return Charge(self.name, self.kind, dtype, shape, "simulated", self.ideal.flow, size)
+            return LedgerRecord(self.name, self.kind, dtype, shape, "simulated", self.ideal.flow, size)
         protection = self.protection
         if self.wrap is not None and self.wrap.protection is not None:
             protection = self.wrap.protection
-        shape = pay.describe(payload, leading=self.leading)
+        units = pay.describe(payload, leading=self.leading)
         size = pay.unit_bytes(payload, leading=self.leading)
-        return Charge(self.name, self.kind, pay.dtype_of(payload), shape, protection, self.flow, size)
+        return LedgerRecord(self.name, self.kind, pay.dtype_of(payload), units, protection, self.flow, size)
 
 
-def pack(payload: Any, recording: bool, wrap: Wrapper | None, name: str) -> Message:
-    """What crosses for a payload: its values without their history, in the wrapper."""
+def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> Message:
+    """The message of a payload: its values without their history, in the wrapper."""
     flags: tuple[bool, ...] = ()
     if recording:
         if any(isinstance(x, SparseMatrix) and x.values.requires_grad for x in pay.leaves(payload)):
@@ -127,21 +150,22 @@ def unpack(message: Message, wrap: Wrapper | None) -> Any:
         return message.payload
     dtypes = iter(message.dtypes)
 
-    def leaf(x: Any) -> Any:
+    def leaf(x: Tensor) -> Tensor:
         dtype = next(dtypes)
         return wrap.decode(x, pay.FLOATING[dtype]) if dtype else x
 
     return pay.tree_map(leaf, message.payload)
 
 
-def check_rows(rows: Any, expected: int, what: str, why: str) -> None:
-    """Raises PlaceError unless `rows` has the expected number of rows."""
+def check_rows(rows: object, expected: int, what: str, why: str) -> Rows:
+    """The rows; PlaceError unless there are as many as expected."""
     if not isinstance(rows, Tensor | SparseMatrix) or not len(rows.shape) or rows.shape[0] != expected:
         raise PlaceError(f"{what} is {tell(rows)} where {why} {expected}")
+    return rows
 
 
 def tensors_asked(
-    payloads: Mapping[Pair, Any], asked: Mapping[Pair, tuple[bool, ...]], name: str
+    payloads: Mapping[Pair, Payload], asked: Mapping[Pair, tuple[bool, ...]], name: str
 ) -> dict[Pair, list[Tensor]]:
     """The tensors whose sender asked for a gradient, of every payload with such a tensor."""
     chosen = {}
@@ -154,7 +178,7 @@ def tensors_asked(
     return chosen
 
 
-def wrapped_leaves(message: Message) -> list[Tensor]:
+def wrapped_leaves(message: Message) -> list[Leaf]:
     """The leaves that a wrapper encoded."""
     return [x for x, dtype in zip(pay.leaves(message.payload), message.dtypes, strict=True) if dtype]
 
@@ -169,7 +193,7 @@ def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
     return Message(tuple(wrap.encode(g) for g in gradients))
 
 
-def gradients_for(tensors: Sequence[Tensor], arrived: Any, wrap: Wrapper | None) -> tuple[Tensor, ...]:
+def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | None) -> tuple[Tensor, ...]:
     """The gradients of sent tensors, out of the wrapper.
 
     Raises:
@@ -190,7 +214,7 @@ def gradients_for(tensors: Sequence[Tensor], arrived: Any, wrap: Wrapper | None)
     return tuple(arrived)
 
 
-def tell(x: Any) -> str:
+def tell(x: object) -> str:
     """A value as an error message shows it: shapes, never contents."""
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"

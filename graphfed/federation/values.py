@@ -12,7 +12,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
@@ -32,6 +32,15 @@ __all__ = [
     "check_function",
     "versions",
 ]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Content_co = TypeVar("Content_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Content_co = TypeVar("Content_co", covariant=True)  # a default needs Python 3.13
 
 CLIENTS, SERVER = "clients", "server"
 
@@ -53,9 +62,10 @@ class OfTheProgram:
 
 
 @dataclass(frozen=True, eq=False)
-class Located(OfTheProgram):
+class Located(OfTheProgram, Generic[Content_co]):
     """A value at `place`; `parts` holds one entry for each host of that place in this process.
 
+    The type argument is the type of a part, as functions run at the place get it; it may be left out.
     `members` [K] bool are the clients that have the value (None: all of them, or the server). The program
     passes a located value on; it can neither branch on it, nor compare it, nor take it apart: each is a
     PlaceError."""
@@ -68,7 +78,7 @@ class Located(OfTheProgram):
     def __repr__(self) -> str:
         return f"<{self.name!r} at {self.place}>"
 
-    def _refuse_branch(self, *others: Any) -> NoReturn:
+    def _refuse_branch(self, *others: object) -> NoReturn:
         raise PlaceError(
             f"{self!r} was used to branch or compare in the program: its value is known only at "
             f"{self.place}; decide with fed.control(...), which sends the decision to every place"
@@ -78,7 +88,7 @@ class Located(OfTheProgram):
     __int__ = __float__ = __index__ = _refuse_branch
     __hash__ = object.__hash__
 
-    def _refuse_parts(self, *keys: Any) -> NoReturn:
+    def _refuse_parts(self, *keys: object) -> NoReturn:
         raise PlaceError(
             f"{self!r} cannot be unpacked in the program; take it apart in a function run at {self.place}"
         )
@@ -93,7 +103,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 _DATA = (Tensor, torch.nn.Module, np.ndarray, SparseMatrix, SparseWeights)
 
 
-def check_arguments(place: str, stage: str, arguments: Iterable[Any]) -> None:
+def check_arguments(place: str, stage: str, arguments: Iterable[object]) -> None:
     """Refuse arguments that do not live at `place`; the error names the value and the transfer that is
     missing.
 
@@ -118,10 +128,10 @@ def check_arguments(place: str, stage: str, arguments: Iterable[Any]) -> None:
 
 
 #: Frozen objects that hide nothing, by identity: an equal one may, in a field that does not count.
-_plain_configs: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_plain_configs: WeakValueDictionary[int, object] = WeakValueDictionary()
 
 
-def _check_object(place: str, stage: str, argument: Any) -> None:
+def _check_object(place: str, stage: str, argument: object) -> None:
     """Refuse a container or an object that brings data or located values along, however deep it holds
     them."""
     frozen = is_dataclass(argument) and getattr(argument, "__dataclass_params__").frozen  # noqa: B009
@@ -140,7 +150,7 @@ def _check_object(place: str, stage: str, argument: Any) -> None:
             _plain_configs[id(argument)] = argument
 
 
-def versions(inputs: Iterable[Any]) -> list[tuple[Tensor, int]]:
+def versions(inputs: Iterable[object]) -> list[tuple[Tensor, int]]:
     """The tensors of the payloads among `inputs`, each with its count of in-place writes."""
     found: list[tuple[Tensor, int]] = []
     for value in inputs:
@@ -163,7 +173,7 @@ _checked: WeakSet[types.FunctionType] = WeakSet()
 _DEPTH, _GLOBAL_DEPTH = 6, 3
 
 
-def check_function(fn: Callable[..., Any]) -> None:
+def check_function(fn: Callable[..., object]) -> None:
     """Refuse a function that carries data of its own: closures, defaults, partials, bound
     objects and globals must hold no tensor, array, module, located value or federation. It would leak between
     places in one process and break in two. Plain values (numbers, text, configs) and functions may be
@@ -185,10 +195,13 @@ def check_function(fn: Callable[..., Any]) -> None:
         _checked.add(fn)
 
 
-Found = Iterator[tuple[str, Any]]
+#: The objects that were looked into, by identity: kept, so that no other one gets the same.
+Seen = dict[int, object]
+#: Data found, with where.
+Found = Iterator[tuple[str, object]]
 
 
-def _data_of_callable(fn: Any, seen: dict[int, Any], depth: int) -> Found:
+def _data_of_callable(fn: object, seen: Seen, depth: int) -> Found:
     """The data that a callable hides, with where."""
     if isinstance(fn, functools.partial):
         yield from _data_in(fn.args, "a partial's arguments", seen, depth)
@@ -205,9 +218,7 @@ def _data_of_callable(fn: Any, seen: dict[int, Any], depth: int) -> Found:
         yield from _data_in(type(fn).__call__, "its __call__", seen, depth)
 
 
-def _data_of_function(
-    fn: types.FunctionType, seen: dict[int, Any], depth: int, *, look_at_globals: bool
-) -> Found:
+def _data_of_function(fn: types.FunctionType, seen: Seen, depth: int, *, look_at_globals: bool) -> Found:
     for cell, name in zip(fn.__closure__ or (), fn.__code__.co_freevars, strict=True):
         try:
             content = cell.cell_contents
@@ -238,7 +249,7 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(sorted(names.union(*inner)))
 
 
-def _data_in(value: Any, origin: str, seen: dict[int, Any], depth: int) -> Found:
+def _data_in(value: object, origin: str, seen: Seen, depth: int) -> Found:
     """Data in a value, its containers and its attributes. `seen` keeps what was looked at, so cycles end."""
     if value is None or isinstance(
         value, bool | int | float | complex | str | bytes | type | types.ModuleType
@@ -265,7 +276,7 @@ def _data_in(value: Any, origin: str, seen: dict[int, Any], depth: int) -> Found
             yield from _data_in(item, origin, seen, depth - 1)
 
 
-def _attributes(value: Any) -> list[Any]:
+def _attributes(value: object) -> list[object]:
     """What an object's attributes hold, those in slots too."""
     slots = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
     names = [name for slot in slots for name in ((slot,) if isinstance(slot, str) else slot)]

@@ -23,14 +23,14 @@ class WireError(GraphfedError):
     """Bytes that are not a payload of ours, or a payload that cannot be bytes."""
 
 
-def encode(payload: Any, **header: Any) -> bytes:
+def encode(payload: object, **header: object) -> bytes:
     """A payload (tensors in dictionaries, tuples and lists, plain JSON values beside them) as bytes.
 
     Dictionaries have text keys; lists arrive as tuples; a SparseMatrix crosses as dense rows and arrives
     sparse. `header`: plain JSON values. Raises WireError for anything else."""
     tensors: dict[str, Tensor] = {}
 
-    def strip(value: Any) -> Any:
+    def strip(value: object) -> Any:
         if isinstance(value, Tensor):
             key = str(len(tensors))
             # A copy of its own: safetensors refuses tensors that share memory.

@@ -18,7 +18,7 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.drawing import SERIES, new_panels
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.files import write_json
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.workload import BalanceConfig

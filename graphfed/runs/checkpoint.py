@@ -25,8 +25,8 @@ import numpy as np
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import SERVER, Federation, Ledger, Located
+from graphfed.federation.link import SERVER_END
 from graphfed.federation.state import arrays_of, members_of, values_from
-from graphfed.federation.tape import SERVER_END
 from graphfed.files import (
     check_regular,
     parse_json,

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
+from graphfed.federation.link import SERVER_END
 from graphfed.federation.payload import part_of, stack
-from graphfed.federation.tape import SERVER_END
 from graphfed.methods.base import CommonConfig, Method, State, Task
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugins

@@ -36,7 +36,7 @@ import torch
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, wire
-from graphfed.federation.tape import SERVER_END
+from graphfed.federation.link import SERVER_END
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import remember_stop_requests
 from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, ProcessError, check_size

@@ -18,7 +18,7 @@ from graphfed.crypto.ot import TwoParty
 from graphfed.crypto.session import Simulated, run_both, run_one
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import RowIds
 from graphfed.federation.secure.maximum import deal, hear_plan, open_helped, plan_meeting, secure_max
 from graphfed.runtime.local import one_at_a_time, stacked

@@ -8,11 +8,11 @@ import torch
 from placements import at_server, per_client
 
 from graphfed.federation import Federation, Ledger
-from graphfed.federation.ledger import PHASES, Charge, Flow
+from graphfed.federation.ledger import PHASES, Flow, LedgerRecord
 
 
-def charge(name: str, flow: Flow, size: int, protection: str = "clear") -> Charge:
-    return Charge(name, "rows", "float32", [2], protection, flow, size)
+def record(name: str, flow: Flow, size: int, protection: str = "clear") -> LedgerRecord:
+    return LedgerRecord(name, "rows", "float32", [2], protection, flow, size)
 
 
 ALL = np.ones(3, dtype=bool)
@@ -26,9 +26,9 @@ def filled() -> Ledger:
     for number, phase in enumerate(PHASES):
         ledger.round = number
         with ledger.in_phase(phase):
-            ledger.charge(charge("x", UP, 8))
-            ledger.charge(charge("y", UP.back, 8, "public"))
-            ledger.charge(charge("z", PEER, 8, "ldp(2.0)"))
+            ledger.record(record("x", UP, 8))
+            ledger.record(record("y", UP.back, 8, "public"))
+            ledger.record(record("z", PEER, 8, "ldp(2.0)"))
     return ledger
 
 
@@ -92,15 +92,15 @@ def test_flows_that_alternate_are_added_like_flows_that_repeat():
     one, other = Ledger(3), Ledger(3)
     half = Flow.up(np.array([0, 1, 0]), np.array([False, True, False]))
     for flow in (UP, half, UP, half, UP):
-        one.charge(charge("x", flow, 4))
+        one.record(record("x", flow, 4))
     for flow in (UP, UP, UP, half, half):
-        other.charge(charge("x", flow, 4))
+        other.record(record("x", flow, 4))
     assert one.to_json() == other.to_json()
     assert one.entries[0].sent.tolist() == [12, 8, 24]
 
 
 def test_only_some_of_the_senders_ask_for_a_gradient():
-    """A client whose value is constant gets none back, and none is charged."""
+    """A client whose value is constant gets none back, and none is recorded."""
     fed = Federation([(0,), (1,)])
     with fed.tape():
         x = fed.clients.run(leaf_where_positive, per_client(fed, "x", torch.tensor([1.0, -1.0])))

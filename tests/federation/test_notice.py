@@ -11,8 +11,8 @@ from placements import run_apart
 
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_END
-from graphfed.federation.secure.compare import PairRows, open_pairs
 from graphfed.federation.secure.notice import notify, read_notes
+from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.federation.wire import WireError
 
 Ends = list[tuple[int, int]]

@@ -11,9 +11,9 @@ from placements import MemoryLink, run_apart
 
 from graphfed.errors import PlaceError
 from graphfed.federation import CLIENTS, Federation, StageError, wire
-from graphfed.federation import core as core_module
 from graphfed.federation.ledger import Ledger
 from graphfed.federation.link import SERVER_END
+from graphfed.federation.operations import control as control_module
 from graphfed.federation.wire import WireError
 from graphfed.runtime.processes import Sites
 
@@ -108,7 +108,7 @@ def test_what_is_not_json_is_refused_where_it_is_said(value: Any, why: str) -> N
 def test_a_report_of_the_longest_length_arrives_and_one_character_more_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core_module, "MAX_REPORT", 10)
+    monkeypatch.setattr(control_module, "MAX_REPORT", 10)
     assert say(Federation([(0,)]), ["x" * 8]) == ["x" * 8]
     with pytest.raises(StageError, match=r"11 characters \(at most 10\)"):
         say(Federation([(0,)]), ["x" * 9])
@@ -159,7 +159,7 @@ def hear(payload: Any) -> Federation:
         "[" * 100_000,
         "9" * 5000,
         '"\ud800"',
-        '"' + "x" * core_module.MAX_REPORT + '"',
+        '"' + "x" * control_module.MAX_REPORT + '"',
     ],
     ids=lambda p: repr(p)[:12],
 )

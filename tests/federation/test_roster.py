@@ -43,7 +43,7 @@ def check_round(fed: Federation, out: dict) -> None:
 
 
 @pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "one at a time", "gateways"])
-def test_absent_clients_are_neither_sent_to_nor_charged_nor_counted(hosts):
+def test_absent_clients_are_neither_sent_to_nor_recorded_nor_counted(hosts):
     fed = Federation(hosts)
     check_round(fed, one_round(fed))
     for entry in fed.ledger.entries:
@@ -143,7 +143,7 @@ def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
 
 @pytest.mark.parametrize(
     "transfer",
-    ["route", "peer_route", "narrowed", "upload", "download", "sum", "max", "gather", "exchange"],
+    ["route", "peer_route", "restrict_route", "upload", "download", "sum", "max", "gather", "exchange"],
 )
 def test_a_routed_transfer_refuses_absent_clients(transfer):
     from placements import peer_ids
@@ -160,7 +160,7 @@ def test_a_routed_transfer_refuses_absent_clients(transfer):
         "download": (u, route),
         "gather": (x,),
         "exchange": (x, peer),
-        "narrowed": (peer, x),
+        "restrict_route": (peer, x),
     }
     with pytest.raises(PlaceError, match=r"needs every client; absent: \[0, 2, 3\] \(3 in all\)"):
         getattr(fed, transfer)(*arguments.get(transfer, (x, route)), name="t")

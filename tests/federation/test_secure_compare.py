@@ -27,17 +27,11 @@ from graphfed.crypto.session import Simulated
 from graphfed.errors import InputError, PlaceError
 from graphfed.federation import CLIENTS, Federation, Ledger, Located
 from graphfed.federation.link import SERVER_END
-from graphfed.federation.secure import compare as module
-from graphfed.federation.secure.compare import (
-    PairRows,
-    Pairs,
-    at_most_pairs,
-    compare_pairs,
-    converse_pairs,
-    open_pairs,
-    send,
-    tell,
-)
+from graphfed.federation.secure import pair_protocols as module
+from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
+from graphfed.federation.secure.pair_protocols import run_pair_protocols
+from graphfed.federation.secure.pair_transfers import send, swap
+from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
 from graphfed.runtime.processes import Sites
 
 Edges = list[tuple[int, int]]
@@ -135,7 +129,7 @@ def all_told(fed: Federation, graph: Graph, simulated: bool = True) -> list[Any]
     for edges in graph.calls:
         which = at_rows(fed, graph, edges)
         x = of_rows(fed, edges, lambda u, v: [100 * u + v, 1])
-        got = tell(fed, pairs, x, which, name="told")
+        got = swap(fed, pairs, x, which, name="told")
         assert told(fed, got) == expected(fed, edges, lambda u, v: [100 * v + u, 1])
         numbers = of_rows(fed, edges, lambda u, _: degree(graph, u))
         order = compare_pairs(fed, pairs, numbers, which, bits=4, reveal="order", name="degrees")
@@ -189,7 +183,7 @@ def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(hosts: Ho
         pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=True)
         for edges in graph.calls:
             x = of_rows(fed, edges, lambda u, v: 100 * u + v)
-            got = tell(fed, pairs, x, at_rows(fed, graph, edges), name="told")
+            got = swap(fed, pairs, x, at_rows(fed, graph, edges), name="told")
             assert told(fed, got) == expected(fed, edges, lambda u, v: 100 * v + u)
 
 
@@ -309,7 +303,7 @@ def test_all_pairs_of_4_bit_numbers_compare_as_numbers_do(simulated: bool) -> No
 
 
 @real
-def test_a_session_is_charged_once_and_comparisons_by_their_formulas(simulated: bool) -> None:
+def test_a_session_is_recorded_once_and_comparisons_by_their_formulas(simulated: bool) -> None:
     fed = Federation([(0,), (1,)])
     pairs, which = pair_of(fed, simulated)
     for _ in range(3):
@@ -384,7 +378,7 @@ def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(hosts: Hosts) ->
     pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs", simulated=True)
     x = fed.clients.run(leaf, of_rows(fed, edges, lambda u, v: [10 * u + v]))
     with fed.tape():
-        got = tell(fed, pairs, x, at_rows(fed, TRIANGLE_AND_TAIL, edges), name="told", grad=True)
+        got = swap(fed, pairs, x, at_rows(fed, TRIANGLE_AND_TAIL, edges), name="told", grad=True)
         fed.backward(fed.clients.run(squares, got))
     assert told(fed, fed.gradients(x)) == expected(fed, edges, lambda u, v: [2.0 * (10 * u + v)])
     assert fed.ledger.bytes_of("told/grad") == fed.ledger.bytes_of("told") == 2 * 8 * len(edges)
@@ -404,7 +398,7 @@ def test_pairs_run_any_two_party_protocol(hosts: Hosts) -> None:
     numbers = of_rows(fed, edges, lambda u, _: u * u)
     first = of_rows(fed, edges, lambda u, v: u < v, torch.bool)
     parties = fed.clients.run(subtracting, which, numbers, first)
-    got = converse_pairs(fed, pairs, parties, which, name="difference", protection="clear")
+    got = run_pair_protocols(fed, pairs, parties, which, name="difference", protection="clear")
     found = [[int(one[0]) for one in part] for part in got.parts]
     assert found == expected(fed, edges, lambda u, v: min(u, v) ** 2 - max(u, v) ** 2)
     assert fed.ledger.bytes_of("difference") == len(edges) * sum(bytes_of_subtract(1, 4))
@@ -416,7 +410,7 @@ def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
     for count in (1, 3):
         parties = fed.locate(CLIENTS, "parties", [[subtract(Simulated(True), np.zeros(1, "<u4"))] * count])
         with pytest.raises(PlaceError, match=f"{count} parties for 2 rows"):
-            converse_pairs(fed, pairs, parties, which, name="c", protection="clear")
+            run_pair_protocols(fed, pairs, parties, which, name="c", protection="clear")
 
 
 # ---- acceptance --------------------------------------------------------------------------------------------
@@ -523,7 +517,7 @@ def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], tol
     rows = fed.locate(CLIENTS, "which", [torch.tensor(which)])
     x = fed.locate(CLIENTS, "x", [torch.zeros(len(which))])
     with pytest.raises(PlaceError, match=told):
-        tell(fed, pairs, x, rows, name="t")
+        swap(fed, pairs, x, rows, name="t")
     assert fed.ledger.entries == []
 
 
@@ -541,7 +535,7 @@ def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
     pairs, which = pair_of(fed, simulated=True)
     x = fed.locate(CLIENTS, "x", [torch.zeros(3)])
     with pytest.raises(PlaceError, match="where the pairs asked are 2"):
-        tell(fed, pairs, x, which, name="t")
+        swap(fed, pairs, x, which, name="t")
 
 
 @pytest.mark.parametrize(
@@ -641,7 +635,8 @@ sys.modules["cryptography"] = None
 import torch
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.secure.compare import PairRows, compare_pairs, open_pairs
+from graphfed.federation.secure.compare import compare_pairs
+from graphfed.federation.secure.pairs import PairRows, open_pairs
 fed = Federation([(0, 1)])
 rows = fed.locate(CLIENTS, "rows", [PairRows(torch.tensor([0, 1]), torch.tensor([1, 0]))])
 pairs = open_pairs(fed, rows, name="p", simulated=True)

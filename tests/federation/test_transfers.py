@@ -42,7 +42,7 @@ def own_weights(x: Tensor) -> dict[str, Tensor]:
 
 
 def counts_of_ids(rows: RowIds | RouteTable) -> Tensor:
-    """How many rows a widened route has for each id: 0, 1 or 2."""
+    """How many rows a expanded route has for each id: 0, 1 or 2."""
     return rows.ids % 3
 
 
@@ -87,13 +87,17 @@ def every_transfer(fed: Federation, world: World) -> dict[str, Any]:
         out["broadcast"] = fed.broadcast(at_server(fed, "w", world.w), name="broadcast")
         counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
         table = fed.table(route)
-        wide = fed.widened(route, counts, fed.server.run(counts_of_ids, table), name="wide")
-        out["widened"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="widened", grad=False)
+        wide = fed.expand_route(route, counts, fed.server.run(counts_of_ids, table), name="wide")
+        out["expanded"] = fed.download(fed.server.run(rows_of_ids, table), wide, name="expanded", grad=False)
         peer = fed.peer_route(peer_ids(fed, world), name="wants")
         out["exchange"] = fed.exchange(x, peer, name="exchange")
-        some, asked = fed.narrowed(peer, fed.clients.run(wanted_now, peer_ids(fed, world)), name="wanted now")
-        out["narrowed"] = fed.exchange(fed.clients.run(rows_at, x, asked), some, name="narrowed")
-        part, asked = fed.narrowed(peer, fed.clients.run(none_wanted, peer_ids(fed, world)), name="nothing")
+        some, asked = fed.restrict_route(
+            peer, fed.clients.run(wanted_now, peer_ids(fed, world)), name="wanted now"
+        )
+        out["restricted"] = fed.exchange(fed.clients.run(rows_at, x, asked), some, name="restricted")
+        part, asked = fed.restrict_route(
+            peer, fed.clients.run(none_wanted, peer_ids(fed, world)), name="nothing"
+        )
         out["nothing"] = fed.exchange(fed.clients.run(rows_at, x, asked), part, name="nothing")
         out["control"] = fed.control(decide, out["sum of rows"])
     return out
@@ -116,13 +120,13 @@ def plain(world: World) -> dict[str, Tensor]:
         "sum of rows": sums,
         "max": torch.stack([x[ids == u].max(0).values for u in unique]) if unique else empty,
         "download": torch.stack([sums[unique.index(i)] for i in ids.tolist()]) if len(ids) else empty,
-        "widened": torch.tensor(
+        "expanded": torch.tensor(
             [[10 * i + n] for i in ids.tolist() for n in range(i % 3)], dtype=torch.int64
         ).view(-1, 1),
         "sum": x.sum(0),
         "average": mean,
         "exchange": torch.cat([empty, *wanted]),
-        "narrowed": torch.cat([empty, *even]),
+        "restricted": torch.cat([empty, *even]),
         "nothing": empty,
     }
 
@@ -139,9 +143,9 @@ def test_every_transfer_equals_the_plain_computation_in_any_placement(placed):
         "sum of rows",
         "max",
         "download",
-        "widened",
+        "expanded",
         "exchange",
-        "narrowed",
+        "restricted",
         "nothing",
     ):
         torch.testing.assert_close(whole(out[name]), expected[name], rtol=0, atol=1e-12)
@@ -218,7 +222,7 @@ def test_the_ledger_counts_what_the_formulas_say():
     peer = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     fed.exchange(x, peer, name="peers")
     now = fed.locate(CLIENTS, "now", [torch.tensor([True, False, True])])
-    some, asked = fed.narrowed(peer, now, name="wanted now")
+    some, asked = fed.restrict_route(peer, now, name="wanted now")
     fed.exchange(fed.clients.run(rows_at, x, asked), some, name="some")
     told = {e.name: e for e in fed.ledger.entries}
     sent = {name: e.sent.tolist() for name, e in told.items()}
@@ -391,7 +395,7 @@ def test_weights_are_one_number_of_at_least_zero_for_each_client(weights):
         fed.average(per_client(fed, "x", torch.ones(2, 1)), at_server(fed, "n", weights), name="mean")
 
 
-def test_shapes_that_do_not_fit_are_refused_before_anything_is_charged():
+def test_shapes_that_do_not_fit_are_refused_before_anything_is_recorded():
     fed = Federation([(0,), (1,)])
     one = [RowIds(torch.tensor([4]), torch.tensor([0]))] * 2
     route = fed.route(fed.locate(CLIENTS, "ids", one), name="ids")
@@ -449,9 +453,9 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
     wants = PeerIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
     route = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
     payload = numbers if isinstance(numbers, str) else torch.tensor(numbers)
-    monkeypatch.setattr(fed, "_deliver", lambda *_: {(0, 0): Message(payload)})
+    monkeypatch.setattr(fed._delivery, "deliver", lambda *_: {(0, 0): Message(payload)})
     with pytest.raises(ReceivedError, match=r"north sent row numbers that are no part .*\(transfer 'now', "):
-        fed.narrowed(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
+        fed.restrict_route(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
 
 
 @pytest.mark.parametrize("hosts", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
@@ -535,20 +539,20 @@ def test_a_place_elsewhere_needs_a_link():
         Federation([(0,), (1,)], here=[2])
 
 
-def test_a_widened_route_of_which_the_ends_say_different_things_is_refused() -> None:
+def test_a_expanded_route_of_which_the_ends_say_different_things_is_refused() -> None:
     world = make_world(3, 1)
     fed = Federation([range(world.num_clients)])
     route = fed.route(row_ids(fed, world), name="ids")
     counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
     more = fed.server.run(lambda t: counts_of_ids(t) + 1, fed.table(route))
     with pytest.raises(PlaceError, match="the server and the clients expect different rows"):
-        fed.widened(route, counts, more, name="wide")
+        fed.expand_route(route, counts, more, name="wide")
     with pytest.raises(PlaceError, match="route 'wide': 'counts_of_ids' lives at clients but was used at se"):
-        fed.widened(route, counts, counts, name="wide")
+        fed.expand_route(route, counts, counts, name="wide")
     with pytest.raises(PlaceError, match="lives at server but was used at clients"):
-        fed.widened(route, more, more, name="wide")
+        fed.expand_route(route, more, more, name="wide")
     with pytest.raises(PlaceError, match="the rows are"):
-        fed.widened(route, fed.clients.run(lambda c: c[1:], counts), more, name="wide")
+        fed.expand_route(route, fed.clients.run(lambda c: c[1:], counts), more, name="wide")
 
 
 def test_a_simulated_download_is_counted_as_what_it_stands_for() -> None:
@@ -557,7 +561,7 @@ def test_a_simulated_download_is_counted_as_what_it_stands_for() -> None:
     route = fed.route(row_ids(fed, world), name="ids")
     counts = fed.clients.run(counts_of_ids, row_ids(fed, world))
     table = fed.table(route)
-    wide = fed.widened(route, counts, fed.server.run(counts_of_ids, table), name="wide")
+    wide = fed.expand_route(route, counts, fed.server.run(counts_of_ids, table), name="wide")
     ids = fed.server.run(lambda t: t.ids[:, None], table)
     got = fed.download(ids, route, name="ideal", grad=False, ideal=Ideal(wide.flow.back, [7], torch.float32))
     assert torch.equal(whole(got)[:, 0], torch.cat(world.ids))

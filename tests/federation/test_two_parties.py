@@ -27,23 +27,23 @@ def speak(first: bool) -> Party[list[bytes]]:
     return heard
 
 
-def converse(fed: Federation, protection: str = "encrypted") -> tuple[Located, Located]:
+def run_with_server(fed: Federation, protection: str = "encrypted") -> tuple[Located, Located]:
     server = fed.server.run(speak, True)
-    return fed.converse(server, fed.clients.run(speak, False), name="talk", protection=protection)
+    return fed.run_protocol(server, fed.clients.run(speak, False), name="talk", protection=protection)
 
 
 @pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)], [(0, 1), (2,)]], ids=str)
 def test_the_server_and_the_first_client_talk_in_one_process_and_apart(hosts: list[tuple[int, ...]]) -> None:
     expected = {SERVER_END: WORDS[1::2], 0: WORDS[::2]}
     fed = Federation(hosts)
-    at_server, at_clients = converse(fed)
+    at_server, at_clients = run_with_server(fed)
     assert at_server.parts == (expected[SERVER_END],)
     assert at_clients.parts == (expected[0], *[None] * (len(hosts) - 1))
     up, down = (sum(map(len, words)) for words in (WORDS[1::2], WORDS[::2]))
     volumes = {entry.direction: (entry.sent + entry.received).tolist() for entry in fed.ledger.entries}
     assert volumes == {"up": [up, 0, 0], "down": [down, 0, 0]}
     assert {entry.protection for entry in fed.ledger.entries} == {"encrypted"}
-    apart = run_apart(hosts, converse)
+    apart = run_apart(hosts, run_with_server)
     assert apart[SERVER_END][1].ledger.to_json() == fed.ledger.to_json()
     for end, ((at_server, at_clients), own) in apart.items():
         assert at_server.parts == ((expected[SERVER_END],) if end == SERVER_END else ())
@@ -62,8 +62,8 @@ def rooms(talks: set[tuple[int, int]], host: int) -> dict[int, Party[list[bytes]
     return {other: speak(host < other) for other in others}
 
 
-def converse_hosts(fed: Federation, talks: set[tuple[int, int]]) -> Located:
-    return fed.converse_hosts(
+def run_between(fed: Federation, talks: set[tuple[int, int]]) -> Located:
+    return fed.run_host_protocols(
         fed.locate(CLIENTS, "parties", [rooms(talks, h) for h in fed.here]), name="talk"
     )
 
@@ -78,8 +78,8 @@ def test_hosts_that_talk_hear_each_other_in_one_process_and_apart(talks: set[tup
         }
         for h in range(3)
     ]
-    assert list(converse_hosts(Federation(GATEWAYS), talks).parts) == expected
-    apart = run_apart(GATEWAYS, lambda fed: converse_hosts(fed, talks))
+    assert list(run_between(Federation(GATEWAYS), talks).parts) == expected
+    apart = run_apart(GATEWAYS, lambda fed: run_between(fed, talks))
     assert [apart[h][0].parts for h in range(3)] == [(heard,) for heard in expected]
 
 
@@ -89,7 +89,7 @@ def test_a_host_that_would_talk_with_one_that_would_not_is_refused() -> None:
     with pytest.raises(
         PlaceError, match=r"'talk': client 2 would talk with clients 0\.\.1 \(stacked\), which"
     ):
-        fed.converse_hosts(parties, name="talk")
+        fed.run_host_protocols(parties, name="talk")
 
 
 def test_two_party_protocols_need_every_client() -> None:
@@ -98,6 +98,6 @@ def test_two_party_protocols_need_every_client() -> None:
     at = at_server(fed, "party", None)
     fed.set_roster(np.array([True] * 5 + [False]))
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
-        fed.converse_hosts(parties, name="talk")
+        fed.run_host_protocols(parties, name="talk")
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
-        fed.converse(at, parties, name="talk", protection="clear")
+        fed.run_protocol(at, parties, name="talk", protection="clear")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from graphfed.federation import CLIENTS, Federation, Ledger, Located
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.workload import BalanceConfig
 from graphfed.runtime.processes import Sites

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import PeerIds
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.common.local_training import initial_weights

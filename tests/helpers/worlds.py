@@ -14,6 +14,7 @@ from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.data.partitions.tables import Partition
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.federation.link import Message, Pair
 from graphfed.methods.base import Method, Task, TrainingConfig
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
@@ -104,11 +105,10 @@ class Watched(Federation):
     def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(hosts)
         self.seen: list[tuple[str, tuple[int, int], Any]] = []
+        self.observe(self._keep)
 
-    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
-        got = super()._deliver(messages, pairs, key)
-        self.seen += [(key.split("/", 2)[2], pair, message.payload) for pair, message in got.items()]
-        return got
+    def _keep(self, name: str, messages: Mapping[Pair, Message]) -> None:
+        self.seen += [(name, pair, message.payload) for pair, message in messages.items()]
 
 
 def config_of(method: Method, preset: str = "paper", **settings: Any) -> TrainingConfig:

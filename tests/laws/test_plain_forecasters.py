@@ -1,7 +1,6 @@
 """What forecasters read, and how the recurrent baselines train, against NumPy and plain loops over sensors
 with PyTorch's optimisers."""
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,8 +12,9 @@ from sensor_worlds import HORIZON, LAGS, TASK, SensorWorld, config_of, sensor_wo
 from torch import Tensor
 
 from graphfed.errors import InputError
-from graphfed.federation import Federation, core
+from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_END
+from graphfed.federation.operations import transfers
 from graphfed.federation.received import ReceivedError
 from graphfed.federation.series import make_series, starts_of
 from graphfed.federation.transfer import Transfer
@@ -127,13 +127,13 @@ def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
         sent.append(Transfer(*args, **options))
         return sent[-1]
 
-    monkeypatch.setattr(core, "Transfer", recorded)
+    monkeypatch.setattr(transfers, "Transfer", recorded)
     fed, *_ = begun("gru_central", sensor_world())
     (readings,) = (transfer for transfer in sent if transfer.name == "readings")
     arrived = {(0, SERVER_END): torch.tensor([[1.0, torch.nan]]), (1, SERVER_END): torch.ones(1, 2)}
     fed.received.check_numbers(readings, arrived, {}, 0)
     with pytest.raises(ReceivedError, match="numbers that are not finite"):
-        fed.received.check_numbers(replace(readings, finite=True), arrived, {}, 0)
+        fed.received.check_numbers(readings._replace(finite=True), arrived, {}, 0)
 
 
 @pytest.mark.parametrize("aggregation", ["clear", "simulated", "secure"])

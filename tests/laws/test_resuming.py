@@ -17,6 +17,7 @@ from worlds import Gateways, World, as_asked, config_of, logits, make_world, run
 
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
+from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.state import arrays_of
 from graphfed.methods.registry import get_method
 from graphfed.privacy.noise import Noise
@@ -113,7 +114,7 @@ def crash_at(
         yield count
 
 
-TRANSFERS = [(Federation, "_deliver")]
+TRANSFERS = [(Delivery, "deliver")]
 #: Every step of writing a file, of checking it, and of removing an old checkpoint.
 STEPS = [
     (tempfile, "mkstemp"), (os, "fsync"), (os, "replace"), (checkpoint.hashlib, "file_digest"),

@@ -15,6 +15,7 @@ from graphfed.data.partitions.partition import partition
 from graphfed.data.partitions.tables import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.federation.link import Message, Pair
 from graphfed.methods.base import Task
 from graphfed.methods.common.feature_scaling import MESSAGES, Scaling, scale_features, scaling_from, to_arrays
 from graphfed.methods.registry import get_method
@@ -58,10 +59,10 @@ class Watched(Federation):
     def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(hosts)
         self.sent: list[tuple[str, Any]] = []
+        self.observe(self._keep)
 
-    def _deliver(self, messages: Mapping[Any, Any], pairs: Sequence[Any], key: str) -> dict[Any, Any]:
-        self.sent += [(key.split("/", 2)[2], message.payload) for message in messages.values()]
-        return super()._deliver(messages, pairs, key)
+    def _keep(self, name: str, messages: Mapping[Pair, Message]) -> None:
+        self.sent += [(name, message.payload) for message in messages.values()]
 
 
 def scaled(

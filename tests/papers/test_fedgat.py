@@ -198,7 +198,7 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
     little = lambda: (2**10, 2**30)  # noqa: E731
     monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", little)
     monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.memory_bytes", little)
-    monkeypatch.setattr(Federation, "widened", None)
+    monkeypatch.setattr(Federation, "expand_route", None)
     with pytest.raises(InputError, match="GiB of memory"):
         run_local("fedgat", small_world(), exchange=exchange)
 

@@ -27,11 +27,11 @@ from worlds import (
     weighted,
 )
 
+from graphfed.crypto.ot import TwoParty
 from graphfed.data.graphs.graph import Split
 from graphfed.data.graphs.social import make_social
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
-from graphfed.federation.secure import compare as secure_compare
 from graphfed.methods.base import Task
 from graphfed.methods.lumos import method as lumos
 from graphfed.nn.sparse import spmm
@@ -159,7 +159,7 @@ def test_simulated_comparisons_run_where_no_cryptography_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither before nor after the features are sent is a real session opened."""
-    monkeypatch.setattr(secure_compare, "TwoParty", pytest.fail)
+    monkeypatch.setattr(TwoParty, "__init__", lambda *_, **__: pytest.fail("a real session was opened"))
     for balancer in ("local", "mcmc"):
         classified(balancer=balancer, mcmc_steps=2, rounds=1)
 

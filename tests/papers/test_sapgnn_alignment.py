@@ -17,9 +17,10 @@ import graphfed
 from graphfed.crypto.keyed_ids import KEY
 from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
-from graphfed.federation import Federation, core
+from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import SERVER_END
+from graphfed.federation.operations import delivery
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.common import entity_alignment
@@ -263,7 +264,7 @@ def arriving_at_the_server(
 ) -> dict[str, list[torch.Tensor]]:
     """The tensors that reach the server in set-up and training, by transfer."""
     seen: dict[str, list[torch.Tensor]] = {}
-    whole = core.deliver
+    whole = delivery.deliver
 
     def watched(messages: Any, pairs: Any, key: str, **more: Any) -> Any:
         for (_, to), message in messages.items():
@@ -275,7 +276,7 @@ def arriving_at_the_server(
                 )
         return whole(messages, pairs, key, **more)
 
-    monkeypatch.setattr(core, "deliver", watched)
+    monkeypatch.setattr(delivery, "deliver", watched)
     set_up(name, world, **settings)
     return seen
 

@@ -11,7 +11,7 @@ import torch
 
 from graphfed.errors import GraphfedError
 from graphfed.federation import CLIENTS, Federation
-from graphfed.federation.tape import SERVER_END
+from graphfed.federation.link import SERVER_END
 from graphfed.runtime.interrupts import listening
 from graphfed.runtime.processes import Sites
 

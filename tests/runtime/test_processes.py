@@ -21,7 +21,7 @@ from runtime_programs import SECRET
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import CLIENTS, Federation, wire
-from graphfed.federation.tape import SERVER_END
+from graphfed.federation.link import SERVER_END
 from graphfed.runtime import failures, processes
 from graphfed.runtime.mailbox import ProcessError
 from graphfed.runtime.processes import PipeLink, Sites

@@ -5,7 +5,7 @@ neighbours and without dropout. So whoever gets a row knows exactly by which wei
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,6 +17,7 @@ from graphfed.audit.prepared_data import prepared_data
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import PeerRoute
+from graphfed.federation.transfer import Options
 from graphfed.methods.base import State
 from graphfed.methods.fedgraph.client_graphs import Layer, Silo, aggregate, choose, transform, wants_of
 from graphfed.methods.fedgraph.config import FedGraphConfig
@@ -46,8 +47,8 @@ class _Listening(Federation):
         super().__init__([tuple(range(num_clients))], device=device)
         self.heard: list[Tensor] = []
 
-    def exchange(self, x: Located, route: PeerRoute, *, name: str, **options: Any) -> Located:
-        rows = super().exchange(x, route, name=name, **options)
+    def exchange(self, x: Located, route: PeerRoute, **options: Unpack[Options]) -> Located:
+        rows = super().exchange(x, route, **options)
         if self.ledger.phase == "eval":
             self.heard.append(rows.parts[0].detach())
         return rows

@@ -18,7 +18,7 @@ At most EQUATIONS numbers are used, from rounds evenly spread over the run; wher
 failure proves nothing. With three layers u is taken to know how many neighbours v keeps."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerRoute
+from graphfed.federation.transfer import Options
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
@@ -72,10 +73,10 @@ class _Listening(Federation):
         super().__init__([tuple(range(num_clients))], device=device)
         self.leaves = torch.empty(0)
 
-    def exchange(self, x: Located, route: PeerRoute, *, name: str, **options: Any) -> Located:
-        if name == TRANSFER:
+    def exchange(self, x: Located, route: PeerRoute, **options: Unpack[Options]) -> Located:
+        if options["name"] == TRANSFER:
             self.leaves = x.parts[0].detach()
-        return super().exchange(x, route, name=name, **options)
+        return super().exchange(x, route, **options)
 
 
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:

@@ -21,6 +21,8 @@ from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.sharing import decode, encode
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
+from graphfed.federation.payload import Leaf, Payload
+from graphfed.federation.transfer import Options
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseWeights
 
@@ -77,7 +79,7 @@ def secure_sum(
     members = tuple(np.flatnonzero(fed.roster).tolist())
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
-    def crossing(step: str) -> dict[str, Any]:
+    def options(step: str) -> Options:
         protection = "simulated" if simulated else PROTECTION[step]
         return {"name": f"{name}/{step}", "protection": protection, "grad": False}
 
@@ -86,28 +88,27 @@ def secure_sum(
     clients = fed.clients.run(begin_clients, x, ids, present, members, terms, simulated)
     server = fed.server.run(begin_server, like, terms, simulated)
 
-    keys = fed.collect(fed.clients.run(advertise, clients), **crossing("keys"))
+    keys = fed.collect(fed.clients.run(advertise, clients), **options("keys"))
     all_keys = fed.server.run(list_keys, server, keys)
-    all_keys = fed.broadcast(all_keys, **crossing("all_keys"))
+    all_keys = fed.broadcast(all_keys, **options("all_keys"))
 
-    sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **crossing("sealed_shares"))
-    for_you = fed.scatter(fed.server.run(forward, server, sealed), **crossing("for_you"))
+    sealed = fed.collect(fed.clients.run(share_keys, clients, all_keys), **options("sealed_shares"))
+    for_you = fed.scatter(fed.server.run(forward, server, sealed), **options("for_you"))
 
     masked = fed.clients.run(mask, clients, for_you, x, scale, present, terms)
-    masked = fed.collect(masked, **crossing("masked"))
+    masked = fed.collect(masked, **options("masked"))
     survivors = fed.server.run(add_masked, server, masked)
-    survivors = fed.broadcast(survivors, **crossing("survivors"))
+    survivors = fed.broadcast(survivors, **options("survivors"))
 
-    shares = fed.collect(fed.clients.run(unmask, clients, survivors), **crossing("unmask"))
-    result: Located = fed.server.run(open_sum, server, shares, like)
-    return result
+    shares = fed.collect(fed.clients.run(unmask, clients, survivors), **options("unmask"))
+    return fed.server.run(open_sum, server, shares, like)
 
 
 # ---- at the clients: of those of a cohort that take part, P_h ----------------------------------------------
 
 
 def begin_clients(
-    x: Any, ids: Tensor, present: Tensor, members: tuple[int, ...], terms: Terms, simulated: bool
+    x: Payload, ids: Tensor, present: Tensor, members: tuple[int, ...], terms: Terms, simulated: bool
 ) -> Clients:
     """The machines of a cohort's clients; `members`: the ids of all clients that take part."""
     width = sum(_size(leaf) for leaf in _leaves(x))
@@ -131,7 +132,9 @@ def share_keys(clients: Clients, all_keys: Tensor) -> Tensor:
     return _rows((client.share_keys(message) for client in clients), len(clients))
 
 
-def mask(clients: Clients, for_you: Tensor, x: Any, scale: Tensor, present: Tensor, terms: Terms) -> Tensor:
+def mask(
+    clients: Clients, for_you: Tensor, x: Payload, scale: Tensor, present: Tensor, terms: Terms
+) -> Tensor:
     """Every client's masked vector; one at a time, so that no other copy of all of them is made."""
     chosen = present.nonzero()[:, 0].tolist()
 
@@ -151,8 +154,8 @@ def unmask(clients: Clients, survivors: Tensor) -> Tensor:
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def begin_server(like: Any, terms: Terms, simulated: bool) -> Server:
-    width = sum(leaf.numel() for leaf in _leaves(like))
+def begin_server(like: Payload, terms: Terms, simulated: bool) -> Server:
+    width = sum(leaf.numel() for leaf in _tensors(like))
     return (IdealServer if simulated else Server)(terms, width)
 
 
@@ -171,10 +174,10 @@ def add_masked(server: Server, masked: Tensor) -> Tensor:
     return _tensor(server.request())
 
 
-def open_sum(server: Server, shares: Tensor, like: Any) -> Any:
+def open_sum(server: Server, shares: Tensor, like: Payload) -> Any:
     """The sum, in the form of `like`."""
     words = torch.from_numpy(server.open(dict(enumerate(_messages(shares)))))
-    parts = iter(torch.split(words, [leaf.numel() for leaf in _leaves(like)]))
+    parts = iter(torch.split(words, [leaf.numel() for leaf in _tensors(like)]))
     return _filled(like, parts)
 
 
@@ -206,22 +209,27 @@ def _messages(rows: Tensor) -> Iterator[bytes]:
     return (_bytes(row) for row in rows)
 
 
-def _leaves(tree: Any) -> list[Any]:
+def _leaves(tree: Payload) -> list[Leaf]:
     """The leaves of a payload, those of a dictionary by name: in one order at both ends."""
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
     return [leaf for item in tree for leaf in _leaves(item)] if isinstance(tree, tuple) else [tree]
 
 
-def _size(leaf: Any) -> int:
+def _tensors(part: Payload) -> list[Tensor]:
+    """The tensors of one client's part, which has no others, in the order of `_leaves`."""
+    return [leaf for leaf in _leaves(part) if isinstance(leaf, Tensor)]
+
+
+def _size(leaf: Leaf) -> int:
     """Numbers of one client's part."""
     shape = leaf.part_shape if isinstance(leaf, SparseWeights) else leaf.shape[1:]
     return int(np.prod(shape, dtype=np.int64))
 
 
-def _vector(x: Any, k: int, scale: float) -> Tensor:
+def _vector(x: Payload, k: int, scale: float) -> Tensor:
     """What the cohort's client k has, times `scale`: [w] float64."""
-    flat = torch.cat([leaf.detach().flatten().double() for leaf in _leaves(pay.part_of(x, k))])
+    flat = torch.cat([leaf.detach().flatten().double() for leaf in _tensors(pay.part_of(x, k))])
     return flat * scale if scale else torch.zeros_like(flat)
 
 

@@ -287,8 +287,7 @@ def encrypted_sum(
     if wanted is not None:
         sums = fed.server.run(pick_ciphertexts, sums, fed.table(send), fed.table(take))
     sums = fed.download(sums, take, name=f"{name}/sums", protection=protection, grad=False)
-    result: Located = fed.clients.run(decrypt_rows, holder, sums, want_places, x, fed.num_clients)
-    return result
+    return fed.clients.run(decrypt_rows, holder, sums, want_places, x, fed.num_clients)
 
 
 def _wanted_route(fed: Federation, places: Located, name: str) -> Route:

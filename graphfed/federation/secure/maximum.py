@@ -19,7 +19,6 @@ each other all they have: the same results and the same bytes, under the protect
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +27,18 @@ from torch import Tensor
 
 from graphfed.crypto import maximum as protocol
 from graphfed.crypto.errors import ProtocolError
-from graphfed.crypto.session import Party
+from graphfed.crypto.ot import TwoParty
+from graphfed.crypto.session import Party, Simulated
 from graphfed.federation.core import Federation
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.federation.route import PeerRoute, Route, RouteTable
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseMatrix
+
+Session = TwoParty | Simulated
+#: What a party has of the maxima: its shares of them, and of who won on every level.
+Found = tuple[protocol.Shares, protocol.Bits]
 
 __all__ = ["Helped", "Meeting", "open_helped", "plan_meeting", "secure_max"]
 
@@ -43,8 +47,8 @@ __all__ = ["Helped", "Meeting", "open_helped", "plan_meeting", "secure_max"]
 class Helped:
     """The session of the server and the helper: one end at each, and whether it is simulated."""
 
-    at_server: Located
-    at_clients: Located
+    at_server: Located[Session]
+    at_clients: Located[Session | None]
     simulated: bool
     name: str
 
@@ -79,7 +83,7 @@ def open_helped(fed: Federation, *, name: str, simulated: bool) -> Helped:
     server = fed.server.run(open_end, True, simulated)
     helper = fed.clients.run(open_end, False, simulated)
     protection = "simulated" if simulated else "public"
-    ends = fed.converse(server, helper, name=f"{name}/session", protection=protection)
+    ends = fed.run_protocol(server, helper, name=f"{name}/session", protection=protection)
     return Helped(*ends, simulated, name)
 
 
@@ -88,7 +92,7 @@ def plan_meeting(fed: Federation, route: Route, helped: Helped) -> Meeting:
     ``name/plan``, with the name of the session."""
     server = fed.server.run(tell_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(hear_plan, fed.num_clients)
-    ends = fed.converse(server, helper, name=f"{helped.name}/plan", protection="clear")
+    ends = fed.run_protocol(server, helper, name=f"{helped.name}/plan", protection="clear")
     return Meeting(route, helped, *ends, *_ways(fed, route, ends[1]))
 
 
@@ -105,16 +109,16 @@ def secure_max(fed: Federation, x: Located, meeting: Meeting, *, name: str, grad
     at_helper = fed.exchange(
         for_helper, meeting.there, name=f"{name}/helper_shares", protection=kind, grad=False
     )
-    told, chosen = fed.converse(
+    told, chosen = fed.run_protocol(
         fed.server.run(find_maxima, helped.at_server, meeting.at_server, at_server),
         fed.clients.run(help_maxima, helped.at_clients, meeting.at_clients, for_helper, at_helper),
         name=f"{name}/protocol",
         protection=helped.hidden,
     )
-    found: Located = fed.server.run(opened, told, meeting.at_server, str(fed.device))
+    found = fed.server.run(opened, told, meeting.at_server, str(fed.device))
     if not grad:
         return found
-    return fed.crossing(x, found, partial(_back, fed, x, meeting, told, chosen, name))
+    return fed.custom_backward(x, found, partial(_back, fed, x, meeting, told, chosen, name))
 
 
 def _back(
@@ -128,18 +132,17 @@ def _back(
 ) -> Located:
     """The gradient of x, from that of the maxima."""
     helped, kind, name = meeting.helped, meeting.helped.shared, f"{name}/grad"
-    at_server, at_helper = fed.converse(
+    at_server, at_helper = fed.run_protocol(
         fed.server.run(send_back, helped.at_server, meeting.at_server, told, gradient),
         fed.clients.run(help_back, helped.at_clients, meeting.at_clients, chosen),
         name=f"{name}/protocol",
         protection=helped.hidden,
     )
     rows = fed.server.run(as_words, at_server, str(fed.device))
-    mine = fed.hand_back(rows, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False)
+    mine = fed.scatter(rows, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False)
     kept = fed.clients.run(as_words, at_helper, str(fed.device))
     other = fed.exchange(kept, meeting.back, name=f"{name}/helper_shares", protection=kind, grad=False)
-    result: Located = fed.clients.run(add_up, mine, kept, other, x)
-    return result
+    return fed.clients.run(add_up, mine, kept, other, x)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -165,7 +168,7 @@ def add_up(mine: Tensor, kept: Tensor | None, other: Tensor, x: Tensor) -> Tenso
 # ---- the two parties ---------------------------------------------------------------------------------------
 
 
-def open_end(first: bool, simulated: bool) -> Party[Any]:
+def open_end(first: bool, simulated: bool) -> Party[Session]:
     return protocol.open_session(first=first, simulated=simulated)
 
 
@@ -201,23 +204,23 @@ def hear_plan(clients: int) -> Party[Told]:
     return Told(protocol.make_plan(group), counts, None)
 
 
-def find_maxima(session: Any, told: Told, shares: Tensor) -> Party[tuple[Any, Any]]:
+def find_maxima(session: Session, told: Told, shares: Tensor) -> Party[Found]:
     return protocol.maxima(session, told.plan, _words(shares))
 
 
-def help_maxima(session: Any, told: Told, own: Tensor, arrived: Tensor) -> Party[tuple[Any, Any]]:
+def help_maxima(session: Session, told: Told, own: Tensor, arrived: Tensor) -> Party[Found]:
     # A generator itself: at the hosts of other clients, which have no plan, it is made and never run.
     rows = torch.cat([own[: int(told.counts[0])], arrived])
     return (yield from protocol.maxima(session, told.plan, _words(rows)))
 
 
-def opened(found: tuple[Any, Any], told: Told, device: str) -> Tensor:
+def opened(found: Found, told: Told, device: str) -> Tensor:
     """The maxima [U, H], in the order of the ids."""
     words = torch.from_numpy(found[0].view(np.int32)[told.group])
     return protocol.decode(words, torch.get_default_dtype()).to(device)
 
 
-def send_back(session: Any, told: Told, found: tuple[Any, Any], gradient: Tensor) -> Party[Any]:
+def send_back(session: Session, told: Told, found: Found, gradient: Tensor) -> Party[NDArray[np.uint64]]:
     words = protocol.encode_gradient(gradient).cpu().numpy().view(np.uint64)
     assert told.group is not None
     by_root = np.empty_like(words)
@@ -225,7 +228,7 @@ def send_back(session: Any, told: Told, found: tuple[Any, Any], gradient: Tensor
     return protocol.send_gradients(session, told.plan, found[1], by_root)
 
 
-def help_back(session: Any, told: Told, found: tuple[Any, Any]) -> Party[Any]:
+def help_back(session: Session, told: Told, found: Found) -> Party[NDArray[np.uint64]]:
     nothing = np.zeros(found[0].shape, dtype=np.uint64)
     return (yield from protocol.send_gradients(session, told.plan, found[1], nothing))
 

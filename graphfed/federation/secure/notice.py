@@ -14,8 +14,8 @@ from torch import Tensor
 
 from graphfed.crypto.session import Party
 from graphfed.federation.core import Federation
-from graphfed.federation.ledger import Charge, Flow
-from graphfed.federation.secure.compare import Known, Pairs
+from graphfed.federation.ledger import Flow, LedgerRecord
+from graphfed.federation.secure.pairs import Known, Pairs
 from graphfed.federation.values import Located
 from graphfed.federation.wire import WireError
 
@@ -32,15 +32,14 @@ def notify(fed: Federation, pairs: Pairs, which: Located, *, name: str, protecti
 
     Costs what the notes take where all clients are on one host."""
     known = pairs.at_clients
-    arrived = fed.converse_hosts(fed.clients.run(write_notes, known, which), name=name)
-    told, leaving, coming = fed.clients.run(read_notes, known, which, arrived, str(fed.device), outputs=3)
+    arrived = fed.run_host_protocols(fed.clients.run(write_notes, known, which), name=name)
+    rows, leaving, coming = fed.clients.run(read_notes, known, which, arrived, str(fed.device), outputs=3)
     if fed.here:
         # What comes from another host that is here too was counted there.
         elsewhere = [links[~fed.held[links[:, 0]]] for links in coming.parts]
         flow = Flow.peer(np.concatenate([*leaving.parts, *elsewhere]), fed.held)
-        fed.ledger.charge(Charge(name, "notes", "uint32", [], protection, flow, NOTE))
-    result: Located = told
-    return result
+        fed.ledger.record(LedgerRecord(name, "notes", "uint32", [], protection, flow, NOTE))
+    return rows
 
 
 def write_notes(known: Known, which: Tensor) -> dict[int, Party[bytes]]:

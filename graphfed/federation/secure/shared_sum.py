@@ -8,7 +8,7 @@ system's entropy; the sum does not depend on them. K (K - 1) messages twice: 2 K
 A client learns the sum, so with two clients each learns the other's part. Everybody must take part. Argument
 and assumptions: `graphfed.crypto.sharing`."""
 
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,12 @@ import graphfed.federation.payload as pay
 from graphfed.crypto.sharing import additive_shares, decode, encode
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
+from graphfed.federation.payload import Payload
 from graphfed.federation.values import Located
 
 __all__ = ["shared_sum"]
+
+P = TypeVar("P", bound=Payload)
 
 #: Bytes of shares that one process may hold: a stacked cohort deals those of all its clients at once.
 MAX_BYTES = 4 * 2**30
@@ -37,11 +40,10 @@ def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:
     mine = fed.clients.run(add_shares, shares, others, ids, clients)
     told = fed.clients.run(for_everyone, mine, clients)
     others = fed.exchange(told, everyone, name=f"{name}/sums", protection="shared", grad=False)
-    result: Located = fed.clients.run(open_sum, mine, others, x)
-    return result
+    return fed.clients.run(open_sum, mine, others, x)
 
 
-def deal(x: Any, clients: int) -> Tensor:
+def deal(x: Payload, clients: int) -> Tensor:
     """A share of every client's numbers for every client: [K_h * K, w] int64, by sender and receiver."""
     flat = torch.cat([leaf.flatten(1) for leaf in pay.tensors_in(x)], 1)
     size = flat.numel() * clients * 8
@@ -65,7 +67,7 @@ def for_everyone(mine: Tensor, clients: int) -> Tensor:
     return mine.repeat_interleave(clients, 0)
 
 
-def open_sum(mine: Tensor, others: Tensor, x: Any) -> Any:
+def open_sum(mine: Tensor, others: Tensor, x: P) -> P:
     """All sums added up, in the form of one client's part of `x`. Every client gets the same: here the
     cohort's first."""
     first = others.view(len(mine), -1, mine.shape[1])[0]

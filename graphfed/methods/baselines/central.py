@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import empty_state
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.baselines import isolated
 from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
@@ -78,10 +79,6 @@ def first_weights(pooled: Pooled, task: Task, config: TrainingConfig, device: st
     return personal_weights(initial_weights(task, config, device), pooled.batch, config)
 
 
-def no_state(pooled: Pooled) -> AdamState:
-    return {}
-
-
 def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
     """Eq. (33), corrected, of embeddings h [N, hidden]."""
     drawn = negatives(fold(key, step), pooled.edges, len(h), pooled.edges.shape[1])
@@ -110,7 +107,7 @@ def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) ->
         return isolated.setup(fed, data, task, config)
     pooled = fed.clients.run(pool, data, config)
     weights = fed.clients.run(first_weights, pooled, task, config, str(fed.device))
-    optimizer = fed.clients.run(no_state, pooled)
+    optimizer = fed.clients.run(empty_state)
     return State({"weights": weights, "optimizer": optimizer}, LinkState(pooled, data))
 
 
@@ -127,8 +124,7 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
     if not isinstance(state.prepared, LinkState):
         return isolated.predict(fed, state, config, target)
     prepared = state.prepared
-    scores: Located = fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config, target)
-    return scores
+    return fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config, target)
 
 
 METHOD = Method(

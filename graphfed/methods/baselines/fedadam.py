@@ -10,12 +10,12 @@ optimization", ICLR 2021 (arXiv:2003.00295v5), Algorithm 2 with the Adam line.
 Differs from the paper: clients are weighted by n_k where the paper's listing takes the plain
 mean. As in the paper there is no bias correction and v starts at tau^2."""
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import full_like
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, average_local_training, predict
@@ -41,18 +41,14 @@ class FedAdamConfig(LocalAveragingConfig):
     )
 
 
-def constant_like(weights: Tensors, value: float) -> Tensors:
-    return {k: torch.full_like(w, value) for k, w in weights.items()}
-
-
 def setup(fed: Federation, data: Located, task: Task, config: FedAdamConfig) -> State:
     return with_moments(fed, fedavg.setup(fed, data, task, config), config)
 
 
 def with_moments(fed: Federation, state: State, config: FedAdamConfig) -> State:
     """A state of FedAvg, with the server's moments before the first round."""
-    first = fed.server.run(constant_like, state.weights, 0.0)
-    second = fed.server.run(constant_like, state.weights, config.tau**2)
+    first = fed.server.run(full_like, state.weights, 0.0)
+    second = fed.server.run(full_like, state.weights, config.tau**2)
     return State({**state.values, "first": first, "second": second}, state.prepared)
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.secure.aggregation import messages
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import Method, State, Task, clients_in_round
@@ -101,18 +102,6 @@ def accept_counts(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
     return ""
 
 
-def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
-    return {}
-
-
-def first_optimizer(weights: Tensors, config: AveragingConfig) -> AdamState:
-    return init_state(config.optimizer, weights)
-
-
-def zeros(weights: Tensors) -> Tensors:
-    return {k: torch.zeros_like(w) for k, w in weights.items()}
-
-
 def take_step(
     weights: Tensors, gradient: Tensors, state: AdamState, config: AveragingConfig
 ) -> tuple[Tensors, AdamState]:
@@ -127,10 +116,10 @@ def start(fed: Federation, prepared: Located, task: Task, config: AveragingConfi
     counts = fed.server.run(check_counts, counts)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     if config.at_server:
-        optimizer = fed.server.run(first_optimizer, weights, config)
+        optimizer = fed.server.run(init_state, config.optimizer, weights)
         values = {"weights": weights, "server_optimizer": optimizer}
     else:
-        values = {"weights": weights, "optimizer": fed.clients.run(no_state, prepared)}
+        values = {"weights": weights, "optimizer": fed.clients.run(empty_state)}
     return State(values, Clients(prepared, counts))
 
 
@@ -172,7 +161,7 @@ def step_at_server(fed: Federation, state: State, config: AveragingConfig, numbe
     received = fed.broadcast(state.weights, name="model", grad=False)
     ready = clients.ready(fed, received, config)
     local = fed.clients.run(gradient_from_shared, ready, received, fed.present(), config, number)
-    zero = fed.server.run(zeros, state.weights)
+    zero = fed.server.run(full_like, state.weights, 0.0)
     counts = fed.clients.run(count_training, clients.prepared)
     mean = averaging.average(fed, local, counts, clients.counts, zero, config.aggregation, name="gradient")
     weights, optimizer = fed.server.run(
@@ -193,8 +182,7 @@ def predict(fed: Federation, state: State, config: AveragingConfig, target: str)
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     prepared = clients.ready(fed, received, config)
-    logits: Located = fed.clients.run(predict_shared, prepared, received, config, target)
-    return logits
+    return fed.clients.run(predict_shared, prepared, received, config, target)
 
 
 #: Shared by every method whose optimiser can run at the server.

@@ -89,8 +89,7 @@ def predict(fed: Federation, state: State, config: GruConfig, target: str) -> Lo
     sent = pool(fed, prepared.data, state.values["scaler"], prepared.split, target, config)
     count = len(starts_of(prepared.split, target))
     forecasts = fed.server.run(forecast_first, sent, state.weights, count, config.layers)
-    received: Located = fed.scatter(forecasts, name="forecasts", grad=False)
-    return received
+    return fed.scatter(forecasts, name="forecasts", grad=False)
 
 
 METHOD = Method(

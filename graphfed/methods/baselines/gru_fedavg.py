@@ -57,8 +57,7 @@ def predict(fed: Federation, state: State, config: LocalGruConfig, target: str) 
     """Each sensor's own series and the shared weights."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     weights = fed.broadcast(state.weights, name="model", grad=False)
-    forecasts: Located = fed.clients.run(forecast_windows, series, weights, target, config.layers)
-    return forecasts
+    return fed.clients.run(forecast_windows, series, weights, target, config.layers)
 
 
 METHOD = Method(

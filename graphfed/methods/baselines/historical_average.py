@@ -25,8 +25,7 @@ def round(fed: Federation, state: State, config: ForecastConfig, number: int) ->
 def predict(fed: Federation, state: State, config: ForecastConfig, target: str) -> Located:
     """Each sensor's own series."""
     data: SensorData = state.prepared
-    forecasts: Located = fed.clients.run(average_of_past, data.series, fed.present(), target, config.missing)
-    return forecasts
+    return fed.clients.run(average_of_past, data.series, fed.present(), target, config.missing)
 
 
 def average_of_past(series: Series, present: Tensor, target: str, missing: str) -> Tensor:

@@ -8,10 +8,9 @@ vertices of all clients together.
 Differs from the paper: no paper; this is the baseline that papers call local, separate or self training.
 """
 
-from torch import Tensor
-
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import empty_state
 from graphfed.methods.base import Method, State, Task, TrainingConfig
 from graphfed.methods.common.local_training import (
     Prepared,
@@ -35,14 +34,10 @@ def first_weights(prepared: Prepared, task: Task, config: TrainingConfig, device
     return personal_weights(initial_weights(task, config, device), prepared.train, config)
 
 
-def no_state(prepared: Prepared) -> dict[str, dict[str, Tensor]]:
-    return {}
-
-
 def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
     prepared = fed.clients.run(prepare_personal, data, config)
     weights = fed.clients.run(first_weights, prepared, task, config, str(fed.device))
-    return State({"weights": weights, "optimizer": fed.clients.run(no_state, prepared)}, prepared)
+    return State({"weights": weights, "optimizer": fed.clients.run(empty_state)}, prepared)
 
 
 def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
@@ -53,8 +48,7 @@ def round(fed: Federation, state: State, config: TrainingConfig, number: int) ->
 
 
 def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
-    logits: Located = fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
-    return logits
+    return fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
 
 
 METHOD = Method(

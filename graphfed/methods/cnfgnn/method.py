@@ -38,6 +38,7 @@ from torch import Tensor
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, as_leaves
+from graphfed.federation.functions import empty_state
 from graphfed.federation.series import Network, SensorData, starts_of
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.methods.base import Method, State, Task
@@ -149,10 +150,6 @@ def own_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]:
 def no_embeddings(data: Standardised, config: CNFGNNConfig) -> Tensor:
     """Zeros [P, S, H], before the first round (Alg. 1, l. 4)."""
     return data.value.new_zeros(data.num_clients, len(data.starts("train")), config.hidden)
-
-
-def no_state() -> dict[str, dict[str, Tensor]]:
-    return {}
 
 
 def train_locally(
@@ -365,12 +362,12 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
     values = {
         "scaler": scaler,
         "network": fed.server.run(first_network, config, device),
-        "network_optimizer": fed.server.run(no_state),
+        "network_optimizer": fed.server.run(empty_state),
         "facts": fed.server.run(facts_of, config),
     }
     if config.strategy == "centralised":
         values["weights"] = fed.server.run(first_weights, config, device)
-        values["optimizer"] = fed.server.run(no_state)
+        values["optimizer"] = fed.server.run(empty_state)
         training = pool(fed, data, scaler, split, "train", config)
     else:
         told = fed.broadcast(scaler, name="scaler", grad=False)
@@ -380,7 +377,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
             values["weights"], values["own"] = fed.server.run(first_weights, config, device), own
         else:
             values["weights"] = own
-        values["optimizer"] = fed.clients.run(no_state)
+        values["optimizer"] = fed.clients.run(empty_state)
         if config.strategy in ALTERNATING:
             values["embeddings"] = fed.clients.run(no_embeddings, training, config)
     return State(values, Prepared(data, training, edges, split))
@@ -527,8 +524,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
             len(starts),
             config,
         )
-        received: Located = fed.scatter(forecasts, name="forecasts", grad=False)
-        return received
+        return fed.scatter(forecasts, name="forecasts", grad=False)
     scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False)
     series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
     if config.averages:
@@ -542,8 +538,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
         embedded = fed.server.run(embed_part, state.values["network"], encoded, slice(None), edges, config)
         embeddings = fed.scatter(embedded, name="embeddings", grad=False)
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
-    whole: Located = fed.clients.run(joined, *parts)
-    return whole
+    return fed.clients.run(joined, *parts)
 
 
 METHOD = Method(

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import empty_state
 from graphfed.methods.base import State, Task, clients_in_round
 from graphfed.methods.baselines import fedadam, fedavg, fedprox
 from graphfed.methods.baselines.fedadam import FedAdamConfig
@@ -80,10 +81,6 @@ class RuleConfig(FedProxConfig, FedAdamConfig):
 
 
 # ---- ADMM --------------------------------------------------------------------------------------------------
-
-
-def no_part(prepared: Prepared) -> dict[str, Weights]:
-    return {}
 
 
 def admm_step(
@@ -152,7 +149,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleConfig) ->
     if config.rule == "fedadam":
         return fedadam.with_moments(fed, state, config)
     if config.rule == "admm":
-        return State({**state.values, "parts": fed.clients.run(no_part, prepared)}, state.prepared)
+        return State({**state.values, "parts": fed.clients.run(empty_state)}, state.prepared)
     return state
 
 

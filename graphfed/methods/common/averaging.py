@@ -105,8 +105,7 @@ def average(
     fed.server.run(enough_to_hide, counts, members)
     simulated = aggregation == "simulated"
     total = secure_sum(fed, local, counts_of_own, otherwise, name=name, simulated=simulated)
-    mean: Located = fed.server.run(divide, total, counts, members, otherwise)
-    return mean
+    return fed.server.run(divide, total, counts, members, otherwise)
 
 
 def enough_to_hide(counts: Tensor, members: tuple[int, ...]) -> None:

@@ -283,8 +283,7 @@ def count_owners(fed: Federation, data: Located, config: AlignedConfig) -> Locat
     labels = fed.upload(fed.clients.run(has_label, data), route, name="owners/labels", grad=False)
     counts = fed.server.run(owners_of, labels, fed.table(route))
     counts = fed.download(counts, route, name="owners/counts", grad=False)
-    result: Located = fed.clients.run(with_owners, data, counts)
-    return result
+    return fed.clients.run(with_owners, data, counts)
 
 
 def protection_of(config: AlignedConfig) -> str:

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
+from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import CommonConfig, Method, Task, TrainingConfig
@@ -134,11 +135,6 @@ def count_distances(columns: Columns, num_clients: int, center: Tensor) -> Sums:
         "count": _sum_by_client(found, columns, num_clients),
         "exponent": _sum_by_client(exponent, columns, num_clients),
     }
-
-
-def over_clients(sums: Sums) -> Sums:
-    """Add up a cohort's clients."""
-    return {name: x.sum(0) for name, x in sums.items()}
 
 
 def as_shares(sums: Sums) -> Sums:
@@ -337,13 +333,12 @@ def _agree(fed: Federation, data: Located, config: TrainingConfig, num_features:
     def added(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
         if aggregation not in ("secure", "simulated"):
-            part = fed.clients.run(over_clients, sums)
+            part = fed.clients.run(sum_over_clients, sums)
             return fed.sum(part, name=name, grad=False, accept=accept_sums)
         like = fed.server.run(like_sums, width, fields)
         shares = fed.clients.run(as_shares, sums)
         total = secure_sum(fed, shares, None, like, name=name, simulated=aggregation == "simulated")
-        found: Located = fed.server.run(from_shares, total)
-        return found
+        return fed.server.run(from_shares, total)
 
     first = added(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
     agreement = fed.server.run(begin, first)

@@ -163,8 +163,7 @@ def fit_scaler(fed: Federation, series: Located, config: NeuralConfig) -> Locate
         like = fed.server.run(no_statistics)
         simulated = config.aggregation == "simulated"
         sums = secure_sum(fed, parts, None, like, name="statistics", simulated=simulated)
-    scaler: Located = fed.server.run(scale_of, sums)
-    return scaler
+    return fed.server.run(scale_of, sums)
 
 
 # ---- batches -----------------------------------------------------------------------------------------------
@@ -421,16 +420,14 @@ def forecast_windows(data: Standardised, weights: Weights, target: str, layers: 
 def scaled(fed: Federation, data: SensorData, scaler: Located, config: NeuralConfig) -> Located:
     """Every client's series on the common scale, which the server sends."""
     told = fed.broadcast(scaler, name="scaler", grad=False)
-    series: Located = fed.clients.run(standardise, data.series, fed.present(), told, config)
-    return series
+    return fed.clients.run(standardise, data.series, fed.present(), told, config)
 
 
 def predict_own(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
     """Where every sensor has weights of its own: from these and its own series."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     own = fed.clients.run(of_present, state.weights, fed.present())
-    forecasts: Located = fed.clients.run(forecast_windows, series, own, target, config.layers)
-    return forecasts
+    return fed.clients.run(forecast_windows, series, own, target, config.layers)
 
 
 def of_present(weights: Weights, present: Tensor) -> Weights:
@@ -516,8 +513,7 @@ def pool(
     inputs = end if target == "train" else end - split.horizon
     told = fed.clients.run(told_readings, data.series, fed.present(), first, inputs, config.missing)
     told = fed.collect(told, name="readings", grad=False, finite=False)  # a missing reading is NaN
-    sent: Located = fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
-    return sent
+    return fed.server.run(pooled, data.network, told, scaler, first, end - first, config)
 
 
 # ---- small parts of programs -------------------------------------------------------------------------------

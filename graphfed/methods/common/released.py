@@ -22,9 +22,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task, TrainingConfig
-from graphfed.methods.common.local_training import initial_weights
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState, init_state, optimizer_step
+from graphfed.nn.optim import AdamState, optimizer_step
 from graphfed.privacy.local import check_bounds, randomised_response
 from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import fold
@@ -41,8 +40,6 @@ __all__ = [
     "check_graph",
     "check_training",
     "descend",
-    "first_weights",
-    "fresh",
     "noise_of",
     "noised_labels",
     "round_at_server",
@@ -181,14 +178,6 @@ def check_training(training: Tensor) -> Tensor:
     return training
 
 
-def first_weights(task: Task, config: ReleasedConfig, device: str) -> Weights:
-    return initial_weights(task, config, device)  # type: ignore[return-value]
-
-
-def fresh(weights: Weights, config: ReleasedConfig) -> AdamState:
-    return init_state(config.optimizer, weights)
-
-
 def descend(
     weights: Weights,
     optimizer: AdamState,
@@ -233,8 +222,7 @@ def vertex_route(fed: Federation, data: Located, task: Task) -> Route:
 def send_back(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
     """The server's logits [U, C] of all vertices, to the client of each: those of the target's rows."""
     received = fed.download(logits, prepared.route, name=name, grad=False)
-    result: Located = fed.clients.run(rows_of, prepared.data, received, target)
-    return result
+    return fed.clients.run(rows_of, prepared.data, received, target)
 
 
 def round_at_server(

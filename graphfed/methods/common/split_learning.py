@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.shared_sum import shared_sum
 from graphfed.methods.base import Task, TrainingConfig
 from graphfed.methods.common.entity_alignment import AlignedConfig, Holders

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.common.local_training import Prepared
 from graphfed.methods.common.released import by_vertex
-from graphfed.methods.fedgat.receptive_fields import as_rows, column, far_ids
+from graphfed.methods.fedgat.receptive_fields import as_rows, far_ids
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 
@@ -72,9 +73,9 @@ def find_border(
     down = fed.route(fed.clients.run(far_ids, hood), name="fedgat/far_ids")
     asked = fed.server.run(asked_for, fed.table(vertices), fed.table(down))
     told = fed.download(fed.server.run(as_rows, asked), vertices, name="fedgat/asked_for", grad=False)
-    told = fed.clients.run(column, told)
+    told = fed.clients.run(column, told, 0)
     at_clients, at_server = fed.clients.run(as_counts, told), fed.server.run(as_counts, asked)
-    up = fed.widened(vertices, at_clients, at_server, name="fedgat/embeddings")
+    up = fed.expand_route(vertices, at_clients, at_server, name="fedgat/embeddings")
     return Border(up, down, fed.clients.run(embedding_batches, prepared, told, config))
 
 
@@ -88,8 +89,7 @@ def exchange(
         rows = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
         rows = fed.server.run(by_vertex, rows, fed.table(border.up))
         given.append(fed.download(rows, border.down, name="fedgat/neighbour_embeddings", grad=False))
-    with_these: Located = fed.clients.run(with_given, prepared, *given)
-    return with_these
+    return fed.clients.run(with_given, prepared, *given)
 
 
 MESSAGES: Mapping[str, str] = {

@@ -295,7 +295,7 @@ def encrypted_rows(
     for part in range(parts):
         fed.begin(f"making the encrypted message: part {part + 1} of {parts}")
         which = (layout, part, parts, key)
-        route = fed.widened(
+        route = fed.expand_route(
             wanted,
             fed.clients.run(units_of_part, ids, size, *which),
             fed.server.run(units_of_part, fed.table(wanted), sizes, *which),

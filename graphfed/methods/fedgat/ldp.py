@@ -86,16 +86,14 @@ def release(fed: Federation, data: Located, vertices: Route, task: Task, config:
         protection=noise_of(config).protection(mechanism),
         grad=False,
     )
-    released: Located = fed.server.run(by_vertex, x, fed.table(vertices))
-    return released
+    return fed.server.run(by_vertex, x, fed.table(vertices))
 
 
 def pooled_of(
     fed: Federation, data: Located, vertices: Route, released: Located, config: FedGATLdpConfig
 ) -> Located:
     """What the server makes the message of; data: with the edges that are kept."""
-    pooled: Located = fed.server.run(smoothed, pretraining.with_edges(fed, data, vertices, released), config)
-    return pooled
+    return fed.server.run(smoothed, pretraining.with_edges(fed, data, vertices, released), config)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -> State:

@@ -9,6 +9,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
 from graphfed.federation.transfer import Ideal
 from graphfed.memory import memory_bytes
@@ -28,7 +29,6 @@ from graphfed.methods.fedgat.receptive_fields import (
     Hood,
     as_rows,
     border_ids,
-    column,
     edge_ends,
     hood_ids,
     wider_hood,
@@ -201,8 +201,7 @@ def with_edges(fed: Federation, data: Located, vertices: Route, x: Located) -> L
     ends, neighbours = fed.clients.run(edge_ends, data, outputs=2)
     edges = fed.route(ends, name="fedgat/edges")
     neighbours = fed.upload(neighbours, edges, name="fedgat/neighbours", grad=False)
-    pooled: Located = fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
-    return pooled
+    return fed.server.run(pool, x, fed.table(vertices), neighbours, fed.table(edges))
 
 
 def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
@@ -210,11 +209,10 @@ def extend(fed: Federation, pooled: Located, hood: Located) -> Located:
     route = fed.route(fed.clients.run(border_ids, hood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False)
-    ends = fed.widened(route, fed.clients.run(column, told), counts, name="fedgat/hood_edges")
+    ends = fed.expand_route(route, fed.clients.run(column, told, 0), counts, name="fedgat/hood_edges")
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
     ids = fed.download(ids, ends, name="fedgat/hood_edges", grad=False)
-    wider: Located = fed.clients.run(wider_hood, hood, told, ids)
-    return wider
+    return fed.clients.run(wider_hood, hood, told, ids)
 
 
 @dataclass(frozen=True)
@@ -241,7 +239,7 @@ def ask(fed: Federation, pooled: Located, hood: Located) -> Asked:
     route = fed.route(fed.clients.run(hood_ids, hood), name="fedgat/hood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
     told = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False)
-    return Asked(hood, route, fed.clients.run(column, told), sizes)
+    return Asked(hood, route, fed.clients.run(column, told, 0), sizes)
 
 
 def want(fed: Federation, asked: Asked) -> Wanted:
@@ -249,7 +247,7 @@ def want(fed: Federation, asked: Asked) -> Wanted:
 
     def wide(fn: Any, name: str) -> Route:
         sizes = fed.clients.run(fn, asked.size), fed.server.run(fn, asked.sizes)
-        return fed.widened(asked.route, *sizes, name=name)
+        return fed.expand_route(asked.route, *sizes, name=name)
 
     slots, entries = wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
     return Wanted(asked.hood, asked.route, asked.size, asked.sizes, slots, entries)
@@ -265,6 +263,7 @@ def receive(
 ) -> Located:
     """The message, at the clients that need it.  Alg. 1"""
     # Each part at the server is let go when it is sent: it takes memory.
+    decoders: Located | None
     sums, scores, decoders = fed.server.run(messages_of, pooled, config, outputs=3)
     vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
     sums = fed.download(sums, slots, name="fedgat/sums", grad=False)
@@ -272,8 +271,7 @@ def receive(
     decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False) if vectors else None
     hood, size = wanted.hood, wanted.size
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
-    prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
-    return prepared
+    return fed.clients.run(prepare_moments, data, hood, view, config)
 
 
 def receive_directly(
@@ -287,7 +285,7 @@ def receive_directly(
     """What the message is made of, counted as the message."""
     slots, entries, vectors = wanted.slots.flow.back, wanted.entries.flow.back, config.form == "vector"
     width, kind = task.num_features, torch.get_default_dtype()
-    members = fed.widened(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
+    members = fed.expand_route(wanted.route, wanted.size, wanted.sizes, name="fedgat/members")
     x = fed.download(
         fed.server.run(member_features, pooled),
         members,
@@ -307,8 +305,7 @@ def receive_directly(
         nil = fed.server.run(nothing, pooled)
         fed.download(nil, wanted.route, name="fedgat/decoders", grad=False, ideal=stands_for)
     direct = fed.clients.run(direct_view, data, wanted.hood, wanted.size, ids, x)
-    prepared: Located = fed.clients.run(prepare_direct, data, direct, config)
-    return prepared
+    return fed.clients.run(prepare_direct, data, direct, config)
 
 
 def receive_encrypted(
@@ -339,8 +336,7 @@ def receive_encrypted(
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
     hood = asked.hood
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
-    prepared: Located = fed.clients.run(prepare_moments, data, hood, view, config)
-    return prepared
+    return fed.clients.run(prepare_moments, data, hood, view, config)
 
 
 def features_of(cohort: Cohort) -> Rows:

@@ -13,7 +13,6 @@ __all__ = [
     "Hood",
     "as_rows",
     "border_ids",
-    "column",
     "edge_ends",
     "far_ids",
     "first_hood",
@@ -102,10 +101,6 @@ def wider_hood(hood: Hood, counts: Tensor, neighbours: Tensor) -> Hood:
         edges=torch.cat([old[hood.edges], into], 1),
         known=known_rows,
     )
-
-
-def column(x: Tensor) -> Tensor:
-    return x[:, 0]
 
 
 def as_rows(x: Tensor) -> Tensor:

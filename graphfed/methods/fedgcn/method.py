@@ -307,12 +307,11 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
     aggregated, degrees = exchange(fed, data, closure, task, config)
     if config.hops == 1:
         view = fed.clients.run(aggregated_own_view, data, aggregated)
-        closure = None
+        prepared = fed.clients.run(prepare_view, data, view, None, config)
     else:
         view = fed.clients.run(aggregated_view, data, closure, aggregated, degrees)
-    return aggregation_rules.start(
-        fed, fed.clients.run(prepare_view, data, view, closure, config), task, config
-    )
+        prepared = fed.clients.run(prepare_view, data, view, closure, config)
+    return aggregation_rules.start(fed, prepared, task, config)
 
 
 def clear_exchange(

@@ -47,6 +47,7 @@ from torch.nn.functional import cross_entropy
 
 import graphfed.federation.payload as pay
 from graphfed.federation import Federation, Located, as_leaves
+from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.route import PeerRoute
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
@@ -78,7 +79,7 @@ from graphfed.methods.fedgraph.sampling_policies import (
     squash,
 )
 from graphfed.nn.backbones import Weights
-from graphfed.nn.optim import AdamState
+from graphfed.nn.optim import AdamState, init_state
 from graphfed.nn.sparse import SparseWeights
 from graphfed.random import fold, uniform
 
@@ -138,10 +139,6 @@ def first_own_weights(silo: Silo, shared: Weights) -> Weights:
         else:
             own[name] = w.expand(silo.num_clients, *w.shape)
     return own
-
-
-def no_state(silo: Silo) -> AdamState:
-    return {}
 
 
 def loss_of(silo: Silo, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
@@ -346,11 +343,11 @@ def first_state(
     """Before the first round of clients that have agreed; nothing crosses."""
     values = {
         "weights": weights,
-        "optimizer": fed.clients.run(no_state, clients.silo),
+        "optimizer": fed.clients.run(empty_state),
         "facts": fed.server.run(first_facts, policy, str(fed.device)),
     }
     if config.at_server:
-        values["server_optimizer"] = fed.server.run(fedavg.first_optimizer, weights, config)
+        values["server_optimizer"] = fed.server.run(init_state, config.optimizer, weights)
     if config.policy in LEARNED:
         values["policy"] = policy
     if config.policy == "ddpg":
@@ -379,7 +376,7 @@ def draw(
         )
         route, asked = None, None
         if whole is not None:
-            route, asked = fed.narrowed(whole, wanted, name="fedgraph/wanted")
+            route, asked = fed.restrict_route(whole, wanted, name="fedgraph/wanted")
         here = fed.clients.run(settle, silo, rows, chosen, wanted, asked, layer == 0)
         rows = fed.clients.run(entering, here)
         layers.insert(0, (here, route))
@@ -459,7 +456,7 @@ def round_with(
     values = dict(state.values)
     values["optimizer"] = fed.clients.run(kept_state, optimizer, config)
     if config.at_server:
-        kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(fedavg.zeros, state.weights)
+        kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
         mean = averaging.average(fed, gradient, sizes, kappa, zero, config.aggregation, name="gradient")
         mean, values["server_optimizer"] = fed.server.run(
             fedavg.take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2

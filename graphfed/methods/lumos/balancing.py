@@ -42,9 +42,12 @@ from torch import Tensor
 from graphfed.crypto.accept import MAX_BITS
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import constant
 from graphfed.federation.route import RouteTable, RowIds
-from graphfed.federation.secure.compare import Pairs, compare_pairs, open_pairs, send
+from graphfed.federation.secure.compare import compare_pairs
 from graphfed.federation.secure.notice import notify
+from graphfed.federation.secure.pair_transfers import send
+from graphfed.federation.secure.pairs import Pairs, open_pairs
 from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import optimum, pair_draws
 from graphfed.methods.lumos.workload import (
@@ -59,7 +62,6 @@ from graphfed.methods.lumos.workload import (
     levels,
     look_around,
     moment,
-    no_others,
     rows_changed,
 )
 from graphfed.random import fold
@@ -201,13 +203,13 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
         )
     around = fed.clients.run(look_around, rows, fed.client_ids(), fed.num_clients)
     if config.balancer == "none":
-        return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(no_others))
+        return Balance(fed.clients.run(keep_all, around), 0, 0, fed.server.run(constant, 0))
     if config.balancer == "oracle":
         told = fed.route(fed.clients.run(neighbours, around), name="balance/neighbours")
-        answers = fed.hand_back(
+        answers = fed.scatter(
             fed.server.run(solve, fed.table(told)), told, name="balance/keepers", grad=False
         )
-        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(no_others))
+        return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(constant, 0))
     level = fed.clients.run(levels, around, config.degree_bits)
     pairs = open_pairs(fed, rows, name="balance", simulated=config.simulated)
     order = compare_pairs(
@@ -221,7 +223,7 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
     )
     if config.balancer == "greedy":
         kept = fed.clients.run(keep_greedily, around, order)
-        return Balance(kept, 0, 1, fed.server.run(no_others))
+        return Balance(kept, 0, 1, fed.server.run(constant, 0))
     if config.balancer == "mcmc":
         return mcmc.search(fed, around, pairs, order, config)
     return local(fed, around, pairs, order, config)
@@ -248,7 +250,7 @@ def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config
         trade = offer_and_take(fed, around, pairs, trade, config.seed, len(history))
         history.append(fed.clients.run(moment_of, trade))
     kept = fed.clients.run(end_of_trade, around, trade, *history)
-    return Balance(kept, len(history) - 1, calls, fed.server.run(no_others))
+    return Balance(kept, len(history) - 1, calls, fed.server.run(constant, 0))
 
 
 def offer_and_take(
@@ -258,8 +260,7 @@ def offer_and_take(
     offers = send(fed, pairs, told, mine, theirs, name="balance/offers")
     taken, told, offered = fed.clients.run(take, around, offers, theirs, seed, number, outputs=3)
     answers = send(fed, pairs, told, offered, chosen, name="balance/answers")
-    passed: Located = fed.clients.run(pass_on, around, trade, chosen, answers, taken)
-    return passed
+    return fed.clients.run(pass_on, around, trade, chosen, answers, taken)
 
 
 def compare_again(
@@ -290,8 +291,7 @@ def compare_again(
         reveal="greater",
         name="balance/workloads",
     )
-    learned: Located = fed.clients.run(learn, around, trade, which, outcome)
-    return learned
+    return fed.clients.run(learn, around, trade, which, outcome)
 
 
 def changed_of(trade: Trade) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.common import released
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig

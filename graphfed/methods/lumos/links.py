@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from graphfed.federation.route import PeerIds
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.devices import Devices
 from graphfed.random import entry_words, fold, uniform

@@ -44,6 +44,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import released
+from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
@@ -54,8 +55,6 @@ from graphfed.methods.common.released import (
     check_graph,
     check_training,
     descend,
-    first_weights,
-    fresh,
     noise_of,
     noised_labels,
     round_at_server,
@@ -65,7 +64,7 @@ from graphfed.methods.common.released import (
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState
+from graphfed.nn.optim import AdamState, init_state
 from graphfed.nn.sparse import SparseMatrix, spmm, sums_by
 from graphfed.privacy.local import (
     decode_one_bit,
@@ -310,20 +309,19 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
     weights = None
     if fed.control(weighted_edges, parts)["weighted"]:
         weights = fed.upload(run(edge_weights, data), ends, name="lpgnn/edge_weights", grad=False)
-    found: Located = fed.server.run(
+    return fed.server.run(
         gathered, features, labels, parts, counts, weights, fed.table(route), fed.table(ends)
     )
-    return found
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> State:
     fed.begin("adding noise to features and labels, and sending them")
     route = vertex_route(fed, data, task)
     found = release(fed, data, route, task, config)
-    weights = fed.server.run(first_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(fresh, weights, config),
+        "optimizer": fed.server.run(init_state, config.optimizer, weights),
         "released": found,
     }
     return State(values, Prepared(data, route, fed.server.run(at_server, found, task, config)))

@@ -35,16 +35,12 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.functions import column, constant
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.federation.secure.compare import (
-    PairRows,
-    Pairs,
-    at_most_pairs,
-    compare_pairs,
-    open_pairs,
-    tell,
-)
+from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
 from graphfed.federation.secure.notice import notify
+from graphfed.federation.secure.pair_transfers import swap
+from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
 from graphfed.methods.lumos.assignment import accepts, chosen_of, moves_drawn
 from graphfed.methods.lumos.candidates import (
     MAX_PAIRS,
@@ -182,10 +178,6 @@ def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tup
     return now, told.expand(len(staying.ids), -1), now.expand(len(new.ids), -1)
 
 
-def nothing(device: str) -> Tensor:
-    return torch.zeros((), dtype=torch.int64, device=device)
-
-
 def add_call(total: Tensor, now: Tensor) -> Tensor:
     """Comparisons among candidates, had all of them compared."""
     return total + len(now) * (len(now) - 1) // 2
@@ -227,10 +219,6 @@ def different(total: Tensor, u: Tensor, other: Tensor, best: Tensor) -> Tensor:
 
 def where_marked(largest: Tensor, marks: Tensor) -> Tensor:
     return largest[marks > 0]
-
-
-def column(told: Tensor, number: int) -> Tensor:
-    return told[:, number]
 
 
 def two_told(
@@ -349,8 +337,8 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
     outcomes = fed.clients.run(degrees, around)
     chain = fed.clients.run(begin, around, order)
     nobody_yet = fed.server.run(nobody, str(fed.device))
-    among = fed.server.run(nothing, str(fed.device))  # comparisons among candidates, if all were made
-    beside = fed.server.run(nothing, str(fed.device))
+    among = fed.server.run(constant, 0, str(fed.device))  # comparisons among candidates, if all were made
+    beside = fed.server.run(constant, 0, str(fed.device))
     found, outcomes = find_largest(fed, around, pairs, chain, None, nobody_yet, outcomes, config)
     history = [fed.clients.run(moment_of, found.chain, outcomes)]
     best, calls = found, 1
@@ -367,7 +355,7 @@ def search(fed: Federation, around: Located, pairs: Pairs, order: Located, confi
         among = fed.server.run(add_call, among, found.candidates)
         u = fed.server.run(take_one, fed.table(found.route), seed, 2 * step)  # Alg. 2, l. 2
         marks = fed.server.run(mark, fed.table(found.route), u)
-        marks = fed.hand_back(marks, found.route, name="balance/chosen", grad=False)
+        marks = fed.scatter(marks, found.route, name="balance/chosen", grad=False)
         chosen = fed.clients.run(where_marked, found.largest, marks)
         given = fed.clients.run(propose, around, found.chain, chosen, seed, step)
         taken = notify(fed, pairs, given, name="balance/proposals")
@@ -470,7 +458,7 @@ def judge(
     which = fed.clients.run(every_row, rows)
     numbers = fed.clients.run(two_numbers, rows, asks, found.chain, after.chain)
     if config.acceptance == "opened":
-        seen = tell(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
+        seen = swap(fed, pair, numbers, which, name="balance/acceptance", protection="clear")
         outcome = fed.clients.run(opened, around, rows, asks, numbers, seen, key, config.temperature)
     else:
         outcome = at_most_pairs(
@@ -514,5 +502,4 @@ def judge(
 
 def _tell_one(fed: Federation, found: Found, one: Located, *others: Located) -> Located:
     told = fed.server.run(pair_up, fed.table(found.route), one, *others)
-    result: Located = fed.hand_back(told, found.route, name="balance/counterparts", grad=False)
-    return result
+    return fed.scatter(told, found.route, name="balance/counterparts", grad=False)

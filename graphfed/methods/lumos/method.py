@@ -47,11 +47,11 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves, constant, detach
 from graphfed.federation.route import PeerRoute
 from graphfed.federation.secure.aggregation import messages, secure_sum
-from graphfed.federation.secure.compare import PairRows, open_pairs, pair_route, send
-from graphfed.federation.secure.ragged import send_bytes
+from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
+from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.memory import NUMBER, GraphExtent
@@ -292,10 +292,6 @@ def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
     return mean_of(*total, weights)
 
 
-def number_of(count: int) -> Tensor:
-    return torch.tensor(count)
-
-
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -347,7 +343,7 @@ def restore(
         links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
     if config.aggregation == "clear":
         if task.name == LINK_PREDICTION:
-            train = fed.server.run(number_of, fed.num_clients)
+            train = fed.server.run(constant, fed.num_clients)
         else:
             counts = fed.clients.run(training_vertices, devices)
             train = fed.sum(counts, name="lumos/training_count", grad=False)
@@ -397,8 +393,7 @@ def embeddings(
     """h_u of every device, at the device."""
     own, stand_in = fed.clients.run(leaf_embeddings, prepared.devices, weights, config, key, outputs=2)
     arrived = fed.exchange(stand_in, prepared.to_receivers, name="lumos/leaf_embeddings", grad=grad)
-    h: Located = fed.clients.run(pool, prepared.devices, own, arrived, config, key)
-    return h
+    return fed.clients.run(pool, prepared.devices, own, arrived, config, key)
 
 
 def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosConfig, number: int) -> Located:
@@ -410,8 +405,7 @@ def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosCo
     wanted = fed.clients.run(draw_negatives, prepared.devices, links.around, fed.client_ids(), config, number)
     route = fed.peer_route(wanted, name="lumos/negative_ids")
     drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
-    loss: Located = fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
-    return loss
+    return fed.clients.run(link_loss, prepared.devices, wanted, h, kept, drawn)
 
 
 def round(fed: Federation, state: State, config: LumosConfig, number: int) -> State:
@@ -454,9 +448,9 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
     """Every device with its tree, and the leaves that others send."""
     prepared: Prepared = state.prepared
     weights = fed.broadcast(state.weights, name="model", grad=False)
-    h = fed.clients.run(without_gradient, embeddings(fed, prepared, weights, config, key=None, grad=False))
+    h = fed.clients.run(detach, embeddings(fed, prepared, weights, config, key=None, grad=False))
     if prepared.links is None:
-        scores: Located = fed.clients.run(logits_of, prepared.devices, h, weights, target)
+        scores = fed.clients.run(logits_of, prepared.devices, h, weights, target)
     else:
         ends = fed.exchange(h, prepared.links.scored[target], name="lumos/scored_embeddings", grad=False)
         scores = fed.clients.run(pair_scores, prepared.devices, h, ends, target)
@@ -466,8 +460,7 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
 def account(fed: Federation, state: State, config: LumosConfig) -> Located:
     """What every device can say of itself."""
     prepared, values = state.prepared, state.values
-    table: Located = fed.clients.run(own_figures, prepared.devices, values["trees"], values["sent"], config)
-    return table
+    return fed.clients.run(own_figures, prepared.devices, values["trees"], values["sent"], config)
 
 
 def own_figures(
@@ -492,10 +485,6 @@ def own_figures(
         "comparisons": trees["outcomes"],
         "embeddings": moved,
     }
-
-
-def without_gradient(h: Tensor) -> Tensor:
-    return h.detach()
 
 
 _LINKS = "Only to predict links"

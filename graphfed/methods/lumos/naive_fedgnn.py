@@ -39,6 +39,7 @@ from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
+from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.common.released import (
     DEFAULTS,
@@ -49,8 +50,6 @@ from graphfed.methods.common.released import (
     by_vertex,
     check_training,
     descend,
-    first_weights,
-    fresh,
     noise_of,
     noised_labels,
     round_at_server,
@@ -61,7 +60,7 @@ from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout
-from graphfed.nn.optim import AdamState
+from graphfed.nn.optim import AdamState, init_state
 from graphfed.privacy.edges import edge_mechanism, expected_edges, flip_edges, pairs_of_bits
 from graphfed.privacy.gaussian import gaussian, gaussian_mechanism, gaussian_sigma
 from graphfed.privacy.local import label_mechanism
@@ -244,7 +243,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(edge_mechanism(epsilon)),
         grad=False,
     )
-    found: Located = fed.server.run(gathered, features, edges, fed.table(route))
+    found = fed.server.run(gathered, features, edges, fed.table(route))
     if task.name != CLASSIFICATION:
         return found
     labels = fed.upload(
@@ -254,8 +253,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         protection=noise.protection(label_mechanism(epsilon, task.num_classes)),
         grad=False,
     )
-    labelled: Located = fed.server.run(with_labels, found, labels, fed.table(route))
-    return labelled
+    return fed.server.run(with_labels, found, labels, fed.table(route))
 
 
 def memory_of(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> float:
@@ -286,10 +284,10 @@ def foretold(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
 def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig) -> State:
     route = vertex_route(fed, data, task)
     found = release(fed, data, route, task, config)
-    weights = fed.server.run(first_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(fresh, weights, config),
+        "optimizer": fed.server.run(init_state, config.optimizer, weights),
         "released": found,
     }
     return prepared(fed, data, task, route, values)
@@ -350,8 +348,7 @@ def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: st
         route = state.prepared.pairs[target]
         rows = fed.server.run(rows_asked, logits, state.values["released"], fed.table(route))
         ends = fed.download(rows, route, name="naive_fedgnn/embeddings", grad=False)
-        scores: Located = fed.clients.run(products, ends)
-        return scores
+        return fed.clients.run(products, ends)
     return send_back(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Located
-from graphfed.federation.secure.compare import PairRows
+from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import pair_draws
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "levels",
     "look_around",
     "moment",
-    "no_others",
     "rows_changed",
 ]
 
@@ -198,7 +197,3 @@ def either(one: Tensor, other: Tensor) -> Tensor:
     """The rows in one of two lists, ascending."""
     rows: Tensor = torch.unique(torch.cat([one, other]))
     return rows
-
-
-def no_others() -> Tensor:
-    return torch.zeros((), dtype=torch.int64)

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment
@@ -392,8 +392,7 @@ def features_once(
     there = planned(fed, some, helped)
     maxima = pooled(fed, maxima, some, there, name="sapgnn/neighbour_features", grad=False)
     tables = fed.table(aligned.route), fed.table(some)
-    first: Located = fed.server.run(first_embedding, own, maxima, *tables, config)
-    return first
+    return fed.server.run(first_embedding, own, maxima, *tables, config)
 
 
 def make_batches(
@@ -504,8 +503,7 @@ def predict(fed: Federation, state: State, config: SapgnnConfig, target: str) ->
     """All holders and the server together: nobody has the whole model."""
     values, prepared = state.values, state.prepared
     h = forward(fed, prepared.whole, values["local"], values["global"], config, key=None, grad=False)
-    logits: Located = fed.clients.run(logits_of, prepared.holders, h, values["local"], target)
-    return logits
+    return fed.clients.run(logits_of, prepared.holders, h, values["local"], target)
 
 
 #: Of a secure maximum (or a simulated one, whose shares for the server are the numbers themselves).

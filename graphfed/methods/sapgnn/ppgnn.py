@@ -32,7 +32,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
-from graphfed.federation.core import as_leaves
+from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment
@@ -242,8 +242,7 @@ def predict(fed: Federation, state: State, config: PpgnnConfig, target: str) -> 
     """All holders and the server together."""
     values, prepared = state.values, state.prepared
     h = forward(fed, prepared, values["local"], values["global"], config, key=None, grad=False)
-    logits: Located = fed.clients.run(logits_of, prepared.here, h, values["predictor"], target)
-    return logits
+    return fed.clients.run(logits_of, prepared.here, h, values["predictor"], target)
 
 
 MESSAGES = {

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.methods.base import CommonConfig, Task, TrainingConfig
 from graphfed.tasks.evaluation import is_hidden
 from graphfed.tasks.graphs.node_scores import (
     SCORE_UNITS,
-    add_clients,
     count_classes,
     in_vertices,
     no_counts,
@@ -67,10 +67,10 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonCo
             total = secure_sum(fed, parts, None, like, name="class_counts", simulated=simulated)
             counts = fed.server.run(summed_counts, total)
         else:
-            counts = fed.sum(fed.clients.run(add_clients, counts), name="class_counts", grad=False)
+            counts = fed.sum(fed.clients.run(sum_over_clients, counts), name="class_counts", grad=False)
         weights = fed.server.run(balanced_weights, counts)
         weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False)
-        result: Located = fed.clients.run(with_class_weights, data, weights)
+        result = fed.clients.run(with_class_weights, data, weights)
     return result
 
 

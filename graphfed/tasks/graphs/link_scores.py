@@ -168,8 +168,7 @@ def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
 def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> dict[str, Route] | Located:
     """The routes of scores, by target; or what a hidden sum looks like."""
     if is_hidden(config.aggregation):
-        like: Located = fed.server.run(no_pairs)
-        return like
+        return fed.server.run(no_pairs)
     return {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
         for target in ("val", "test")

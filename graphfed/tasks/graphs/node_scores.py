@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
+from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import Task, TrainingConfig, clients_in_round
 from graphfed.methods.common.averaging import check_aggregation
@@ -179,11 +180,6 @@ def count_classes(cohort: Cohort, target: str) -> Tensor:
     cells = cohort.client[rows] * cohort.num_classes + cohort.y[rows]
     counts = torch.zeros(cohort.num_clients * cohort.num_classes, dtype=torch.int64, device=rows.device)
     return counts.index_add_(0, cells, SCORE_UNITS // cohort.owners[rows]).view(cohort.num_clients, -1)
-
-
-def add_clients(counts: Tensor) -> Tensor:
-    """The cohort's sum over its clients."""
-    return counts.sum(0)
 
 
 def in_vertices(counts: Tensor) -> dict[str, Tensor]:
@@ -465,7 +461,7 @@ def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) 
         like = fed.server.run(no_scores, task.num_classes, False)
         ranked_like = fed.server.run(no_scores, task.num_classes, True)
     else:
-        counts = fed.sum(fed.clients.run(add_clients, counts), name="val_classes", grad=False)
+        counts = fed.sum(fed.clients.run(sum_over_clients, counts), name="val_classes", grad=False)
     agreed = fed.control(agreed_selection, counts, config.select, name="selection")
     return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), like, ranked_like)
 

@@ -5,11 +5,11 @@ from typing import Any
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
+from graphfed.federation.functions import sum_over_clients
 from graphfed.methods.base import Method, TrainingConfig
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
 from graphfed.tasks.graphs.node_scores import (
-    add_clients,
     choose_selection,
     count_classes,
     metrics_of,
@@ -37,6 +37,6 @@ def pooled_score(
     if scaling is not None:
         cohort = feature_scaling.apply_scaling(cohort, scaling)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
-    selection = choose_selection(add_clients(count_classes(cohort, "val")), config.select)
+    selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.select)
     logits = predict_shared(prepared, weights, config, "test")
     return metrics_of(total(score_clients(cohort, logits, "test", None, True)), selection.positive)

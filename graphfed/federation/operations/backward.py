@@ -1,0 +1,135 @@
+"""The backward pass: gradients go back over the transfers on the tape, in reverse order."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+import graphfed.federation.payload as pay
+from graphfed.errors import PlaceError
+from graphfed.federation.link import Message, Pair
+from graphfed.federation.operations.delivery import Delivery, transfer_of
+from graphfed.federation.payload import Leaf
+from graphfed.federation.tape import CustomBackward, Pending, Record, Tape
+from graphfed.federation.transfer import Transfer, answer, check_rows, gradients_for, tell
+from graphfed.federation.values import ABSENT, Located
+from graphfed.federation.wire import WireError
+from graphfed.nn.sparse import SparseWeights
+
+__all__ = ["collect_gradients", "custom_backward", "open_tape", "run_backward"]
+
+
+@contextmanager
+def open_tape(delivery: Delivery) -> Iterator[None]:
+    """See `Federation.tape`."""
+    if delivery.tape is not None:
+        raise PlaceError("fed.tape() is already recording; close it before opening another")
+    delivery.tape = Tape()
+    try:
+        yield
+    finally:
+        delivery.tape.close()
+        delivery.tape = None
+
+
+def custom_backward(
+    delivery: Delivery,
+    x: Located[Tensor],
+    z: Located[Tensor],
+    back: Callable[[Located[Tensor]], Located[Tensor]],
+) -> Located[Tensor]:
+    """See `Federation.custom_backward`."""
+    if delivery.tape is None:
+        return z
+    for part in (*x.parts, *z.parts):
+        if not isinstance(part, Tensor):
+            raise PlaceError(f"{z.name!r}: a gradient crosses between tensors; got {tell(part)}")
+    for part in z.parts:
+        part.requires_grad_()
+    delivery.tape.records.append(CustomBackward(x, z, back))
+    return z
+
+
+def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
+    """See `Federation.backward`."""
+    places, tape = delivery.places, delivery.tape
+    if tape is None:
+        raise PlaceError(
+            "fed.backward(loss) outside fed.tape(): no transfer was recorded; compute the loss inside"
+        )
+    if tape.spent:
+        raise PlaceError(
+            "fed.backward(loss) ran already on this tape; add the losses up, or open another fed.tape()"
+        )
+    tape.spent = True
+    pending = Pending()
+    for end, part in zip(places.ends(loss.place), loss.parts, strict=True):
+        if part is not ABSENT:
+            pending.add(end, part, torch.ones_like(part))
+    for record in reversed(tape.records):
+        if isinstance(record, CustomBackward):
+            _run_custom(delivery, record, pending)
+        else:
+            _reverse(delivery, record, pending)
+    pending.flush_all()
+
+
+def _reverse(delivery: Delivery, record: Record, pending: Pending) -> None:
+    """Send the gradients of one transfer back to its senders."""
+    for end in dict.fromkeys(to for _, to in record.received):
+        pending.flush(end)
+    answers = {(to, source): answer(ts, record.wrap) for (source, to), ts in record.received.items()}
+    back = [(to, source) for source, to in record.pairs]
+    got = delivery.deliver(answers, back, f"{record.key}/grad")
+    for ledger_record in record.answers:
+        delivery.ledger.record(ledger_record)
+    gradients = _gradients_of(delivery, record, got)
+    for (source, to), tensors in record.sent.items():
+        for tensor, gradient in zip(tensors, gradients[to, source], strict=True):
+            pending.add(source, tensor, gradient)
+
+
+def _gradients_of(
+    delivery: Delivery, record: Record, got: Mapping[Pair, Message]
+) -> dict[Pair, tuple[Tensor, ...]]:
+    """The gradients that came back for the tensors sent from this process, checked."""
+    places, name = delivery.places, f"{transfer_of(record.key)}/grad"
+    gradients: dict[Pair, tuple[Tensor, ...]] = {}
+    for (source, to), tensors in record.sent.items():
+        try:
+            gradients[to, source] = gradients_for(tensors, got[to, source].payload, record.wrap)
+        except WireError as error:
+            raise delivery.refusal(to, name, str(error)) from error
+    elsewhere = {p: found for p, found in gradients.items() if places.is_elsewhere(p[0])}
+    local = {p: found for p, found in gradients.items() if p not in elsewhere}
+    if elsewhere:
+        transfer = Transfer(name, "gradients", places.flow, "", grad=False)
+        delivery.received.check_numbers(transfer, elsewhere, local, delivery.ledger.round)
+    return gradients
+
+
+def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) -> None:
+    """Bring the gradient of a value back by the program that was recorded for it."""
+    places = delivery.places
+    for end in places.ends(record.z.place):
+        pending.flush(end)
+    parts = tuple(_gradient(part) for part in record.z.parts)
+    for part in record.z.parts:
+        part.grad = None
+    sent = record.back(Located(record.z.place, f"gradient of {record.z.name}", parts))
+    for end, tensor, part in zip(places.ends(record.x.place), record.x.parts, sent.parts, strict=True):
+        check_rows(part, tensor.shape[0], f"the gradient of {record.x.name!r}", "it has")
+        pending.add(end, tensor, part)
+
+
+def collect_gradients(weights: Located) -> Located:
+    """See `Federation.gradients`."""
+    parts = tuple(p if p is ABSENT else pay.tree_map(_gradient, p) for p in weights.parts)
+    return Located(weights.place, f"gradient of {weights.name}", parts, weights.members)
+
+
+def _gradient(x: Tensor | SparseWeights) -> Leaf:
+    tensor = pay.grad_carrier(x)
+    gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+    return x.with_values(gradient) if isinstance(x, SparseWeights) else gradient

@@ -1,0 +1,92 @@
+"""Control: decisions that every place learns, and what hosts report of themselves. Plain JSON, and no
+data."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphfed.errors import PlaceError
+from graphfed.federation.ledger import Flow, Json, LedgerRecord
+from graphfed.federation.link import SERVER_END, Message
+from graphfed.federation.operations.delivery import Delivery
+from graphfed.federation.operations.running import Place
+from graphfed.federation.values import SERVER, Located
+from graphfed.federation.wire import WireError
+from graphfed.files import parse_json
+
+__all__ = ["MAX_CONTROL", "MAX_REPORT", "decide", "report"]
+
+#: Characters of a decision, next to one for every client: data is not sent as control.
+MAX_CONTROL = 1000
+#: Characters of a host's report: names of columns and classes are the longest part.
+MAX_REPORT = 1 << 20
+
+
+def decide(
+    delivery: Delivery,
+    server: Place,
+    fn: Callable[..., Mapping[str, object]],
+    arguments: Sequence[object],
+    name: str,
+) -> Json:
+    """See `Federation.control`."""
+    places, ledger = delivery.places, delivery.ledger
+    decision = server.run(_as_json, fn, *arguments)
+    pairs = [(SERVER_END, h) for h in range(len(places.hosts))]
+    messages = {p: Message(text) for text in decision.parts for p in pairs}
+    got = delivery.deliver(messages, pairs, delivery.next_key(name))
+    text = decision.parts[0] if decision.parts else next(iter(got.values())).payload
+    if not isinstance(text, str):
+        raise WireError("a control message is not text")
+    if len(text) > MAX_CONTROL + places.num_clients:
+        raise PlaceError(
+            f"a control message of {len(text)} characters is no decision; move data with a named transfer"
+        )
+    result: Json = _from_json(text, len(text), "a control message")
+    with ledger.in_phase("control"):
+        flow, size = places.everyone_flow.back, len(text.encode())
+        ledger.record(LedgerRecord(name, "control", "json", [], "public", flow, size))
+    return result
+
+
+def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located[list[Any]]:
+    """See `Federation.report`."""
+    places = delivery.places
+    places.check_all_present(name)
+    texts = clients.run(_as_report, x)
+    pairs = [(h, SERVER_END) for h in range(len(places.hosts))]
+    messages = {(h, SERVER_END): Message(text) for h, text in zip(places.here, texts.parts, strict=True)}
+    got = delivery.deliver(messages, pairs, delivery.next_key(name))
+    seen = {h: m.payload for (h, _), m in {**messages, **got}.items()}
+    reports = [_from_json(seen[h], MAX_REPORT, f"{name!r} from {places.name_of(h)}") for h in sorted(seen)]
+    sizes = np.zeros(places.num_clients, dtype=np.int64)
+    for h, text in seen.items():
+        sizes[places.hosts[h][0]] = len(text.encode())
+    flow = Flow.up(sizes, sizes > 0)
+    delivery.ledger.record(LedgerRecord(name, "report", "json", [], "public", flow, 1))
+    return Located(SERVER, name, (reports,) * len(places.server_ends))
+
+
+def _as_json(fn: Callable[..., Mapping[str, object]], *inputs: object) -> str:
+    """The decision of `fn` as text: what every place reads."""
+    return json.dumps(fn(*inputs), allow_nan=False)
+
+
+def _as_report(content: object) -> str:
+    text = json.dumps(content, allow_nan=False)
+    if len(text) > MAX_REPORT:
+        raise ValueError(f"{len(text)} characters (at most {MAX_REPORT})")
+    return text
+
+
+def _from_json(text: object, longest: int, what: str) -> Any:
+    """The plain JSON that arrived as `text` from another place; WireError when it is none."""
+    if not isinstance(text, str) or len(text) > longest:
+        raise WireError(f"{what} is no text of at most {longest} characters")
+    try:
+        text.encode()  # half of a surrogate pair has no bytes
+        return parse_json(text)
+    except ValueError as error:
+        raise WireError(f"{what} is not JSON: {type(error).__name__}") from None

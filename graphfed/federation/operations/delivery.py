@@ -1,0 +1,211 @@
+"""Delivery: how the messages of a transfer get from their senders to their receivers.
+
+A transfer is a set of messages between hosts and the server. In one process they are handed over; across a
+link they are sent as bytes, and what comes from another process is checked. Either way a payload transfer is
+recorded on the ledger and, while a tape is open, on the tape.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+import graphfed.federation.payload as pay
+from graphfed.errors import PlaceError
+from graphfed.federation.ledger import Ledger, LedgerRecord
+from graphfed.federation.link import SERVER_END, Link, Message, Pair, deliver
+from graphfed.federation.operations.places import Places
+from graphfed.federation.payload import Leaf, Payload
+from graphfed.federation.received import Received, ReceivedError
+from graphfed.federation.tape import Record, Tape
+from graphfed.federation.transfer import Transfer, pack, tensors_asked, unpack, unpack_arrived, wrapped_leaves
+from graphfed.federation.wire import WireError
+
+__all__ = ["Delivery", "transfer_of"]
+
+P = TypeVar("P", bound=Payload)
+
+
+def transfer_of(key: str) -> str:
+    """The name of the transfer that a key's messages belong to."""
+    return key.split("/", 2)[2]
+
+
+class Delivery:
+    """Delivers messages between the places of a run, as seen from one process.
+
+    Args:
+        places: The hosts and the server.
+        ledger: Where transfers are recorded.
+        link: How to reach the ends in other processes (None when all are in this one).
+
+    Attributes:
+        received: The checks of what comes from other processes.
+        tape: Where transfers are recorded for the backward pass; None while no tape is open.
+        observer: Called with the name of each transfer and its messages sent from this process.
+
+    Raises:
+        ValueError: When some places are in other processes and there is no link.
+    """
+
+    def __init__(self, places: Places, ledger: Ledger, link: Link | None) -> None:
+        if link is None and (len(places.here) < len(places.hosts) or not places.server_ends):
+            raise ValueError("some places are not in this process: pass the link to them")
+        self.places, self.ledger, self.link = places, ledger, link
+        self.received = Received(places.name_of, places.hosts)
+        self.tape: Tape | None = None
+        self.observer: Callable[[str, Mapping[Pair, Message]], None] | None = None
+        self._sequence = 0
+
+    def next_key(self, name: str) -> str:
+        """The key of a transfer's messages, the same in every process because all run the same program."""
+        self._sequence += 1
+        return f"{self.ledger.round}/{self._sequence}/{name}"
+
+    def refusal(self, end: int, name: str, why: str) -> ReceivedError:
+        """The error for what another place sent in a transfer; `why` goes on "it sent"."""
+        return self.received.refusal(end, name, self.ledger.round, why)
+
+    def deliver(
+        self, messages: Mapping[Pair, Message], pairs: Sequence[Pair], key: str
+    ) -> dict[Pair, Message]:
+        """Deliver messages without looking into them.
+
+        Args:
+            messages: Those sent from this process, by (sender, receiver).
+            pairs: (sender, receiver) of all messages of which an end is in this process.
+            key: What the messages are called; see `next_key`.
+
+        Returns:
+            The messages received in this process, by (sender, receiver).
+
+        Raises:
+            ReceivedError: For bytes from another process that are no message.
+        """
+        if self.observer is not None:
+            self.observer(transfer_of(key), messages)
+        places = self.places
+        return deliver(
+            messages,
+            pairs,
+            key,
+            link=self.link,
+            ends=(*places.here, *places.server_ends),
+            device=places.device,
+            refusal=lambda end, why: self.refusal(end, transfer_of(key), why),
+        )
+
+    def move(
+        self,
+        transfer: Transfer,
+        payloads: Mapping[Pair, P],
+        pairs: Sequence[Pair],
+        rows: Mapping[Pair, int] | None = None,
+        like: Payload | None = None,
+    ) -> dict[Pair, P]:
+        """Move the payloads of one transfer, and record it.
+
+        Args:
+            transfer: The transfer, with its options.
+            payloads: The payloads sent from this process, by (sender, receiver).
+            pairs: (sender, receiver) of all messages of which an end is in this process.
+            rows: How many rows each payload from another process must have, where that was agreed.
+            like: What one client's part looks like, where this process knows it.
+
+        Returns:
+            The payloads received in this process, by (sender, receiver).
+
+        Raises:
+            PlaceError: For a payload that cannot be sent, or messages of unlike shapes.
+            ReceivedError: For a payload from another process that cannot be used.
+        """
+        name, wrap = transfer.name, transfer.wrap
+        key, recording = self.next_key(name), transfer.grad and self.tape is not None
+        if wrap is not None:
+            payloads = {p: pay.densify(x) for p, x in payloads.items()}
+        outgoing = {p: pack(x, recording, wrap, name) for p, x in payloads.items()}
+        arrived = self.deliver(outgoing, pairs, key)
+        received = self._unpack(transfer, arrived, payloads, rows or {}, like)
+        messages = arrived or outgoing
+        if not messages:  # this process sees nothing of the transfer
+            return received
+        record = self._record_of(transfer, messages)
+        self.ledger.record(record)
+        if recording:
+            asked = {p: m.grad for p, m in (*outgoing.items(), *arrived.items()) if any(m.grad)}
+            if asked:
+                # A gradient has the size of its tensor: of the encoded one where gradients are wrapped too.
+                floating: Sequence[Leaf] = pay.floating_leaves(next(iter((received or payloads).values())))
+                if wrap is not None and wrap.gradients:
+                    floating = wrapped_leaves(next(iter(messages.values())))
+                sent, got = tensors_asked(payloads, asked, name), tensors_asked(received, asked, name)
+                answers = self._gradient_records(transfer, record, floating, asked, pairs)
+                for tensors in got.values():
+                    for t in tensors:
+                        t.requires_grad_()
+                assert self.tape is not None
+                self.tape.records.append(Record(key, tuple(asked), sent, got, answers, wrap))
+        return received
+
+    def _unpack(
+        self,
+        transfer: Transfer,
+        arrived: Mapping[Pair, Message],
+        payloads: Mapping[Pair, P],
+        rows: Mapping[Pair, int],
+        like: Payload | None,
+    ) -> dict[Pair, P]:
+        """The payloads of the messages received here; those from other processes are checked."""
+        received: dict[Pair, P] = {}
+        elsewhere: dict[Pair, P] = {}
+        for pair, message in arrived.items():
+            if not self.places.is_elsewhere(pair[0]):
+                received[pair] = unpack(message, transfer.wrap)
+                continue
+            try:
+                received[pair] = elsewhere[pair] = unpack_arrived(message, transfer.wrap)
+            except WireError as error:
+                raise self.refusal(pair[0], transfer.name, str(error)) from error
+        if elsewhere:
+            self.received.check(transfer, elsewhere, payloads, rows, like, self.ledger.round)
+        return received
+
+    def _record_of(self, transfer: Transfer, messages: Mapping[Pair, Message]) -> LedgerRecord:
+        """The ledger's record of a transfer. All messages must be alike, as one stands for all."""
+        (first, message), *others = messages.items()
+        record = transfer.record_of(message.payload)
+        for pair, other in others:
+            found = transfer.record_of(other.payload)
+            if (found.dtype, found.shape) != (record.dtype, record.shape):
+                ends = [self.places.name_of(p[0] if p[0] != SERVER_END else p[1]) for p in (pair, first)]
+                raise PlaceError(
+                    f"transfer {transfer.name!r}: {ends[0]} sent {found.dtype} {found.shape} where {ends[1]} "
+                    f"sent {record.dtype} {record.shape}; every message of a transfer is of one kind"
+                )
+        return record
+
+    def _gradient_records(
+        self,
+        transfer: Transfer,
+        record: LedgerRecord,
+        floating: Sequence[Leaf],
+        asked: Mapping[Pair, tuple[bool, ...]],
+        pairs: Sequence[Pair],
+    ) -> tuple[LedgerRecord, ...]:
+        """The ledger's records of a transfer's gradients, one for each group of messages that asked alike."""
+        records, places = [], self.places
+        for flags in dict.fromkeys(asked.values()):
+            ends = [a if a != SERVER_END else b for a, b in pairs if asked.get((a, b)) == flags]
+            flow = transfer.flow
+            if len(ends) < len(pairs):
+                clients = np.zeros(places.num_clients, dtype=bool)
+                for h in ends:
+                    clients[places.clients_of(h)] = True
+                flow = flow.of(clients)
+            wanted = tuple(x for x, flag in zip(floating, flags, strict=True) if flag)
+            tree: Payload = wanted[0] if len(wanted) == 1 else wanted
+            shape = pay.describe(tree, leading=transfer.leading)
+            size = pay.unit_bytes(tree, leading=transfer.leading)
+            name, dtype = f"{record.name}/grad", pay.dtype_of(tree)
+            records.append(LedgerRecord(name, "gradients", dtype, shape, record.protection, flow.back, size))
+        return tuple(records)

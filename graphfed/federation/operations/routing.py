@@ -1,0 +1,193 @@
+"""Routing: the set-up transfers by which the two ends agree on the rows of a route."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.errors import PlaceError
+from graphfed.federation.ledger import Flow, LedgerRecord
+from graphfed.federation.link import SERVER_END, Message, Pair
+from graphfed.federation.operations.delivery import Delivery
+from graphfed.federation.route import (
+    PeerIds,
+    PeerRoute,
+    Route,
+    RowIds,
+    check_wants,
+    expanded_table,
+    find_rows,
+    ids_fit,
+    in_order,
+    is_subset,
+    link_codes,
+    make_table,
+    row_counts,
+    sums_of_parts,
+    traffic,
+    wants_fit,
+)
+from graphfed.federation.transfer import check_rows
+from graphfed.federation.values import CLIENTS, SERVER, Located, check_arguments
+
+__all__ = ["agree_on_peer_route", "agree_on_route", "expand_route", "restrict_route"]
+
+_NO_ROWS = torch.zeros(0, dtype=torch.int64)
+
+
+def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protection: str) -> Route:
+    """See `Federation.route`."""
+    places = delivery.places
+    places.check_sent(ids, CLIENTS, name)
+    places.check_all_present(name)
+    local: dict[int, RowIds] = dict(zip(places.here, ids.parts, strict=True))
+    counts = {h: row_counts(rows, len(places.hosts[h]), name) for h, rows in local.items()}
+    messages = {
+        (h, SERVER_END): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
+    }
+    got = delivery.deliver(messages, places.up, delivery.next_key(name))
+    rows_of_clients = np.zeros(places.num_clients, dtype=np.int64)
+    for h, of_host in counts.items():
+        rows_of_clients[places.clients_of(h)] = of_host
+    table = None
+    if places.server_ends:
+        for h, _ in places.up:
+            payload = got[h, SERVER_END].payload
+            if places.is_elsewhere(h) and not ids_fit(payload, len(places.hosts[h])):
+                raise delivery.refusal(h, name, "ids that do not fit its clients")
+        table, rows_of_clients = make_table([got[p].payload for p in places.up])
+        counts = {h: rows_of_clients[places.clients_of(h)] for h in range(len(places.hosts))}
+    flow = Flow.up(rows_of_clients, places.seen)
+    delivery.ledger.record(LedgerRecord(name, "ids", "int64", [], protection, flow, 8))
+    return Route(name, {h: int(c.sum()) for h, c in counts.items()}, flow, table)
+
+
+def expand_route(
+    delivery: Delivery, route: Route, at_clients: Located[Tensor], at_server: Located[Tensor], name: str
+) -> Route:
+    """See `Federation.expand_route`."""
+    places = delivery.places
+    check_arguments(CLIENTS, f"route {name!r}", [at_clients])
+    check_arguments(SERVER, f"route {name!r}", [at_server])
+    sizes: dict[int, int] = {}
+    rows = np.zeros(places.num_clients, dtype=np.int64)
+    for h, counts in zip(places.here, at_clients.parts, strict=True):
+        check_rows(counts, route.sizes[h], f"route {name!r}: what the clients say", "the rows are")
+        clients = places.clients_of(h)
+        rows[clients] = sums_of_parts(counts, route.flow.sent[clients])
+        sizes[h] = int(rows[clients].sum())
+    table = None
+    for counts in at_server.parts:
+        assert route.table is not None
+        check_rows(counts, len(route.table.ids), f"route {name!r}: what the server says", "the ids are")
+        table = expanded_table(route.table, counts)
+        rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
+        at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.hosts))}
+        if any(at_all[h] != size for h, size in sizes.items()):
+            raise PlaceError(f"route {name!r}: the server and the clients expect different rows")
+        sizes = at_all
+    return Route(name, sizes, Flow.up(rows, places.seen), table)
+
+
+def agree_on_peer_route(delivery: Delivery, wants: Located[PeerIds], name: str, protection: str) -> PeerRoute:
+    """See `Federation.peer_route`."""
+    places = delivery.places
+    places.check_sent(wants, CLIENTS, name)
+    places.check_all_present(name)
+    local: dict[int, PeerIds] = dict(zip(places.here, wants.parts, strict=True))
+    hosts = range(len(places.hosts))
+    host_of = torch.from_numpy(np.repeat(np.arange(len(places.hosts)), [len(h) for h in places.hosts]))
+    place: dict[Pair, Tensor] = {}
+    requests: dict[Pair, Message] = {}
+    for b, want in local.items():
+        check_wants(want, places.hosts[b], places.num_clients, name)
+        owner = host_of.to(want.site.device)[want.site]
+        asker = want.client + places.hosts[b][0]
+        for a in hosts:
+            place[a, b] = (owner == a).nonzero()[:, 0]
+            requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.site, want.ids, asker)))
+    # Ids are sent from who wants a row to who owns it: the other way round from the rows themselves.
+    pairs = [(b, a) for a in hosts for b in hosts if a in local or b in local]
+    got = delivery.deliver(requests, pairs, delivery.next_key(name))
+    send: dict[Pair, Tensor] = {}
+    links: dict[Pair, Tensor] = {}
+    for a, held in local.items():
+        for b in hosts:
+            if places.is_elsewhere(b) and not wants_fit(got[b, a].payload, places.hosts[b]):
+                raise delivery.refusal(b, name, "wants that are none of its clients'")
+            site, ids, asker = got[b, a].payload
+            rows = find_rows(held, places.hosts[a], site, ids, name, places.name_of(b))
+            if len(rows):
+                send[a, b] = rows
+                links[a, b] = link_codes(site, asker, places.num_clients)
+    for b, want in local.items():
+        for a in hosts:
+            rows = place[a, b]
+            if a not in local and len(rows):
+                receiver = want.client[rows] + places.hosts[b][0]
+                links[a, b] = link_codes(want.site[rows], receiver, places.num_clients)
+    return _peer_route(delivery, [(a, b) for b, a in pairs], send, place, links, name, protection)
+
+
+def restrict_route(
+    delivery: Delivery, route: PeerRoute, wanted: Located[Tensor], name: str, protection: str
+) -> tuple[PeerRoute, Located[Tensor]]:
+    """See `Federation.restrict_route`."""
+    places = delivery.places
+    places.check_sent(wanted, CLIENTS, name)
+    places.check_all_present(name)
+    chosen: dict[Pair, Tensor] = {}
+    for b, mask in zip(places.here, wanted.parts, strict=True):
+        for p in route.pairs:
+            if p[1] == b:
+                chosen[p] = mask[route.place[p]].nonzero()[:, 0]
+    requests = {(b, a): Message(numbers) for (a, b), numbers in chosen.items()}
+    pairs = [(b, a) for a, b in route.pairs]
+    got = delivery.deliver(requests, pairs, delivery.next_key(name))
+    send: dict[Pair, Tensor] = {}
+    place = {p: route.place[p][numbers] for p, numbers in chosen.items()}
+    links = {p: route.links[p][numbers] for p, numbers in chosen.items()}
+    requested = []
+    for a in places.here:
+        rows = [torch.zeros(0, dtype=torch.int64, device=places.device)]
+        so_far = 0
+        for p in route.pairs:
+            if p[0] != a:
+                continue
+            numbers = got[p[1], a].payload
+            if not is_subset(numbers, len(route.send[p])):
+                raise delivery.refusal(p[1], name, "row numbers that are no part of what it may ask for")
+            rows.append(route.send[p][numbers])
+            links[p] = route.links[p][numbers]
+            send[p] = torch.arange(so_far, so_far + len(numbers), device=places.device)
+            so_far += len(numbers)
+        requested.append(torch.cat(rows))
+    part = _peer_route(delivery, route.pairs, send, place, links, name, protection)
+    return part, Located(CLIENTS, f"rows asked for, {name}", tuple(requested), places.roster)
+
+
+def _peer_route(
+    delivery: Delivery,
+    pairs: Sequence[Pair],
+    send: dict[Pair, Tensor],
+    place: dict[Pair, Tensor],
+    links: dict[Pair, Tensor],
+    name: str,
+    protection: str,
+) -> PeerRoute:
+    """A route between clients of which both ends know the rows; its ids are recorded on the ledger.
+
+    Args:
+        pairs: (sending host, receiving host) of which one is in this process.
+        send, place, links: As in `PeerRoute`, where this process knows them.
+    """
+    places = delivery.places
+    with_rows = tuple(p for p in pairs if len(links.get(p, ())))
+    order = {b: in_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in places.here}
+    every = torch.cat([links[p] for p in with_rows] or [_NO_ROWS])
+    flow = Flow.peer(traffic(every, places.num_clients), places.held)
+    send, place = ({p: x for p, x in of.items() if p in with_rows} for of in (send, place))
+    if places.here:
+        delivery.ledger.record(LedgerRecord(name, "ids", "int64", [], protection, flow.back, 8))
+    return PeerRoute(name, with_rows, send, order, flow, place, links)

@@ -1,0 +1,118 @@
+"""Running: functions run at a place, on the content of values that live there."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, overload
+
+from graphfed.errors import GraphfedError, InputError, PlaceError
+from graphfed.federation.operations.delivery import Delivery
+from graphfed.federation.transfer import tell
+from graphfed.federation.values import (
+    ABSENT,
+    CLIENTS,
+    Located,
+    OfTheProgram,
+    check_arguments,
+    check_function,
+    versions,
+)
+
+__all__ = ["Place", "StageError"]
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+
+class StageError(GraphfedError):
+    """A function run at a place failed: the message says where, in which stage, with what inputs."""
+
+
+class Place(OfTheProgram):
+    """Where functions run: ``fed.clients`` or ``fed.server``."""
+
+    def __init__(self, name: str, delivery: Delivery) -> None:
+        self.name, self._delivery = name, delivery
+
+    @overload
+    def run(self, fn: Callable[..., A], *arguments: object, outputs: Literal[1] = 1) -> Located[A]: ...
+
+    @overload
+    def run(
+        self, fn: Callable[..., tuple[A, B]], *arguments: object, outputs: Literal[2]
+    ) -> tuple[Located[A], Located[B]]: ...
+
+    @overload
+    def run(
+        self, fn: Callable[..., tuple[A, B, C]], *arguments: object, outputs: Literal[3]
+    ) -> tuple[Located[A], Located[B], Located[C]]: ...
+
+    @overload
+    def run(
+        self, fn: Callable[..., tuple[A, B, C, D]], *arguments: object, outputs: Literal[4]
+    ) -> tuple[Located[A], Located[B], Located[C], Located[D]]: ...
+
+    def run(self, fn: Callable[..., Any], *arguments: object, outputs: int = 1) -> Any:
+        """Run a function at this place, once for each host of the place in this process.
+
+        A function run at the clients gets a whole cohort and never loops over clients.
+
+        Args:
+            fn: The function. It carries no data of its own and never writes into its arguments.
+            arguments: Its arguments in order. Of a located value it gets the content; the value must live
+                here.
+            outputs: How many located values to return: with more than 1, `fn` returns a tuple of that many.
+
+        Returns:
+            What `fn` returned, which stays at this place: one located value, or a tuple of `outputs`.
+
+        Raises:
+            PlaceError: For a value from another place, or a function that carries or writes into data.
+            StageError: When `fn` fails; the message names place, stage and inputs.
+        """
+        places, stage = self._delivery.places, getattr(fn, "__name__", repr(fn))
+        check_function(fn)
+        check_arguments(self.name, stage, arguments)
+        at_clients = self.name == CLIENTS
+        if at_clients:
+            for argument in arguments:
+                if isinstance(argument, Located):
+                    places.check_members(argument, stage)
+        results: list[Any] = []
+        for position, end in enumerate(places.ends(self.name)):
+            if at_clients and not places.is_active(end):
+                results.append(ABSENT if outputs == 1 else (ABSENT,) * outputs)
+                continue
+            inputs = [a.parts[position] if isinstance(a, Located) else a for a in arguments]
+            results.append(self._call(fn, stage, end, inputs, outputs))
+        members = places.roster if at_clients else None
+        if outputs == 1:
+            return Located(self.name, stage, tuple(results), members)
+        return tuple(
+            Located(self.name, f"{stage}[{i}]", tuple(r[i] for r in results), members) for i in range(outputs)
+        )
+
+    def _call(
+        self, fn: Callable[..., object], stage: str, end: int, inputs: Sequence[object], outputs: int
+    ) -> object:
+        """The result of `fn` at one end, checked."""
+        before = versions(inputs)
+        try:
+            result = fn(*inputs)
+            if any(tensor._version != count for tensor, count in before):
+                raise PlaceError(
+                    f"{stage} wrote into one of its arguments at {self.name}: in one process the value "
+                    "is shared with whoever sent it; work on a copy (x.clone())"
+                )
+            if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
+                raise TypeError(f"returned {tell(result)} where a tuple of {outputs} is expected")
+        except (InputError, PlaceError):
+            raise
+        except Exception as error:
+            ledger, shown = self._delivery.ledger, ", ".join(tell(x) for x in inputs)
+            name = self._delivery.places.name_of(end)
+            raise StageError(
+                f"{name} failed in {stage!r} (phase {ledger.phase}, round {ledger.round}): "
+                f"{type(error).__name__}: {error}; inputs: {shown}"
+            ) from error
+        return result

@@ -1,0 +1,307 @@
+"""Payload transfers: what is sent from which end, and what the receiver makes of it.
+
+Sums, maxima and the order of rows are computed at the ends in plain autograd. `Federation` has a method for
+each function here, which describes it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import graphfed.federation.payload as pay
+from graphfed.errors import InputError, PlaceError
+from graphfed.federation.link import SERVER_END, Pair
+from graphfed.federation.operations.delivery import Delivery
+from graphfed.federation.operations.places import Places
+from graphfed.federation.payload import Payload, Rows
+from graphfed.federation.route import PeerRoute, Route
+from graphfed.federation.transfer import Ideal, Options, Transfer, check_rows
+from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located
+from graphfed.nn.sparse import SparseWeights
+
+__all__ = [
+    "add",
+    "average",
+    "broadcast",
+    "collect",
+    "download",
+    "exchange",
+    "gather",
+    "maximum",
+    "scatter",
+    "upload",
+]
+
+
+# ---- clients to server -------------------------------------------------------------------------------------
+
+
+def upload(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
+    """See `Federation.upload`."""
+    transfer = Transfer(kind="rows", flow=route.flow, **options)
+    return Located(SERVER, transfer.name, _send_route(delivery, x, route, transfer))
+
+
+def gather(delivery: Delivery, x: Located, options: Options) -> Located:
+    """See `Federation.gather`."""
+    transfer = Transfer(kind="gather", flow=delivery.places.flow, **options)
+    delivery.places.check_all_present(transfer.name)
+    return _send_own(delivery, x, transfer)
+
+
+def collect(delivery: Delivery, x: Located, options: Options) -> Located:
+    """See `Federation.collect`."""
+    return _send_own(delivery, x, Transfer(kind="gather", flow=delivery.places.flow, **options))
+
+
+def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
+    """See `Federation.sum`."""
+    places = delivery.places
+    if route is not None:
+        transfer = Transfer(kind="sum", flow=route.flow, **options)
+        arrived = _send_route(delivery, x, route, transfer)
+        return Located(SERVER, transfer.name, tuple(pay.add_rows(rows, *_groups(route)) for rows in arrived))
+    transfer = Transfer(kind="sum", flow=places.flow, leading=False, **options)
+    if transfer.wrap is not None:
+        raise PlaceError(
+            f"transfer {transfer.name!r}: a sum without a route takes no wrapper, because a stacked "
+            "cohort holds the total of its clients and not their parts; use average or gather"
+        )
+    places.check_sent(x, CLIENTS, transfer.name)
+    got = delivery.move(transfer, _from_hosts(places, x), places.up)
+    parts = (_total([got[p] for p in places.up]),) if places.server_ends else ()
+    return Located(SERVER, transfer.name, parts)
+
+
+def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
+    """See `Federation.max`."""
+    transfer = Transfer(kind="max", flow=route.flow, **options)
+    arrived = _send_route(delivery, x, route, transfer)
+    maxima = tuple(pay.max_rows(rows, route.table.holders) for rows in arrived if route.table)
+    return Located(SERVER, transfer.name, maxima)
+
+
+def average(
+    delivery: Delivery, x: Located, weights: Located, otherwise: Located | None, options: Options
+) -> Located:
+    """See `Federation.average`."""
+    places = delivery.places
+    transfer = Transfer(kind="average", flow=places.flow, **options)
+    name = transfer.name
+    places.check_sent(x, CLIENTS, name)
+    places.check_sent(weights, SERVER, name)
+    if otherwise is not None:
+        places.check_sent(otherwise, SERVER, name)
+    payloads = _from_hosts(places, x)
+    # In one process a cohort's values stay as they are stored; else each present client's own part is sent.
+    in_full = delivery.link is not None or transfer.wrap is not None
+    if in_full:
+        payloads = {(h, end): pay.parts(m, places.present_in(h)) for (h, end), m in payloads.items()}
+    sizes = {(h, end): len(places.present_in(h)) for h, end in places.up}
+    like = None if otherwise is None or not otherwise.parts else otherwise.parts[0]
+    got = delivery.move(transfer, payloads, places.up, sizes, like)
+    if not places.server_ends:
+        return Located(SERVER, name, ())
+    normalised = _normalise(weights.parts[0], places, name)
+    if normalised is None:
+        if otherwise is None:
+            raise InputError(
+                f"transfer {name!r}: no client that takes part has a training vertex (their weights sum "
+                "to 0); use fewer clients, a larger fraction, or a split with more training vertices"
+            )
+        return otherwise
+    terms = []
+    for h, end in places.up:
+        of_host = normalised[places.clients_of(h)]
+        if in_full:
+            of_host = of_host[places.present_in(h).numpy()]
+        for leaf in pay.leaves(got[h, end]):
+            if not isinstance(leaf, SparseWeights):
+                sender = places.name_of(h)
+                check_rows(leaf, len(of_host), f"transfer {name!r}: from {sender}", "its clients are")
+        terms.append(pay.weighted_sum(got[h, end], of_host))
+    return Located(SERVER, name, (_total(terms),))
+
+
+# ---- server to clients -------------------------------------------------------------------------------------
+
+
+def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
+    """See `Federation.broadcast`."""
+    places = delivery.places
+    transfer = Transfer(kind="broadcast", flow=places.flow.back, leading=False, **options)
+    places.check_sent(x, SERVER, transfer.name)
+    if transfer.wrap is not None and transfer.wrap.gradients:
+        raise PlaceError(
+            f"transfer {transfer.name!r}: the gradient of a broadcast is summed over a cohort before it "
+            "crosses: it cannot be wrapped client by client; use a wrapper that leaves gradients as they are"
+        )
+    payloads = dict.fromkeys(places.down, x.parts[0]) if x.parts else {}
+    got = delivery.move(transfer, payloads, places.down)
+    return _at_clients(places, transfer.name, got)
+
+
+def scatter(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
+    """See `Federation.scatter`."""
+    places = delivery.places
+    kind, flow = ("scatter", places.flow.back) if route is None else ("rows", route.flow.back)
+    transfer = Transfer(kind=kind, flow=flow, **options)
+    places.check_sent(x, SERVER, transfer.name)
+    if route is None:
+        sizes = _sizes_of_present(places)
+        why_sent, why_received = "the clients are", "its clients are"
+    else:
+        places.check_all_present(transfer.name)
+        sizes = route.sizes
+        why_sent, why_received = f"route {route.name!r} has", f"route {route.name!r} names"
+    payloads: dict[Pair, Payload] = {}
+    for part in x.parts:
+        counts = [sizes[h] for _, h in places.down]
+        rows = check_rows(part, sum(counts), f"transfer {transfer.name!r}: {x.name!r}", why_sent)
+        payloads = dict(zip(places.down, pay.split_rows(rows, counts), strict=True))
+    return _receive_rows(delivery, payloads, sizes, transfer, why_received)
+
+
+def download(delivery: Delivery, x: Located, route: Route, ideal: Ideal | None, options: Options) -> Located:
+    """See `Federation.download`."""
+    places = delivery.places
+    transfer = Transfer(kind="rows", flow=route.flow.back, ideal=ideal, **options)
+    if ideal is not None and delivery.link is not None:
+        raise PlaceError(f"transfer {transfer.name!r} is simulated, and cannot go to another process")
+    places.check_sent(x, SERVER, transfer.name)
+    places.check_all_present(transfer.name)
+    payloads: dict[Pair, Payload] = {}
+    for part in x.parts:
+        assert route.table is not None
+        what, why = f"transfer {transfer.name!r}: {x.name!r}", f"the ids of route {route.name!r} are"
+        rows = pay.take_rows(check_rows(part, len(route.table.ids), what, why), route.table.index)
+        counts = [route.sizes[h] for _, h in places.down]
+        payloads = dict(zip(places.down, pay.split_rows(rows, counts), strict=True))
+    return _receive_rows(delivery, payloads, route.sizes, transfer, f"route {route.name!r} names")
+
+
+# ---- client to client --------------------------------------------------------------------------------------
+
+
+def exchange(delivery: Delivery, x: Located, route: PeerRoute, options: Options) -> Located:
+    """See `Federation.exchange`."""
+    places = delivery.places
+    transfer = Transfer(kind="rows", flow=route.flow, **options)
+    name = transfer.name
+    places.check_sent(x, CLIENTS, name)
+    places.check_all_present(name)
+    local: dict[int, Rows] = dict(zip(places.here, x.parts, strict=True))
+    payloads = {(a, b): pay.take_rows(local[a], rows) for (a, b), rows in route.send.items()}
+    # A route that follows from who takes part has no places.
+    sizes = {p: len(route.place[p]) for p in route.pairs if p in route.place}
+    got = delivery.move(transfer, payloads, route.pairs, sizes)
+    received = []
+    for b in places.here:
+        parts = [got[p] for p in route.pairs if p[1] == b]
+        rows = pay.concat_rows(parts) if parts else pay.take_rows(pay.detach(local[b]), torch.arange(0))
+        order = route.order[b]
+        wanted = rows.shape[0] if order is None else len(order)
+        check_rows(rows, wanted, f"transfer {name!r}: from other clients", f"route {route.name!r} names")
+        received.append(rows if order is None else pay.take_rows(rows, order))
+    return Located(CLIENTS, name, tuple(received), places.roster)
+
+
+# ---- common ------------------------------------------------------------------------------------------------
+
+
+def _sizes_of_present(places: Places) -> dict[int, int]:
+    """How many clients of each host take part, for the hosts that do."""
+    return {h: len(places.present_in(h)) for h, _ in places.up}
+
+
+def _from_hosts(places: Places, x: Located) -> dict[Pair, Payload]:
+    """The messages to the server, from the hosts in this process that take part."""
+    return {(h, SERVER_END): p for h, p in zip(places.here, x.parts, strict=True) if places.is_active(h)}
+
+
+def _at_clients(places: Places, name: str, got: Mapping[Pair, Payload]) -> Located:
+    """What came from the server, at the hosts in this process."""
+    parts = tuple(got.get((SERVER_END, h), ABSENT) for h in places.here)
+    return Located(CLIENTS, name, parts, places.roster)
+
+
+def _send_route(delivery: Delivery, x: Located, route: Route, transfer: Transfer) -> tuple[Rows, ...]:
+    """The rows that a route names, of all clients in client order, at the server."""
+    delivery.places.check_sent(x, CLIENTS, transfer.name)
+    delivery.places.check_all_present(transfer.name)
+    return _send_rows(delivery, x, route.sizes, transfer, f"route {route.name!r} names")
+
+
+def _send_own(delivery: Delivery, x: Located, transfer: Transfer) -> Located:
+    """A row of each client that takes part, in client order, at the server."""
+    delivery.places.check_sent(x, CLIENTS, transfer.name)
+    sizes = _sizes_of_present(delivery.places)
+    return Located(SERVER, transfer.name, _send_rows(delivery, x, sizes, transfer, "its clients are"))
+
+
+def _send_rows(
+    delivery: Delivery, x: Located, sizes: Mapping[int, int], transfer: Transfer, why: str
+) -> tuple[Rows, ...]:
+    """The rows of all hosts in client order, at the server (nothing elsewhere).
+
+    Args:
+        sizes: How many rows each host sends, where this process knows it.
+        why: Where these numbers come from, for errors.
+    """
+    places, name = delivery.places, transfer.name
+    payloads = _from_hosts(places, x)
+    for (h, _), part in payloads.items():
+        check_rows(part, sizes[h], f"transfer {name!r}: {x.name!r}", why)
+    agreed = {(h, end): sizes[h] for h, end in places.up if h in sizes}
+    got = delivery.move(transfer, payloads, places.up, agreed)
+    if not places.server_ends:
+        return ()
+    parts = [
+        check_rows(got[h, end], sizes[h], f"transfer {name!r}: from {places.name_of(h)}", why)
+        for h, end in places.up
+    ]
+    return (pay.concat_rows(parts),)
+
+
+def _receive_rows(
+    delivery: Delivery,
+    payloads: Mapping[Pair, Payload],
+    sizes: Mapping[int, int],
+    transfer: Transfer,
+    why: str,
+) -> Located:
+    """The rows from the server, at the hosts in this process. Arguments as in `_send_rows`."""
+    places = delivery.places
+    agreed = {(end, h): sizes[h] for end, h in places.down if h in sizes}
+    got = delivery.move(transfer, payloads, places.down, agreed)
+    for (_, h), rows in got.items():
+        check_rows(rows, sizes[h], f"transfer {transfer.name!r}: from the server", why)
+    return _at_clients(places, transfer.name, got)
+
+
+def _groups(route: Route) -> tuple[Tensor, int]:
+    """Which id each arriving row has, [M], and how many ids there are."""
+    assert route.table is not None
+    return route.table.index, len(route.table.ids)
+
+
+def _total(parts: Sequence[Payload]) -> Payload:
+    """The sum of the parts in client order."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = pay.add(total, part)
+    return total
+
+
+def _normalise(weights: Tensor, places: Places, name: str) -> np.ndarray | None:
+    """p_k of the weighted mean over the roster, [K] float64; None where nobody has a weight."""
+    given = weights.detach().cpu().double().numpy()
+    if given.shape != (places.num_clients,) or not (given >= 0).all():
+        raise PlaceError(
+            f"transfer {name!r}: weights must be {places.num_clients} numbers of at least 0, got {weights}"
+        )
+    given = np.where(places.roster, given, 0.0)
+    total: float = given.sum()
+    return given / total if total > 0 else None

@@ -1,0 +1,120 @@
+"""Two-party protocols: places run the two sides of a protocol and send its messages to each other.
+
+The protocols are state machines of `graphfed.crypto`; a side is a `session.Party`.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import TypeVar
+
+from graphfed.crypto.session import Ended, Party, run_all, run_both, run_one
+from graphfed.errors import PlaceError
+from graphfed.federation.ledger import LedgerRecord
+from graphfed.federation.link import SERVER_END, Link, Pair
+from graphfed.federation.operations.delivery import Delivery
+from graphfed.federation.values import CLIENTS, SERVER, Located
+
+__all__ = ["run_between_hosts", "run_with_first_client"]
+
+Result = TypeVar("Result")
+Other = TypeVar("Other")
+
+
+def run_with_first_client(
+    delivery: Delivery,
+    at_server: Located[Party[Result]],
+    at_clients: Located[Party[Other]],
+    name: str,
+    protection: str,
+) -> tuple[Located[Result], Located[Other | None]]:
+    """See `Federation.run_protocol`."""
+    places, link = delivery.places, delivery.link
+    places.check_sent(at_server, SERVER, name)
+    places.check_sent(at_clients, CLIENTS, name)
+    places.check_all_present(name)
+    key = delivery.next_key(name)
+    server: Party[Result] | None = at_server.parts[0] if places.server_ends else None
+    client: Party[Other] | None = at_clients.parts[places.here.index(0)] if 0 in places.here else None
+    server_end: Ended[Result] | None = None
+    client_end: Ended[Other] | None = None
+    if server is not None and client is not None:
+        server_end, client_end = run_both(server, client)
+    elif server is not None:
+        server_end = _run_over_link(server, SERVER_END, 0, link, key)
+    elif client is not None:
+        client_end = _run_over_link(client, 0, SERVER_END, link, key)
+    if server_end is not None:
+        _record(delivery, name, protection, server_end.received, server_end.sent)
+    elif client_end is not None:
+        _record(delivery, name, protection, client_end.sent, client_end.received)
+    at_hosts = [client_end.result if client_end is not None and h == 0 else None for h in places.here]
+    return (
+        Located(SERVER, name, () if server_end is None else (server_end.result,)),
+        Located(CLIENTS, name, tuple(at_hosts), places.roster),
+    )
+
+
+def _record(delivery: Delivery, name: str, protection: str, up: int, down: int) -> None:
+    """Record the bytes from the first client to the server, and back."""
+    flow = delivery.places.first_client_flow
+    for size, direction in ((up, flow), (down, flow.back)):
+        delivery.ledger.record(LedgerRecord(name, "protocol", "bytes", [], protection, direction, size))
+
+
+def run_between_hosts(
+    delivery: Delivery, at_clients: Located[dict[int, Party[Result]]], name: str
+) -> Located[dict[int, Result]]:
+    """See `Federation.run_host_protocols`."""
+    places = delivery.places
+    places.check_sent(at_clients, CLIENTS, name)
+    places.check_all_present(name)
+    key = delivery.next_key(name)
+    local: dict[int, dict[int, Party[Result]]] = dict(zip(places.here, at_clients.parts, strict=True))
+    results: dict[int, dict[int, Result]] = {h: {} for h in local}
+    elsewhere: dict[Pair, Party[Result]] = {}
+    for h, parties in local.items():
+        for other, party in parties.items():
+            if other not in local:
+                elsewhere[h, other] = party
+            elif h not in local[other]:
+                raise PlaceError(
+                    f"{name!r}: {places.name_of(h)} would talk with {places.name_of(other)}, which would not"
+                )
+            elif h < other:
+                one, two = run_both(party, local[other][h])
+                results[h][other], results[other][h] = one.result, two.result
+    for (h, other), result in _run_all_over_link(elsewhere, delivery.link, key).items():
+        results[h][other] = result
+    return Located(CLIENTS, name, tuple(results[h] for h in places.here), places.roster)
+
+
+def _run_over_link(party: Party[Result], end: int, other: int, link: Link | None, key: str) -> Ended[Result]:
+    """Run a party whose other party is in another process."""
+    assert link is not None  # `Delivery` refuses a run in several processes without a link
+    sent, received = itertools.count(), itertools.count()
+    return run_one(
+        party,
+        lambda message: link.send(other, f"{key}/{next(sent)}/{end}>{other}", message),
+        lambda: link.recv(other, f"{key}/{next(received)}/{other}>{end}"),
+    )
+
+
+def _run_all_over_link(
+    parties: Mapping[Pair, Party[Result]], link: Link | None, key: str
+) -> dict[Pair, Result]:
+    """Run parties, by (host here, host in another process)."""
+    if not parties:
+        return {}
+    assert link is not None
+    sent, received = dict.fromkeys(parties, 0), dict.fromkeys(parties, 0)
+
+    def send(pair: Pair, message: bytes) -> None:
+        link.send(pair[1], f"{key}/{sent[pair]}/{pair[0]}>{pair[1]}", message)
+        sent[pair] += 1
+
+    def receive(pair: Pair) -> bytes:
+        message = link.recv(pair[1], f"{key}/{received[pair]}/{pair[1]}>{pair[0]}")
+        received[pair] += 1
+        return message
+
+    return run_all(parties, send, receive)
