@@ -37,23 +37,30 @@ def describe_method(name: str) -> dict[str, Any]:
     Raises:
         InputError: As `get_method`.
     """
-    known = {each["name"]: each for each in _kept(_code_digest()) or ()}
+    described, _ = _describe_all()
+    known = {each["name"]: each for each in described}
     return known.get(canonical_name(name)) or _description(get_method(name))
 
 
 def describe_every_method() -> list[dict[str, Any]]:
     """Return the descriptions of all methods that can be loaded; stderr says which cannot."""
+    described, problems = _describe_all()
+    for problem in problems:
+        say(f"warning: {problem}")
+    return described
+
+
+def _describe_all() -> tuple[list[dict[str, Any]], list[str]]:
+    """The descriptions of all methods that can be loaded, and why each of the others cannot."""
     digest = _code_digest()
     kept = _kept(digest)
     if kept is not None:
-        return kept
+        return kept, []
     methods, problems = METHODS.load_all()
-    for problem in problems:
-        say(f"warning: {problem}")
     described = [_description(method) for method in methods.values()]
     if digest and not problems:  # else the next list is to say them too
         _keep(digest, described)
-    return described
+    return described, problems
 
 
 def _description(method: "Method") -> dict[str, Any]:
@@ -93,7 +100,7 @@ def _code_digest() -> str:
             digest.update(f"{found}\n".encode())
     for folder in (Path(__file__).parents[1], *folders):
         for file in sorted(folder.rglob("*.py") if folder.is_dir() else [folder]):
-            digest.update(f"{file} {file.stat().st_size}\n".encode())
+            digest.update(f"{file.relative_to(folder.parent)} {file.stat().st_size}\n".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -41,6 +41,13 @@ def test_what_is_kept_is_what_is_described_and_is_not_described_again(
     assert describe_method("local")["name"] == "isolated"
 
 
+def test_one_method_s_description_keeps_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = describe_method("fedavg")
+    monkeypatch.setattr(catalogue, "_description", no_description)
+    assert describe_method("fedavg") == first
+    assert [each["name"] for each in describe_every_method()] == [*METHODS]
+
+
 def test_a_list_that_is_kept_is_printed_without_torch() -> None:
     program = (
         "import sys; from graphfed.cli import main; assert main(['methods', '--json']) == 0; "
