@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,8 @@ import pytest
 
 from graphfed.methods.registry import METHODS
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "mutants.py"
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "scripts" / "mutants.py"
 SOURCE = '''
 """Text that is left alone."""
 LIMIT = 3
@@ -112,3 +114,15 @@ def test_every_package_names_files_and_tests_that_are_there(mutants: Any) -> Non
         assert {*package.methods} <= {*METHODS}
     names = {path.stem for path in (root / "scripts" / "equivalent_mutants").iterdir()}
     assert names <= {*mutants.PACKAGES}
+
+
+def test_every_reason_names_a_mutant_that_there_is(mutants: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reason whose code has moved or changed would excuse nothing, or another mutant than was meant."""
+    monkeypatch.setattr(mutants, "ROOT", ROOT)
+    for name, package in mutants.PACKAGES.items():
+        path = SCRIPT.parent / "equivalent_mutants" / f"{name}.json"
+        reasons = json.loads(path.read_text())
+        files = [file for pattern in package.files for file in (ROOT / "graphfed").glob(pattern)]
+        known = {mutant.key for file in files for mutant in mutants.mutants_of(file)}
+        assert {*reasons} <= known, f"{path.name}: {sorted({*reasons} - known)[:3]}"
+        assert reasons, name

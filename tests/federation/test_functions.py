@@ -6,6 +6,7 @@ from torch import Tensor
 
 from graphfed.federation import CLIENTS, SERVER, Federation, Located
 from graphfed.federation.functions import as_leaves, constant, detach, full_like, sum_over_clients
+from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 
 def weights_at_server(fed: Federation) -> Located:
@@ -25,6 +26,16 @@ def test_no_gradient_goes_back_from_what_is_detached(cut: bool, expected: list[f
         used = fed.clients.run(detach, received) if cut else received
         fed.backward(fed.clients.run(squared, used))
     assert fed.gradients(leaves).parts[0]["w"].tolist() == expected
+
+
+def test_whole_numbers_and_sparse_rows_are_no_leaves_and_sparse_weights_are() -> None:
+    rows = SparseMatrix.from_dense(torch.eye(2))
+    weights = SparseWeights.expand(torch.ones(2, 3), torch.tensor([0, 1]), torch.tensor([1, 0]), 2)
+    leaves = as_leaves({"n": torch.arange(3), "rows": rows, "w": weights})
+    assert not leaves["n"].requires_grad
+    assert leaves["rows"] is rows
+    assert leaves["w"].values.requires_grad
+    assert leaves["w"].values.is_leaf
 
 
 def test_a_constant_is_a_number_without_dimensions_and_whole_numbers_stay_whole() -> None:

@@ -143,7 +143,18 @@ def test_rows_that_are_not_one_for_each_client_that_takes_part_are_refused():
 
 @pytest.mark.parametrize(
     "transfer",
-    ["route", "peer_route", "restrict_route", "upload", "download", "sum", "max", "gather", "exchange"],
+    [
+        "route",
+        "peer_route",
+        "restrict_route",
+        "upload",
+        "download",
+        "scatter",
+        "sum",
+        "max",
+        "gather",
+        "exchange",
+    ],
 )
 def test_a_routed_transfer_refuses_absent_clients(transfer):
     from placements import peer_ids
@@ -158,6 +169,7 @@ def test_a_routed_transfer_refuses_absent_clients(transfer):
         "route": (row_ids(fed, world),),
         "peer_route": (peer_ids(fed, world),),
         "download": (u, route),
+        "scatter": (u, route),
         "gather": (x,),
         "exchange": (x, peer),
         "restrict_route": (peer, x),

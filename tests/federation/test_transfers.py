@@ -581,3 +581,15 @@ def test_a_simulated_download_does_not_leave_the_process() -> None:
     hosts = [[k] for k in range(world.num_clients)]
     with pytest.raises(PlaceError, match="cannot go to another process"):
         run_apart(hosts, program)
+
+
+@pytest.mark.parametrize("hosts", [[range(6)], GATEWAYS, [(k,) for k in range(6)]], ids=str)
+def test_rows_scattered_along_a_route_come_back_to_where_they_were_uploaded_from(hosts: Any) -> None:
+    fed, world = Federation(hosts), make_world(6, 1)
+    route = fed.route(row_ids(fed, world), name="ids")
+    x = fed.locate(CLIENTS, "x", [torch.rand(route.sizes[h], 2) for h in fed.here])
+    back = fed.scatter(fed.upload(x, route, name="up"), route, name="down")
+    for sent, returned in zip(x.parts, back.parts, strict=True):
+        assert torch.equal(sent, returned)
+    up, down = (entry for entry in fed.ledger.entries if entry.kind == "rows")
+    assert up.sent.tolist() == down.received.tolist()

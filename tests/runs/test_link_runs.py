@@ -17,6 +17,7 @@ from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 from graphfed.methods.tasks import LINK_PREDICTION
+from graphfed.reproductions.base import Paper, Printed, Row, Runs
 from graphfed.runs.checkpoint import newest_round
 from graphfed.runs.run import Result
 from graphfed.studies.compare import compare, comparison_of
@@ -165,26 +166,17 @@ def test_a_sweep_chooses_by_the_area(capsys: pytest.CaptureFixture[str]) -> None
     assert "validation auc" in capsys.readouterr().out
 
 
-def test_a_recipe_may_be_of_link_prediction() -> None:
-    Path("paper.yaml").write_text(
-        """
-title: a paper
-authors: somebody
-venue: somewhere
-items:
-  table1:
-    title: links
-    source: its table
-    metric: auc
-    seeds: [0]
-    options: {task: link_prediction, data: social, clients: 4, rounds: 3}
-    set: {data.num_nodes: 200}
-    quick: {seeds: [0], rounds: 1}
-    rows:
-      - {label: central, method: central, printed: {mean: 90.0, std: 1.0}}
-"""
+def test_a_reproduction_may_be_of_link_prediction() -> None:
+    links = Runs(
+        name="table1",
+        title="links",
+        source="its table",
+        metrics=("auc",),
+        options={"task": LINK_PREDICTION, "data": "social", "clients": 4, "rounds": 3},
+        settings={"data.num_nodes": 200},
+        rows=(Row("central", "central", printed={"auc": Printed(90.0, 1.0)}),),
     )
-    assert main(["reproduce", "paper.yaml", "--out", "again", "--no-progress"]) == 0
+    graphfed.reproduce(Paper("paper", "a paper", "somebody", "somewhere", (links,)), out="again")
     told = json.loads(Path("again/reproduce.json").read_text())
     row = told["items"][0]["rows"][0]
     assert row["ours"]["auc"]["mean"] > 1, "in percent, as printed"
