@@ -35,7 +35,6 @@ What holds, and what it rests on; tests/crypto/test_channel.py has the tests tha
   bytes (16 TiB). By the bounds of Iwata, Ohashi and Minematsu (Crypto 2012) for 96-bit nonces, with AES as a
   random permutation, what it sealed is then told from random bytes with advantage at most 2^80 / 2^129 =
   2^-49, and one of v forged messages of l blocks opens with probability at most v (l + 1) / 2^128 more.
-- *Secrets for other protocols.* `derive` has a key of its own: what it gives tells nothing of the traffic's.
 
 What it does not do. The relay sees the sites' names and certificates, who talks to whom, when, and every
 message's size (`OVERHEAD` more than the contents). It can stop everything. Messages open in any order and as
@@ -84,8 +83,6 @@ _MOST_BLOCKS = 2**40
 #: Far above any offer: a certificate has one or two thousand bytes.
 _LONGEST_OFFER = 1 << 16
 _LONGEST_NAME = 256
-#: What HKDF-SHA256 can give at once.
-_LONGEST_SECRET = 255 * 32
 _DATE = "%Y-%m-%d %H:%M UTC"
 
 _PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -365,7 +362,6 @@ class Channel:
         self.name, self.peer = name, peer
         self._sending = _expand(secret, [b"traffic", name.encode(), peer.encode()], 32)
         self._receiving = _expand(secret, [b"traffic", peer.encode(), name.encode()], 32)
-        self._deriving = _expand(secret, [b"derive"], 32)
         self._messages = self._blocks = 0
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -414,16 +410,6 @@ class Channel:
             ) from None
         message.truncate(size)
         return message.getvalue()
-
-    def derive(self, purpose: str, length: int) -> bytes:
-        """`length` secret bytes (1 to 8160) that only the two sites can work out, the same at both; another
-        purpose or length gives bytes that have nothing to do with them. ChannelError for another length."""
-        if not 1 <= length <= _LONGEST_SECRET:
-            raise ChannelError(
-                f"{length} secret bytes cannot be derived at once (1 to {_LONGEST_SECRET}); derive 32 and "
-                "expand them with a stream cipher"
-            )
-        return _expand(self._deriving, [purpose.encode(), length.to_bytes(4, "little")], length)
 
     def _next_number(self, size: int) -> bytes:
         """The number of a message of `size` bytes, taken for good."""

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cryptography import x509
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
@@ -339,37 +338,6 @@ def test_neither_a_channel_nor_a_handshake_can_be_copied(copied) -> None:
         copied(Handshake.begin(bank("north"), "south", "run 1"))
 
 
-# ---- secrets for other protocols ---------------------------------------------------------------------------
-
-
-def test_both_ends_derive_the_same_secret_and_another_for_each_purpose_length_session_and_pair() -> None:
-    north, south = shaken(bank("north"), bank("south"))
-    later, _ = shaken(bank("north"), bank("south"))
-    assert north.derive("mask seed", 32) == south.derive("mask seed", 32)
-    drawn = [
-        channel.derive(purpose, length)[:16]
-        for channel in (north, later, *shaken(bank("north"), bank("east")))
-        for purpose, length in (("mask seed", 32), ("mask seed", 16), ("mask", 32), ("", 8160))
-    ]
-    assert drawn[8:12] == drawn[12:]  # the two ends of one channel
-    assert len(set(drawn)) == 12
-
-
-def test_a_derived_secret_is_no_traffic_key() -> None:
-    north, _ = pair()
-    sealed = north.seal("a", b"weights")
-    aad = joined(b"north", b"south", b"a")
-    for purpose in ("", "traffic", "derive", "north"):
-        with pytest.raises(InvalidTag):
-            AESGCM(north.derive(purpose, 32)).decrypt(bytes(4) + sealed[:8], sealed[8:], aad)
-
-
-@pytest.mark.parametrize("length", [-1, 0, 8161])
-def test_a_secret_of_a_length_that_hkdf_cannot_give_is_refused(length: int) -> None:
-    with pytest.raises(ChannelError, match=rf"{length} secret bytes.*\(1 to 8160\)"):
-        pair()[0].derive("mask seed", length)
-
-
 # ---- the handshake -----------------------------------------------------------------------------------------
 
 
@@ -539,7 +507,6 @@ def test_sites_that_were_given_offers_of_two_handshakes_cannot_open_each_others_
     for sender, receiver in ((at_south, at_north), (at_north, at_south)):
         with pytest.raises(ChannelError, match="does not open"):
             receiver.open("x", sender.seal("x", b"m"))
-    assert at_south.derive("seed", 32) != at_north.derive("seed", 32)
 
 
 def without_signature(offer: bytes) -> tuple[bytes, bytes]:
@@ -579,8 +546,8 @@ def test_two_handshakes_of_the_same_sites_and_session_have_nothing_in_common() -
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         north, _ = shaken(bank("north"), bank("south"))
-        drawn.append((north.seal("x", bytes(32))[8:], north.derive("seed", 32)))
-    assert len({part for pair_ in drawn for part in pair_}) == 4
+        drawn.append(north.seal("x", bytes(32))[8:])
+    assert drawn[0] != drawn[1]
 
 
 @pytest.mark.parametrize(
@@ -636,7 +603,6 @@ def test_the_keys_of_rfc_7748_give_what_the_description_says() -> None:
     secret = hkdf(shared, salt, protocol)
     to_bob = expand(secret, protocol + joined(b"traffic", b"alice", b"bob"))
     to_alice = expand(secret, protocol + joined(b"traffic", b"bob", b"alice"))
-    derived = expand(expand(secret, protocol + joined(b"derive")), protocol + joined(b"seed", b"\x20\0\0\0"))
 
     def sealed(key: bytes, number: int, names: tuple[bytes, bytes], label: bytes, message: bytes) -> bytes:
         content = AESGCM(key).encrypt(number.to_bytes(12, "big"), message, joined(*names, label))
@@ -647,7 +613,6 @@ def test_the_keys_of_rfc_7748_give_what_the_description_says() -> None:
         assert at_alice.seal("update", message) == theirs
         assert at_bob.open("update", theirs) == message
     assert at_bob.seal("m", b"x" * 33) == sealed(to_alice, 0, (b"bob", b"alice"), b"m", b"x" * 33)
-    assert at_alice.derive("seed", 32) == at_bob.derive("seed", 32) == derived
 
 
 # ---- identities --------------------------------------------------------------------------------------------
