@@ -42,15 +42,15 @@ def given_only(**options: Any) -> dict[str, Any]:
 
 
 def summary(result: "Result") -> str:
-    from graphfed.methods.tasks import CLASSIFICATION
     from graphfed.runs.progress import human_bytes, human_seconds
     from graphfed.tasks.headline import headline, name_of
+    from graphfed.tasks.registry import task_or_default
 
-    shown = list(result.test)
-    if result.task == CLASSIFICATION:
+    shown, named = list(result.test), task_or_default(result.task).headline is not None
+    if named:
         shown = [*headline(result.task, result.details, result.test), "loss"]
     metrics = ", ".join(
-        f"{name_of(name) if result.task == CLASSIFICATION else name.replace('_', ' ')} {value:.4g}"
+        f"{name_of(name) if named else name.replace('_', ' ')} {value:.4g}"
         for name in shown
         if (value := result.test.get(name)) is not None
     )

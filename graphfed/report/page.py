@@ -16,8 +16,8 @@ from graphfed.deployment.participant import MESSAGES as DEPLOYED
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_bytes
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
+from graphfed.methods.references import TESTED_AGAINST
 from graphfed.methods.registry import METHODS
-from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.report import charts, forecasts
 from graphfed.report.device import device_of, device_told, worst_told
 from graphfed.report.figures import Errors, Figures, Shares
@@ -41,13 +41,6 @@ from graphfed.terminal import printable
 
 __all__ = ["tell_device", "write_card", "write_report"]
 
-#: The rows the others are tested against, those of them that are there: averaging with the cross edges
-#: dropped, what pooled training reaches, or forecasts without the network of the sensors.
-REFERENCES = {
-    CLASSIFICATION: ("fedavg",),
-    LINK_PREDICTION: ("central",),
-    FORECASTING: ("gru_fedavg", "gru_local", "last_value"),
-}
 PROTECTION = {
     "clear": "none: the receiver reads it",
     "public": "public: it says nothing of anyone's data",
@@ -346,7 +339,7 @@ def _table(subject: Subject, figures: Figures) -> dict[str, Any]:
     assert comparison is not None
     metrics = figures.shown(comparison.rows[0]["test"])
     pooled = any(row.get("test_pooled") for row in comparison.rows)
-    known = REFERENCES.get(comparison.task, ("",))
+    known = TESTED_AGAINST.get(comparison.task, ("",))
     references = {name: row for name in known for row in comparison.rows if row["label"] == name}
     tested = list(references) or list(known[:1])
     rows = []

@@ -19,7 +19,6 @@ from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
 from graphfed.runs.settings import (
@@ -187,7 +186,8 @@ def checked_training(
         )
     chosen = get_method(_text("method", method))
     seed = _integer("seed", seed, 0, MAX_SEED)
-    training, rest = _training(chosen, CLASSIFICATION, dict(settings), rounds, seed, ["split_seed"])
+    task = first_task(chosen).name
+    training, rest = _training(chosen, task, dict(settings), rounds, seed, ["split_seed"])
     return chosen, training, _integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphfed.methods.references import POOLED_AND_ALONE, REPEATS_LAST, UNTRAINED
 from graphfed.tasks.registry import get_task
 
 __all__ = ["TITLES", "Evidence", "ResultWarning", "check_comparison", "check_run", "unequal_settings"]
@@ -331,9 +332,6 @@ def _margins(confusion: Sequence[Sequence[float]]) -> tuple[list[float], list[fl
 
 # ---- checks of a comparison --------------------------------------------------------------------------------
 
-#: The row in which all data is at one party, and that in which every client trains alone, by task.
-POOLED_AND_ALONE = (("central", "isolated"), ("gru_central", "gru_local"))
-
 
 def check_comparison(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> list[ResultWarning]:
     """Return what looks wrong with a table: with the rows beside each other, then with each row's runs.
@@ -423,13 +421,13 @@ def _pooled_below_alone(task: str, metric: str, rows: Sequence[Mapping[str, Any]
 
 def _above_last_value(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
     """A trained forecast has a larger error than repeating the last reading."""
-    reference = next((row for row in rows if row["method"] == "last_value"), None)
+    reference = next((row for row in rows if row["method"] == REPEATS_LAST), None)
     level = None if reference is None else _mean(reference, metric)
     if reference is None or level is None or not get_task(task).error:
         return
     for row in rows:
         mean = _mean(row, metric)
-        if row["method"] not in ("last_value", "historical_average") and mean is not None and mean >= level:
+        if row["method"] not in UNTRAINED and mean is not None and mean >= level:
             yield ResultWarning(
                 "worse_than_last_value",
                 f"{row['label']} has a test {metric.replace('_', ' ')} of {mean:.4g}, and repeating the last "

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.base import Method
-from graphfed.methods.baselines.references import REFERENCES
+from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 from graphfed.runs import folder as files
 from graphfed.runs.config import OPTIONS, default_partition, make_config, setting_names

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import TITLES, ResultWarning, check_comparison, unequal_settings
 from graphfed.runs.progress import human_bytes, human_seconds
@@ -54,7 +53,7 @@ class ComparedRow(TypedDict):
 def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
     """The metrics that a table of these rows shows. Errors over missing readings: one of them, where some
     reading is missing."""
-    if task == CLASSIFICATION:
+    if get_task(task).headline is not None:
         return headline(task, rows[0], rows[0]["test"])
     metrics = [name for name in rows[0]["test"] if name != "loss"]
     if not get_task(task).error:
@@ -122,9 +121,8 @@ class Comparison:
         # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
         # have their deviation below them.
         table.add_column("method", overflow="fold", min_width=6 if error else None)
-        short = COLUMNS if self.task == CLASSIFICATION else {}
         for metric in metrics:
-            name = short.get(metric, metric.replace("_", " "))
+            name = COLUMNS.get(metric, metric.replace("_", " "))
             table.add_column(name, justify="right", no_wrap=not error)
         pooled = any(row["test_pooled"] for row in self.rows)
         doubted = self._doubted()
@@ -183,7 +181,7 @@ class Comparison:
             "bytes, time: mean of a run",
         ]
         shown = table_metrics(self.task, self.rows)
-        if self.task == CLASSIFICATION:
+        if get_task(self.task).headline is not None:
             lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
         if AS_READ in shown:
             lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]

@@ -27,10 +27,10 @@ from graphfed.drawing import SERIES, new_panels, svg_file
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
 from graphfed.files import write_bytes
 from graphfed.methods.base import TrainingConfig
-from graphfed.methods.baselines.references import REFERENCES
 from graphfed.methods.fedgraph.learning_config import KINDS, WINDOW, DDPGConfig, RewardConfig
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
+from graphfed.methods.references import REFERENCES
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import OnEvent, show_progress, stages_of

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from graphfed.data.graphs.graph import Split
 from graphfed.errors import GraphfedError, InputError
-from graphfed.methods.base import TrainingConfig
-from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import human_seconds, show_dropped, show_progress
@@ -53,10 +50,8 @@ from graphfed.studies.sweep_plan import (
     trial_count,
     with_settings,
 )
-from graphfed.tasks.graphs.inputs import GraphInputs
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
-from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import data_source
 from graphfed.terminal import markup
 
@@ -264,7 +259,7 @@ def _finish(
     first = plan.first
     known = inputs[first.seed]
     show_dropped(known.name, known.dropped, progress)
-    metric, error = _decides(first, known), get_task(first.task).error
+    metric, error = known.metric_of_rounds(first), get_task(first.task).error
     trials = _try_settings(plan, inputs, folder, metric, error, progress)
     best = max(trials, key=lambda trial: _score(trial, metric, error))
     if best["failed"]:
@@ -385,22 +380,6 @@ def _score(trial: Trial, metric: str, error: bool) -> float:
     if mean is None:
         return float("-inf")
     return -mean if error else mean
-
-
-def _decides(config: RunConfig, inputs: Inputs) -> str:
-    """The validation metric that trials are compared by: the one that the runs select their rounds by, before
-    any setting is varied."""
-    import torch
-
-    from graphfed.tasks.graphs.node_scores import choose_selection
-
-    if not isinstance(config.training, TrainingConfig) or config.task != CLASSIFICATION:
-        return get_task(config.task).evaluation.decides(config.training, None)
-    assert isinstance(inputs, GraphInputs)
-    assert isinstance(inputs.split, Split)
-    classes = torch.from_numpy(inputs.graph.y[inputs.split.val])
-    counts = torch.bincount(classes, minlength=inputs.graph.num_classes)
-    return choose_selection(counts, config.training.select).metric
 
 
 def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:

@@ -70,6 +70,9 @@ class Inputs(Protocol):
     def part_of_server(self, config: RunConfig) -> Any:
         """What the server has of its own; None: nothing."""
 
+    def metric_of_rounds(self, config: RunConfig) -> str:
+        """The validation metric that a run on these inputs selects its rounds by."""
+
     def present(self, absent: Sequence[Any]) -> np.ndarray | None:
         """Which clients take part in predicting, [K] bool, where those of some ids are absent; None:
         everyone. Raises InputError for an id that no client has."""

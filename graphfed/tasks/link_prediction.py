@@ -46,6 +46,9 @@ class LinkInputs(GraphInputs):
         """About what predictions.parquet takes: of pairs."""
         return 64 * self.num_edges
 
+    def metric_of_rounds(self, config: RunConfig) -> str:
+        return TASK.metric
+
     def tables(
         self,
         config: RunConfig,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
@@ -22,7 +23,7 @@ from graphfed.tasks.graphs.inputs import (
     pooled_partition,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
-from graphfed.tasks.graphs.node_scores import VERTICES
+from graphfed.tasks.graphs.node_scores import VERTICES, choose_selection
 from graphfed.tasks.graphs.node_table import cohort_predictions, predictions_table
 from graphfed.tasks.graphs.pooled_score import pooled_score
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -55,6 +56,13 @@ class NodeInputs(GraphInputs):
     """A graph whose nodes are split."""
 
     split: Split
+
+    def metric_of_rounds(self, config: RunConfig) -> str:
+        """By the classes of all validation nodes (see `node_scores.choose_selection`)."""
+        assert isinstance(config.training, TrainingConfig)
+        classes = torch.from_numpy(self.graph.y[self.split.val])
+        counts = torch.bincount(classes, minlength=self.graph.num_classes)
+        return choose_selection(counts, config.training.select).metric
 
     def tables(
         self,

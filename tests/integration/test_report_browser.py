@@ -14,7 +14,7 @@ import pytest
 
 import graphfed
 from graphfed import plugins
-from graphfed.methods.baselines.references import REFERENCES
+from graphfed.methods.references import REFERENCES
 from graphfed.methods.tasks import FORECASTING
 from graphfed.plugins import load_plugin
 from graphfed.report.page import write_report

@@ -22,7 +22,7 @@ import graphfed
 from graphfed import plugins
 from graphfed.data.sensors.roads import make_roads
 from graphfed.errors import InputError
-from graphfed.methods.baselines.references import REFERENCES
+from graphfed.methods.references import REFERENCES
 from graphfed.methods.tasks import FORECASTING
 from graphfed.plugins import load_plugin
 from graphfed.report import forecast_charts

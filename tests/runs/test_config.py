@@ -16,7 +16,7 @@ from graphfed.errors import InputError, shown
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import dump_yaml
-from graphfed.runs.config import OPTIONS, make_config, parse_settings, read_config
+from graphfed.runs.config import OPTIONS, checked_training, make_config, parse_settings, read_config
 from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, settings_of
 from graphfed.tasks.base import PRESETS
@@ -480,3 +480,10 @@ def test_data_in_python_has_no_name_for_a_file() -> None:
     graph = load("digits")
     with pytest.raises(InputError, match="is an object in Python"):
         make_config("fedavg", data=graph).to_options()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_deployment_has_the_settings_of_a_run_on_one_machine(name: str, preset: str) -> None:
+    deployed = checked_training(name, {"preset": preset}, None, 3)[1]
+    assert deployed == make_config(name, seed=3, settings={"preset": preset}).training

@@ -11,7 +11,7 @@ import pytest
 
 import graphfed
 from graphfed.errors import InputError
-from graphfed.methods.baselines.references import REFERENCES
+from graphfed.methods.references import REFERENCES
 from graphfed.runs.run import Result
 from graphfed.studies import plan as module
 from graphfed.studies.compare import compare, comparison_of

@@ -48,6 +48,9 @@ class RegressionInputs(GraphInputs):
     def details(self, config: RunConfig, outcome: Outcome) -> dict[str, Any]:
         return {}
 
+    def metric_of_rounds(self, config: RunConfig) -> str:
+        return "rmse"
+
 
 def load(
     config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages

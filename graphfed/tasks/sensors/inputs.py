@@ -17,6 +17,7 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.base import ForecastConfig, Task
 from graphfed.methods.common.memory import SeriesExtent, series_memory
 from graphfed.tasks.run_config import RunConfig, threads_for
+from graphfed.tasks.sensors.scores import deciding_error
 from graphfed.tasks.source import sensors_of
 
 if TYPE_CHECKING:
@@ -158,6 +159,11 @@ class SensorInputs:
             first = starts.cpu().numpy()
             for sensor, forecast in zip(series.clients, forecasts.detach(), strict=True):
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
+
+    def metric_of_rounds(self, config: RunConfig) -> str:
+        training = config.training
+        assert isinstance(training, ForecastConfig)
+        return deciding_error(training)
 
     def present(self, absent: Sequence[Any]) -> np.ndarray:
         """Which sensors are there, [S] bool; InputError for an id that is no sensor's, and where none is

@@ -23,7 +23,7 @@ from graphfed.federation.state import roster_code, roster_of
 from graphfed.methods.base import ForecastConfig, Task
 from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 
-__all__ = ["ERRORS", "FORECASTS", "MESSAGES", "metrics_of", "score_clients"]
+__all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "score_clients"]
 
 MESSAGES = {
     "enrolled": "Once, from the server: which sensors take part in training and validation. Public.",
@@ -187,12 +187,13 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     return None if told is None else roster_of(told, fed.num_clients)
 
 
-def decides(config: ForecastConfig, prepared: Any) -> str:
+def deciding_error(config: ForecastConfig, prepared: Any = None) -> str:
+    """Return the error that rounds are selected by: the one that a run is trained on."""
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 
 
 FORECASTS = Evaluation(
-    decides=decides,
+    decides=deciding_error,
     messages=MESSAGES,
     prepare=prepare,
     score=score,
