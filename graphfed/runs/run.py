@@ -323,7 +323,7 @@ def diagnosed(
     Returns:
         `training`: the settings that rows of a table should have in common (without the seed; empty where
         nothing is trained); `selected_by`: the validation metric that chose the round; `warnings`: a list of
-        {code, text}, see `experiment.diagnostics`.
+        {code, text}, see `runs.diagnostics`.
     """
     learns = bool(method.model)
     # To classify nodes the clients' class counts decide; the server has told which metric it was.

@@ -316,7 +316,7 @@ class Unreachable(GraphfedError):
 
 def _is_training(told: Mapping[str, Any]) -> bool:
     """Return whether an event is later than the joining and the set-up of a run, in which there are only
-    notes (see `experiment.train`)."""
+    notes (see `runs.train`)."""
     event = told["event"]
     return not (isinstance(event, Mapping) and event.get("phase") == "note")
 
