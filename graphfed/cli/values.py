@@ -1,13 +1,16 @@
 """The names that the shell completes and the help lists, without loading what they stand for.
 
 Completion has to answer while one types: the tables in graphfed.data and graphfed.methods would load numpy or
-torch first. tests/integration/test_completion.py keeps this copy equal to them.
+torch first. tests/integration/test_completion.py keeps these copies equal to them. Tasks, runtimes and
+placements need no copy: the modules that list them load neither.
 """
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import get_args
 
 from graphfed.tasks.registry import TASKS
+from graphfed.tasks.run_options import Placement, Runtime
 
 __all__ = [
     "DATA_SETS",
@@ -36,8 +39,8 @@ PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
     "column", "sensors",
 )  # fmt: skip
-RUNTIMES = ("local", "processes", "nvflare")
-PLACEMENTS = ("stacked", "one-at-a-time")
+RUNTIMES: tuple[str, ...] = get_args(Runtime)
+PLACEMENTS: tuple[str, ...] = get_args(Placement)
 SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "time", "inductive")
 DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.

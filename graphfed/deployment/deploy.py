@@ -23,7 +23,7 @@ from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import Plugin, check_plugins
 from graphfed.runs import folder as files
-from graphfed.runs.config import EVERY, checked_training
+from graphfed.runs.config import checked_training
 from graphfed.runs.folder_schema import LedgerFile
 from graphfed.runs.progress import show_news, show_progress
 from graphfed.runs.reopen import read_manifest
@@ -34,6 +34,7 @@ from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.kits import Kit, load_kit
 from graphfed.runtime.nvflare.project import Project
 from graphfed.tasks.registry import first_task, get_task
+from graphfed.tasks.run_options import RunOptions
 
 __all__ = ["check_outcome", "deploy", "predict_at_sites", "request", "resume_deployment"]
 
@@ -49,7 +50,7 @@ def deploy(
     seed: int = 0,
     split: str = "default",
     out: str | Path | None = None,
-    checkpoint_every: float = EVERY,
+    checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
     settings: Mapping[str, Any] | None = None,
     command: str = "graphfed.deploy",

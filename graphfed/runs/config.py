@@ -32,13 +32,11 @@ from graphfed.runs.settings import (
 )
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import TASKS, first_task, get_task
-from graphfed.tasks.run_config import Placement, RunConfig, Runtime
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime
 from graphfed.tasks.source import DataSource, data_source, described
 
 __all__ = [
-    "DEFAULT_CLIENTS",
-    "EVERY",
-    "OPTIONS",
     "checked_device",
     "checked_threads",
     "checked_training",
@@ -50,10 +48,6 @@ __all__ = [
     "setting_names",
 ]
 
-
-DEFAULT_CLIENTS = 10
-#: Seconds between two checkpoints.
-EVERY = 30.0
 #: Every process loads torch, about 200 MB.
 MAX_PROCESSES = 64
 #: More than any machine has cores; torch takes far larger numbers and then fails inside.
@@ -63,11 +57,8 @@ MAX_COUNT = 2**31 - 1
 MAX_WIDTH = 2**16
 MAX_SEED = 2**63 - 1
 
-#: The keys of a config file, the options of the command line and the arguments of `graphfed.run`: one list.
-OPTIONS = (
-    "method", "task", "data", "clients", "partition", "rounds", "seed", "split", "runtime", "sites",
-    "placement", "device", "threads", "data_dir", "out", "checkpoint_every", "set",
-)  # fmt: skip
+#: The keys of a config file that are options of a run, its folder and its settings.
+_KEYS = (*OPTIONS, "out", "set")
 #: One more key of a config file: the modules that the command line names with --plugin.
 PLUGINS = "plugins"
 _SEEDS = ("partition_seed", "split_seed")
@@ -75,77 +66,62 @@ _SEEDS = ("partition_seed", "split_seed")
 PRESET = "preset"
 #: Settings that are options of their own, so that a run has one place to say them.
 _OPTION_SETTINGS = ("seed",)
-_WHOLE_OPTIONS = ("clients", "rounds", "seed", "sites", "threads")
+_WHOLE_OPTIONS = tuple(
+    field.name for field in dataclasses.fields(RunOptions) if field.type in (int, int | None)
+)
 #: Checked where they are used; every option of no such kind is text.
 _OTHER_OPTIONS = ("checkpoint_every", "set")
 
 
-def make_config(
-    method: str | None,
-    *,
-    task: str | None = None,
-    data: Any = None,
-    clients: int | None = None,
-    partition: str | Path | None = None,
-    rounds: int | None = None,
-    seed: int = 0,
-    split: str = "default",
-    runtime: str = "local",
-    sites: int | None = None,
-    placement: str = "stacked",
-    device: str = "cpu",
-    threads: int | None = None,
-    data_dir: str | Path | None = None,
-    checkpoint_every: float = EVERY,
-    settings: Mapping[str, Any] | None = None,
-) -> RunConfig:
-    """Check every choice and fill in the defaults.
+def make_config(method: str | None, **options: Any) -> RunConfig:
+    """Check every choice of a run and fill in the defaults; load and write nothing.
 
-    task: default the method's first.
-    data: what `data_source` takes, or gave; default "digits", of forecasting "roads".
-    clients: default 10, or as many as the partition fixes.
-    partition: a name, or the file of a saved one; default the sites of the data where it has them, else the
-    method's.
-    rounds: default the method's.
-    threads: default one for a small graph, every core for a large one; with separate processes those of each
-    process, default one.
-    checkpoint_every: seconds.
+    Args:
+        method: The name of the method.
+        options: The other fields of `RunOptions`.
 
-    Raises InputError with the key, the bad value and what was expected; nothing was loaded or written."""
-    if method is None:
+    Returns:
+        The run, every choice made.
+
+    Raises:
+        InputError: A choice cannot be used. The message has its key, the bad value and what was expected.
+    """
+    asked = RunOptions(method, **options)
+    if asked.method is None:
         raise InputError(
             "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
         )
-    chosen = get_method(_text("method", method))
-    given = given_settings(settings)
-    seed = _integer("seed", seed, 0, MAX_SEED)
-    asked = _task(task, chosen)
-    definition = get_task(asked)
-    known = data_source(definition.data.default if data is None else data)
+    chosen = get_method(_text("method", asked.method))
+    given = given_settings(asked.settings)
+    seed = _integer("seed", asked.seed, 0, MAX_SEED)
+    task = _task(asked.task, chosen)
+    definition = get_task(task)
+    known = data_source(definition.data.default if asked.data is None else asked.data)
     graph = known.value
-    _check_kind(known, chosen, asked)
-    dealt = _dealing(default_partition(chosen, known) if partition is None else partition, clients)
+    _check_kind(known, chosen, task)
+    partition = default_partition(chosen, known) if asked.partition is None else asked.partition
+    dealt = _dealing(partition, asked.clients)
     _check_dealing(dealt, known)
-    folder = _folder("data_dir", data_dir)
+    folder = _folder("data_dir", asked.data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
     made = "" if dealt.file else dealt.name
     if definition.own_partition and not made:
         raise InputError(f"the partition in {dealt.file} {definition.own_partition}")
-    training, rest = _training(chosen, asked, given, rounds, seed, _other_names(made, data_defaults))
+    training, rest = _training(chosen, task, given, asked.rounds, seed, _other_names(made, data_defaults))
     if dealt.file is not None and "partition_seed" in rest:
         raise InputError(f"partition_seed has no use here: the partition is in {dealt.file}; leave it out")
     held = known.num_sites if dealt.name == "column" and dealt.clients is None else dealt.clients
-    kind: Runtime = _one_of("runtime", runtime, get_args(Runtime))
-    if definition.only_simulated and kind == "nvflare":
+    runtime: Runtime = _one_of("runtime", asked.runtime, get_args(Runtime))
+    if definition.only_simulated and runtime == "nvflare":
         raise InputError(
-            f"runtime 'nvflare' cannot do task {asked!r}; use runtime 'local' or 'processes', or "
+            f"runtime 'nvflare' cannot do task {task!r}; use runtime 'local' or 'processes', or "
             "leave the task out"
         )
     return RunConfig(
         method=chosen,
-        task=asked,
+        task=task,
         training=training,
         data=graph,
         data_source=known,
@@ -158,15 +134,15 @@ def make_config(
         if made
         else dealt.seed,
         partition_file=dealt.file,
-        split=_text("split", split),
+        split=_text("split", asked.split),
         split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
         seed=seed,
-        runtime=kind,
-        sites=_processes(kind, sites, 1 if chosen.pooled else held, device),
-        placement=_one_of("placement", placement, get_args(Placement)),
-        device=checked_device(device),
-        threads=None if threads is None else checked_threads(threads),
-        checkpoint_every=_seconds("checkpoint_every", checkpoint_every),
+        runtime=runtime,
+        sites=_processes(runtime, asked.sites, 1 if chosen.pooled else held, asked.device),
+        placement=_one_of("placement", asked.placement, get_args(Placement)),
+        device=checked_device(asked.device),
+        threads=None if asked.threads is None else checked_threads(asked.threads),
+        checkpoint_every=_seconds("checkpoint_every", asked.checkpoint_every),
     )
 
 
@@ -206,14 +182,15 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
 
 
 def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
-    """The options in a YAML file: the names in OPTIONS (and `extra`), settings as a mapping under `set`.
+    """The options in a YAML file: the names in OPTIONS, `out` (and `extra`), settings as a mapping under
+    `set`.
 
     `data` may be a description of one's own files (see `graphfed.data.user_files.graph_description`); their
     paths, and those of a partition's file and of the files under `plugins`, start from the folder of the
     config. The plug-ins are loaded here (`graphfed.plugins.load_plugin`). A config is a plain file (see
     `read_yaml`). Raises InputError for a file that cannot be read, that is no such mapping, or has a key that
     is no option or a value that is not of its kind."""
-    path, known = Path(path), [*OPTIONS, PLUGINS, *extra]
+    path, known = Path(path), [*_KEYS, PLUGINS, *extra]
     content = read_yaml(path, "the config file")
     if not isinstance(content, dict):
         raise InputError(
@@ -234,7 +211,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
             continue
         if key == "partition" and partition_file(value) is not None:
             options[key] = str(path.parent / value)
-        if key in OPTIONS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
+        if key in _KEYS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
             raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
     settings = options.get("set", {})
     single = (str, int, float, type(None))

@@ -27,6 +27,7 @@ from graphfed.runs.run import Result, finish, now, write_manifest
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.run_options import OPTIONS
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
@@ -36,11 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_hashes", "config_from_json", "find_start", "go_on", "read_manifest", "reopen"]
 
-#: What `RunConfig.to_json` holds beside the settings.
-_OPTIONS = (
-    "method", "clients", "partition", "seed", "split", "runtime", "sites", "placement", "device",
-    "threads", "checkpoint_every",
-)  # fmt: skip
+#: The options that a manifest has under their own names, and as they are given again.
+_OPTIONS = tuple(name for name in OPTIONS if name not in ("task", "data", "rounds", "data_dir"))
 
 #: The schema of a manifest, by a key that only manifests of its kind have. A run's has none of these.
 MANIFESTS: dict[str, type[BaseModel]] = {

@@ -18,7 +18,7 @@ from graphfed.memory import memory_bytes, peak_memory
 from graphfed.methods.common.memory import ACCURACY
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
-from graphfed.runs.config import EVERY, make_config
+from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import Evidence, check_run
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.progress import human_bytes, show_dropped, show_progress, stages_of
@@ -27,6 +27,7 @@ from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.run_options import RunOptions
 
 if TYPE_CHECKING:
     from graphfed.federation import Ledger
@@ -112,7 +113,7 @@ def run(
     threads: int | None = None,
     data_dir: str | Path | None = None,
     out: str | Path | Literal[False] | None = None,
-    checkpoint_every: float = EVERY,
+    checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
     settings: Mapping[str, Any] | None = None,
     command: str = "graphfed.run",

@@ -12,7 +12,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import ALIASES, METHODS, get_method
 from graphfed.runs import folder as files
-from graphfed.runs.config import OPTIONS, default_partition, make_config, setting_names
+from graphfed.runs.config import default_partition, make_config, setting_names
 from graphfed.runs.progress import show_dropped, show_progress, stages_of
 from graphfed.runs.run import Result, write_file
 from graphfed.runs.settings import given_settings, unknown_setting
@@ -36,12 +36,13 @@ from graphfed.studies.plan import (
 from graphfed.tasks.headline import headline
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task, task_or_default
+from graphfed.tasks.run_options import OPTIONS
 from graphfed.tasks.source import DataSource, data_source
 
 __all__ = ["compare", "comparison_of", "resume_comparison"]
 
 #: The options of a run that all rows have in common, unless a row chooses for itself.
-_COMMON = tuple(key for key in OPTIONS if key not in ("method", "seed", "out", "set"))
+_COMMON = tuple(key for key in OPTIONS if key not in ("method", "seed"))
 #: What a row may choose for itself; the rest is common to the table.
 _ROW_KEYS = ("method", *_COMMON, "settings", "label")
 

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.graph import Graph
@@ -16,15 +16,10 @@ from graphfed.errors import InputError
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS
 from graphfed.plugins import Plugin
+from graphfed.tasks.run_options import Placement, Runtime
 from graphfed.tasks.source import DataSource
 
-__all__ = ["MANY_ENTRIES", "Placement", "RunConfig", "Runtime", "default_threads", "no_stages", "threads_for"]
-
-
-Placement = Literal["stacked", "one-at-a-time"]
-
-
-Runtime = Literal["local", "processes", "nvflare"]
+__all__ = ["MANY_ENTRIES", "RunConfig", "default_threads", "no_stages", "threads_for"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

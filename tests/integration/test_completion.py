@@ -19,8 +19,6 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.data.sensors.windows import KINDS as TIME_KINDS
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.settings import settings_of
-from graphfed.tasks.registry import TASKS
-from graphfed.tasks.run_config import Placement, Runtime
 
 #: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.
 SHELLS = {
@@ -181,10 +179,7 @@ def test_what_completion_knows_is_what_there_is() -> None:
     """The copies in cli/values.py equal the tables they were copied from."""
     assert set(values.DATA_SETS) == set(DATASETS.own)
     assert set(values.PARTITIONS) == set(PARTITIONS.own)
-    assert set(values.RUNTIMES) == set(Runtime.__args__)  # type: ignore[attr-defined]
-    assert set(values.PLACEMENTS) == set(Placement.__args__)  # type: ignore[attr-defined]
     assert set(values.SPLITS) == {*KINDS, "edges", *TIME_KINDS}
-    assert set(values.TASKS) == set(TASKS)
     settings = {setting.name for name in OWN for setting in settings_of(get_method(name))}
     partitions = {f"partition.{option}" for spec in PARTITIONS.values() for option in spec.options}
     data = {f"data.{option}" for spec in DATASETS.values() for option in spec.options}

@@ -16,12 +16,13 @@ from graphfed.errors import InputError, shown
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import dump_yaml
-from graphfed.runs.config import OPTIONS, checked_training, make_config, parse_settings, read_config
+from graphfed.runs.config import checked_training, make_config, parse_settings, read_config
 from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import OPTION_WORDS, SYNONYMS, changed_settings, settings_of
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import default_threads
+from graphfed.tasks.run_options import OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_no_synonym_is_the_name_of_a_setting() -> None:
     partitions = {f"partition.{o}" for spec in PARTITIONS.values() for o in spec.options}
     assert set(SYNONYMS.values()) <= names | partitions | {"split_seed"}
     assert set(SYNONYMS).isdisjoint(names)
-    assert set(OPTION_WORDS.values()) <= set(OPTIONS)
+    assert set(OPTION_WORDS.values()) <= {*OPTIONS, "out"}
     assert set(OPTION_WORDS).isdisjoint(names | set(SYNONYMS))
 
 
