@@ -1,7 +1,15 @@
-"""The options that several commands share, in the panels of the help."""
+"""The options that several commands share, in the panels of the help.
 
+A command with few of them has them as parameters: ``data_dir: DataDir = None``. A command that takes the
+options of a run names those that it takes (`with_options`) and receives them as one object (`SharedOptions`).
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +22,10 @@ from graphfed.cli.values import (
     SPLITS,
     TASKS,
     choices,
+    method_names,
     setting_keys,
 )
+from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, RunOptions
 
 
 def whole_number(text: str) -> int:
@@ -43,6 +53,10 @@ MACHINE_PANEL = "Machine"
 PLUGIN_PANEL = "Plug-ins"
 OUTPUT_PANEL = "Output"
 
+Method = Annotated[
+    str | None,
+    typer.Argument(metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."),
+]
 Data = Annotated[
     str | None,
     typer.Option(
@@ -68,8 +82,8 @@ Clients = Annotated[
         parser=whole_number,
         metavar="K",
         rich_help_panel=DATA_PANEL,
-        help="Number of sites (default: 10; as many as there are, for the partitions ego, column and "
-        "sensors).",
+        help=f"Number of sites (default: {DEFAULT_CLIENTS}; as many as there are, for the partitions ego, "
+        "column and sensors).",
     ),
 ]
 Partition = Annotated[
@@ -130,7 +144,7 @@ Seed = Annotated[
         parser=whole_number,
         metavar="S",
         rich_help_panel=TRAINING_PANEL,
-        help="Seed of weights, draws, partition and split (default: 0).",
+        help=f"Seed of weights, draws, partition and split (default: {RunOptions.seed}).",
     ),
 ]
 Seeds = Annotated[
@@ -172,7 +186,8 @@ Runtime = Annotated[
         autocompletion=choices(RUNTIMES),
         rich_help_panel=MACHINE_PANEL,
         help="local: all in this process; processes: one process per client, or --sites of them; nvflare: a "
-        "federation over NVIDIA FLARE, on this machine or, with --kit, on several (default: local).",
+        "federation over NVIDIA FLARE, on this machine or, with --kit, on several "
+        f"(default: {RunOptions.runtime}).",
     ),
 ]
 Sites = Annotated[
@@ -185,15 +200,6 @@ Sites = Annotated[
         "each).",
     ),
 ]
-Kit = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="KIT",
-        rich_help_panel=MACHINE_PANEL,
-        help="With --runtime nvflare: the coordinator's kit of a deployment, whose sites have the data "
-        "('graphfed site').",
-    ),
-]
 Placement = Annotated[
     str | None,
     typer.Option(
@@ -201,7 +207,8 @@ Placement = Annotated[
         autocompletion=choices(PLACEMENTS),
         rich_help_panel=MACHINE_PANEL,
         help="In the local runtime: stacked computes all clients together, one-at-a-time one after the other "
-        "(slow, for debugging: a failure names the client, the stage and the inputs) (default: stacked).",
+        "(slow, for debugging: a failure names the client, the stage and the inputs) "
+        f"(default: {RunOptions.placement}).",
     ),
 ]
 Device = Annotated[
@@ -210,7 +217,7 @@ Device = Annotated[
         metavar="NAME",
         autocompletion=choices(DEVICES),
         rich_help_panel=MACHINE_PANEL,
-        help="cpu, cuda or cuda:0 (default: cpu).",
+        help=f"cpu, cuda or cuda:0 (default: {RunOptions.device}).",
     ),
 ]
 Threads = Annotated[
@@ -228,7 +235,8 @@ CheckpointEvery = Annotated[
     typer.Option(
         metavar="SECONDS",
         rich_help_panel=OUTPUT_PANEL,
-        help="Time between checkpoints, from which 'graphfed resume' goes on; 0: every round (default: 30).",
+        help="Time between checkpoints, from which 'graphfed resume' goes on; 0: every round "
+        f"(default: {RunOptions.checkpoint_every:g}).",
     ),
 ]
 Json = Annotated[
@@ -253,3 +261,72 @@ Report = Annotated[
         help="Write report.html into the folder (default: yes).",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions:
+    """What was typed of the options that several commands share; None where an option was not."""
+
+    data: Data = None
+    config: Config = None
+    clients: Clients = None
+    partition: Partition = None
+    rounds: Rounds = None
+    seed: Seed = None
+    seeds: Seeds = None
+    split: Split = None
+    task: Task = None
+    runtime: Runtime = None
+    sites: Sites = None
+    placement: Placement = None
+    device: Device = None
+    threads: Threads = None
+    data_dir: DataDir = None
+    plugin: Plugins = None
+    checkpoint_every: CheckpointEvery = None
+    settings: Settings = None
+    as_json: Json = False
+    report: Report = True
+    progress: Progress = True
+
+    def run_options(self, **own: Any) -> dict[str, Any]:
+        """Return the options of a run that were typed, by the names of `RunOptions`.
+
+        Args:
+            own: Options that the command declares itself, by name. None stands for one that was not typed.
+        """
+        shared = {name: getattr(self, name) for name in OPTIONS if hasattr(self, name)}
+        return {name: value for name, value in {**shared, **own}.items() if value is not None}
+
+
+def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options by name, and pass it the shared ones as one object, the parameter `shared`.
+
+    Args:
+        names: Every option of the command, in the order of its help page. An option that the command declares
+            as a keyword parameter is its own and is passed under its name, even where a shared one has that
+            name.
+
+    Returns:
+        A decorator. The function that it returns has the signature that typer reads.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = dict(inspect.signature(command).parameters)
+        del own["shared"]
+        arguments = [own.pop(name) for name in [*own] if own[name].kind is not own[name].KEYWORD_ONLY]
+        assert own.keys() <= set(names), "an option of the command has no place in the help"
+        shared = [name for name in names if name not in own]
+        known = {**inspect.signature(SharedOptions).parameters, **own}
+        parameters = [*arguments, *(known[name] for name in names)]
+
+        @functools.wraps(command)
+        def call(**values: Any) -> None:
+            typed = SharedOptions(**{name: values.pop(name) for name in shared})
+            command(**values, shared=typed)
+
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call
+
+    return decorate

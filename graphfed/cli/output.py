@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "command_line",
     "fill",
-    "given_only",
     "interruption_told",
     "one_line",
     "print_json",
@@ -34,11 +33,6 @@ __all__ = [
 def command_line() -> str:
     """What was typed, for the manifest."""
     return shlex.join(["graphfed", *sys.argv[1:]])
-
-
-def given_only(**options: Any) -> dict[str, Any]:
-    """The options that were given; the others are None."""
-    return {key: value for key, value in options.items() if value is not None}
 
 
 def summary(result: "Result") -> str:

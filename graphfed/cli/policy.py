@@ -5,23 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphfed.cli.options import (
-    OUTPUT_PANEL,
-    TRAINING_PANEL,
-    Clients,
-    Data,
-    DataDir,
-    Device,
-    Json,
-    Partition,
-    Plugins,
-    Progress,
-    Seed,
-    Split,
-    Threads,
-    whole_number,
-)
-from graphfed.cli.output import command_line, given_only, interruption_told, print_json
+from graphfed.cli.options import OUTPUT_PANEL, TRAINING_PANEL, SharedOptions, whole_number, with_options
+from graphfed.cli.output import command_line, interruption_told, print_json
 from graphfed.cli.values import POLICIES, choices, policy_setting_keys
 from graphfed.terminal import tell
 
@@ -31,6 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["policy", "print_policy"]
 
 
+@with_options(
+    "data", "clients", "partition", "split", "episodes", "rounds", "seed", "settings", "device", "threads",
+    "data_dir", "plugin", "out", "as_json", "progress",
+)  # fmt: skip
 def policy(
     kind: Annotated[
         str,
@@ -41,10 +30,7 @@ def policy(
         ),
     ],
     *,
-    data: Data = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    split: Split = None,
+    shared: SharedOptions,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -64,7 +50,6 @@ def policy(
             help="Communication rounds of an episode (default: 300).",
         ),
     ] = None,
-    seed: Seed = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,10 +62,6 @@ def policy(
             "them: docs/policies.md.",
         ),
     ] = None,
-    device: Device = None,
-    threads: Threads = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -90,8 +71,6 @@ def policy(
             "learning goes on.",
         ),
     ] = None,
-    as_json: Json = False,
-    progress: Progress = True,
 ) -> None:
     """Learn how much every site of fedgraph is to sample, and write the policy into a file for runs.
 
@@ -116,28 +95,15 @@ def policy(
     from graphfed.runs.config import parse_settings
     from graphfed.studies.policy_learning import learn_policy
 
-    given = given_only(
-        data=data,
-        clients=clients,
-        partition=partition,
-        split=split,
-        episodes=episodes,
-        rounds=rounds,
-        seed=seed,
-        device=device,
-        threads=threads,
-        data_dir=data_dir,
-        out=out,
-    )
     with interruption_told():
         learned = learn_policy(
             kind,
-            **given,
+            **shared.run_options(episodes=episodes, rounds=rounds, out=out),
             settings=parse_settings(settings or ()),
-            progress=progress,
+            progress=shared.progress,
             command=command_line(),
         )
-    print_policy(learned, as_json)
+    print_policy(learned, shared.as_json)
 
 
 def print_policy(learned: "LearnedPolicy", as_json: bool) -> None:

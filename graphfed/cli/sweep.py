@@ -5,28 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfed.cli.options import (
-    Clients,
-    Config,
-    Data,
-    DataDir,
-    Device,
-    Json,
-    Partition,
-    Placement,
-    Plugins,
-    Progress,
-    Rounds,
-    Runtime,
-    Seeds,
-    Settings,
-    Split,
-    Task,
-    Threads,
-    whole_number,
-)
-from graphfed.cli.output import command_line, given_only, interruption_told, print_json, show
-from graphfed.cli.values import method_names, setting_keys
+from graphfed.cli.options import Method, SharedOptions, whole_number, with_options
+from graphfed.cli.output import command_line, interruption_told, print_json, show
+from graphfed.cli.values import setting_keys
 from graphfed.errors import InputError, shown
 from graphfed.terminal import tell
 
@@ -36,14 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["print_sweep", "sweep"]
 
 
+@with_options(
+    "grid", "optuna", "ranges", "seeds", "data", "config", "clients", "partition", "rounds", "split", "task",
+    "runtime", "placement", "device", "threads", "data_dir", "plugin", "out", "settings", "as_json",
+    "progress",
+)  # fmt: skip
 def sweep(
-    method: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."
-        ),
-    ] = None,
+    method: Method = None,
     *,
+    shared: SharedOptions,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,20 +51,6 @@ def sweep(
             help="Where the search draws a setting; whole numbers where both ends are.",
         ),
     ] = None,
-    seeds: Seeds = None,
-    data: Data = None,
-    config: Config = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    rounds: Rounds = None,
-    split: Split = None,
-    task: Task = None,
-    runtime: Runtime = None,
-    placement: Placement = None,
-    device: Device = None,
-    threads: Threads = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -91,9 +59,6 @@ def sweep(
             "trials that are missing are run.",
         ),
     ] = None,
-    settings: Settings = None,
-    as_json: Json = False,
-    progress: Progress = True,
 ) -> None:
     """Try settings of a method and choose those that are best on the validation vertices.
 
@@ -110,28 +75,15 @@ def sweep(
     from graphfed.studies.plan import parse_seeds
     from graphfed.studies.sweep import sweep as run_sweep
 
-    options = read_config(config, extra=("seeds",)) if config is not None else {}
+    options = {} if shared.config is None else read_config(shared.config, extra=("seeds",))
     if "seed" in options:
-        raise InputError(f"the config file {config} has a seed, and a sweep has several; write seeds: 0,1,2")
-    given = given_only(
-        method=method,
-        seeds=seeds,
-        data=data,
-        clients=clients,
-        partition=partition,
-        rounds=rounds,
-        split=split,
-        task=task,
-        runtime=runtime,
-        placement=placement,
-        device=device,
-        threads=threads,
-        data_dir=data_dir,
-        out=out,
-    )
-    options |= given
-    chosen = options.pop("set", {}) | parse_settings(settings or ())
-    chosen_seeds = parse_seeds(options.pop("seeds", "0,1,2"))
+        raise InputError(
+            f"the config file {shared.config} has a seed, and a sweep has several; write seeds: 0,1,2"
+        )
+    options |= shared.run_options(method=method, seeds=shared.seeds, out=out)
+    settings = options.pop("set", {}) | parse_settings(shared.settings or ())
+    if "seeds" in options:
+        options["seeds"] = parse_seeds(options["seeds"])
     with interruption_told():
         finished = run_sweep(
             options.pop("method", None),
@@ -139,12 +91,11 @@ def sweep(
             grid=_grid(grid or []),
             ranges=_ranges(ranges or []),
             trials=optuna,
-            seeds=chosen_seeds,
-            settings=chosen,
-            progress=progress,
+            settings=settings,
+            progress=shared.progress,
             command=command_line(),
         )
-    print_sweep(finished, as_json)
+    print_sweep(finished, shared.as_json)
 
 
 def print_sweep(finished: "Sweep", as_json: bool) -> None:

@@ -7,31 +7,18 @@ import typer
 
 from graphfed.cli.options import (
     DATA_PANEL,
+    MACHINE_PANEL,
     OUTPUT_PANEL,
-    CheckpointEvery,
-    Clients,
-    Config,
-    Data,
     DataDir,
-    Device,
     Json,
-    Kit,
-    Partition,
-    Placement,
+    Method,
     Plugins,
     Progress,
     Report,
-    Rounds,
-    Runtime,
-    Seed,
-    Seeds,
-    Settings,
-    Sites,
-    Split,
-    Task,
-    Threads,
+    SharedOptions,
+    with_options,
 )
-from graphfed.cli.output import command_line, given_only, interruption_told, print_json, say, show, summary
+from graphfed.cli.output import command_line, interruption_told, print_json, say, show, summary
 from graphfed.cli.policy import print_policy
 from graphfed.cli.reproduce import print_reproduction
 from graphfed.cli.sweep import print_sweep
@@ -46,30 +33,24 @@ if TYPE_CHECKING:
 __all__ = ["compare", "resume", "run"]
 
 
+@with_options(
+    "data", "config", "clients", "partition", "rounds", "seed", "split", "task", "runtime", "sites", "kit",
+    "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every", "settings",
+    "show_config", "as_json", "report", "progress",
+)  # fmt: skip
 def run(
-    method: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."
+    method: Method = None,
+    *,
+    shared: SharedOptions,
+    kit: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KIT",
+            rich_help_panel=MACHINE_PANEL,
+            help="With --runtime nvflare: the coordinator's kit of a deployment, whose sites have the data "
+            "('graphfed site').",
         ),
     ] = None,
-    *,
-    data: Data = None,
-    config: Config = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    rounds: Rounds = None,
-    seed: Seed = None,
-    split: Split = None,
-    task: Task = None,
-    runtime: Runtime = None,
-    sites: Sites = None,
-    kit: Kit = None,
-    placement: Placement = None,
-    device: Device = None,
-    threads: Threads = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -78,8 +59,6 @@ def run(
             help="Folder to write, new or empty (default: runs/METHOD-DATA-TIME).",
         ),
     ] = None,
-    checkpoint_every: CheckpointEvery = None,
-    settings: Settings = None,
     show_config: Annotated[
         bool,
         typer.Option(
@@ -88,9 +67,6 @@ def run(
             help="Print every choice of the run, defaults included, as YAML that --config reads, and end.",
         ),
     ] = False,
-    as_json: Json = False,
-    report: Report = True,
-    progress: Progress = True,
 ) -> None:
     """Train one method on data dealt over sites, and say what it cost and what left each site.
 
@@ -118,35 +94,16 @@ def run(
     """
     from graphfed.runs.config import parse_settings, read_config
 
-    options = read_config(config, extra=("kit",)) if config is not None else {}
-    given = given_only(
-        method=method,
-        data=data,
-        clients=clients,
-        partition=partition,
-        rounds=rounds,
-        seed=seed,
-        split=split,
-        task=task,
-        runtime=runtime,
-        sites=sites,
-        kit=kit,
-        placement=placement,
-        device=device,
-        threads=threads,
-        data_dir=data_dir,
-        out=out,
-        checkpoint_every=checkpoint_every,
-    )
-    options |= given
-    chosen = options.pop("set", {}) | parse_settings(settings or ())
+    options = {} if shared.config is None else read_config(shared.config, extra=("kit",))
+    options |= shared.run_options(method=method, kit=kit, out=out)
+    settings = options.pop("set", {}) | parse_settings(shared.settings or ())
     if show_config:
-        _show_config(options, chosen)
+        _show_config(options, settings)
         return
     act = _deployed if "kit" in options else _here
     with interruption_told():
-        result = act(options, settings=chosen, progress=progress, command=command_line())
-    _print_result(result, as_json, report)
+        result = act(options, settings=settings, progress=shared.progress, command=command_line())
+    _print_result(result, shared.as_json, shared.report)
 
 
 def _show_config(options: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -186,6 +143,11 @@ def _print_result(result: "Result", as_json: bool, report: bool) -> None:
         say(f"warning: {told['text']}")
 
 
+@with_options(
+    "data", "config", "clients", "partition", "rounds", "seeds", "split", "task", "runtime", "sites",
+    "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every", "settings", "as_json",
+    "report", "progress",
+)  # fmt: skip
 def compare(
     methods: Annotated[
         list[str] | None,
@@ -194,7 +156,7 @@ def compare(
         ),
     ] = None,
     *,
-    data: Data = None,
+    shared: SharedOptions,
     config: Annotated[
         list[Path] | None,
         typer.Option(
@@ -204,19 +166,6 @@ def compare(
             "(named by 'label:', else after the file), without one it holds options common to all rows.",
         ),
     ] = None,
-    clients: Clients = None,
-    partition: Partition = None,
-    rounds: Rounds = None,
-    seeds: Seeds = None,
-    split: Split = None,
-    task: Task = None,
-    runtime: Runtime = None,
-    sites: Sites = None,
-    placement: Placement = None,
-    device: Device = None,
-    threads: Threads = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -225,11 +174,6 @@ def compare(
             help="Folder to write, new or empty (default: runs/compare-DATA-TIME).",
         ),
     ] = None,
-    checkpoint_every: CheckpointEvery = None,
-    settings: Settings = None,
-    as_json: Json = False,
-    report: Report = True,
-    progress: Progress = True,
 ) -> None:
     """Run methods over seeds on the same splits, in one table: mean and deviation, bytes, seconds.
 
@@ -253,37 +197,22 @@ def compare(
     from graphfed.studies.compare import compare as compare_methods
     from graphfed.studies.plan import parse_seeds
 
-    given = given_only(
-        data=data,
-        clients=clients,
-        partition=partition,
-        rounds=rounds,
-        split=split,
-        task=task,
-        runtime=runtime,
-        sites=sites,
-        placement=placement,
-        device=device,
-        threads=threads,
-        data_dir=data_dir,
-        out=out,
-        checkpoint_every=checkpoint_every,
-        seeds=seeds,
-    )
-    parsed = parse_settings(settings or ())
-    rows, common = _compare_files(config or [], given, parsed)
+    given = shared.run_options(seeds=shared.seeds, out=out)
+    typed = parse_settings(shared.settings or ())
+    rows, common = _compare_files(config or [], given)
     options = common | given
-    chosen_seeds = parse_seeds(options.pop("seeds", "0,1,2"))
+    settings = options.pop("set", {}) | typed
+    if "seeds" in options:
+        options["seeds"] = parse_seeds(options["seeds"])
     with interruption_told():
         comparison = compare_methods(
             [*(methods or ()), *rows],
-            seeds=chosen_seeds,
-            **{key: value for key, value in options.items() if key != "set"},
-            settings=options.get("set", {}) | parsed,
-            progress=progress,
+            **options,
+            settings=settings,
+            progress=shared.progress,
             command=command_line(),
         )
-    _print_comparison(comparison, as_json, report)
+    _print_comparison(comparison, shared.as_json, shared.report)
 
 
 def _report(folder: Path | None) -> Path | None:
@@ -365,9 +294,7 @@ def resume(
         _print_comparison(ended, as_json, report)
 
 
-def _compare_files(
-    paths: list[Path], given: dict[str, Any], settings: dict[str, Any]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Config files as rows of a comparison (those that name a method), and options common to all rows."""
     from graphfed.runs.config import read_config
 

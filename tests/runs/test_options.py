@@ -1,0 +1,79 @@
+"""`RunOptions` is the one list of a run's options: functions, config files and commands agree with it."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer.main
+
+import graphfed
+from graphfed.cli import app
+from graphfed.cli.options import SharedOptions
+from graphfed.runs.config import make_config, read_config
+from graphfed.studies.policy_learning import learn_policy
+from graphfed.tasks.run_options import OPTIONS, Placement, RunOptions, Runtime
+
+FIELDS = {field.name: field for field in dataclasses.fields(RunOptions) if field.name != "method"}
+#: What a function of Python takes next to the options of a run.
+OUTSIDE = {"method", "out", "progress", "command", "more"}
+#: What the command line takes next to them, by command. Sweeps and comparisons have several seeds.
+COMMANDS = {
+    "run": {"config", "kit", "plugin", "out", "show_config", "as_json", "report", "progress"},
+    "compare": {"config", "seeds", "plugin", "out", "as_json", "report", "progress"},
+    "sweep": {"grid", "optuna", "ranges", "config", "seeds", "plugin", "out", "as_json", "progress"},
+}
+#: The options of a run that a command lacks.
+LACKING: dict[str, set[str]] = {
+    "run": set(), "compare": {"seed"}, "sweep": {"seed", "sites", "checkpoint_every"},
+}  # fmt: skip
+
+
+def test_run_takes_every_option() -> None:
+    assert set(inspect.signature(graphfed.run).parameters) - OUTSIDE == set(FIELDS)
+
+
+@pytest.mark.parametrize("function", [graphfed.run, graphfed.deploy, learn_policy], ids=lambda f: f.__name__)
+def test_an_option_has_one_type_and_one_default_everywhere(function: Callable[..., Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    taken = FIELDS.keys() & parameters
+    assert len(taken) >= 5
+    for name in taken:
+        assert parameters[name].default == FIELDS[name].default, name
+        assert parameters[name].annotation == FIELDS[name].type, name
+
+
+def test_make_config_refuses_what_is_no_option() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lr'"):
+        make_config("fedavg", lr=0.1)
+
+
+def test_the_default_runtime_and_placement_are_among_the_choices() -> None:
+    assert RunOptions.runtime in get_args(Runtime)
+    assert RunOptions.placement in get_args(Placement)
+
+
+def test_a_config_file_has_the_options_as_its_keys(tmp_path: Path) -> None:
+    texts = {"method": "fedavg", "data": "cora", "partition": "louvain", "data_dir": ".", "out": "runs/a"}
+    values: dict[str, Any] = {**dict.fromkeys(OPTIONS, 1), "task": "classification", **texts}
+    values |= dict.fromkeys(("split", "runtime", "placement", "device"), "x")
+    path = tmp_path / "run.yaml"
+    path.write_text("".join(f"{name}: {value}\n" for name, value in values.items()))
+    assert read_config(path) == {**values, "set": {}}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_the_options_of_a_run(command: str) -> None:
+    parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    names = {parameter.name for parameter in parameters if parameter.param_type_name == "option"}
+    assert names - {"help"} == FIELDS.keys() - LACKING[command] | COMMANDS[command]
+
+
+def test_an_option_has_one_type_on_the_command_line_and_in_python() -> None:
+    typed = get_type_hints(SharedOptions)
+    for name in FIELDS.keys() & typed.keys() - {"data", "settings"}:
+        # What was not typed is None; a name or a path is text.
+        kinds = {*get_args(typed[name])} - {type(None)}
+        assert kinds & {FIELDS[name].type, *get_args(FIELDS[name].type)}, name
