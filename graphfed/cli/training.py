@@ -9,12 +9,7 @@ from graphfed.cli.options import (
     DATA_PANEL,
     MACHINE_PANEL,
     OUTPUT_PANEL,
-    DataDir,
-    Json,
     Method,
-    Plugins,
-    Progress,
-    Report,
     SharedOptions,
     with_options,
 )
@@ -244,6 +239,7 @@ def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> 
         say(f"warning: {warning.text}")
 
 
+@with_options("data_dir", "plugin", "as_json", "report", "progress")
 def resume(
     folder: Annotated[
         Path,
@@ -254,11 +250,7 @@ def resume(
         ),
     ],
     *,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
-    as_json: Json = False,
-    report: Report = True,
-    progress: Progress = True,
+    shared: SharedOptions,
 ) -> None:
     """Go on with a run, comparison, sweep or learning of a policy that was interrupted, from its newest
     checkpoint.
@@ -281,17 +273,17 @@ def resume(
     from graphfed.studies.sweep import Sweep
 
     with interruption_told():
-        ended = go_on(folder, data_dir=data_dir, progress=progress)
+        ended = go_on(folder, data_dir=shared.data_dir, progress=shared.progress)
     if isinstance(ended, Result):
-        _print_result(ended, as_json, report)
+        _print_result(ended, shared.as_json, shared.report)
     elif isinstance(ended, Sweep):
-        print_sweep(ended, as_json)
+        print_sweep(ended, shared.as_json)
     elif isinstance(ended, Reproduction):
-        print_reproduction(ended, as_json)
+        print_reproduction(ended, shared.as_json)
     elif isinstance(ended, LearnedPolicy):
-        print_policy(ended, as_json)
+        print_policy(ended, shared.as_json)
     else:
-        _print_comparison(ended, as_json, report)
+        _print_comparison(ended, shared.as_json, shared.report)
 
 
 def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

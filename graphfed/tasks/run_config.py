@@ -16,7 +16,7 @@ from graphfed.errors import InputError
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS
 from graphfed.plugins import Plugin
-from graphfed.tasks.run_options import Placement, Runtime
+from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
 from graphfed.tasks.source import DataSource
 
 __all__ = ["MANY_ENTRIES", "RunConfig", "default_threads", "no_stages", "threads_for"]
@@ -115,24 +115,12 @@ class RunConfig:
                 f"data {self.data_name!r} is an object in Python, which a config file cannot name; "
                 "give the name of a data set or the path of a description"
             )
-        settings = {key: value for key, value in dataclasses.asdict(self.training).items() if key != "seed"}
+        settings = dataclasses.asdict(self.training)
+        del settings["seed"]
+        known = {**self.to_json(), "data": self.data_source.source, "rounds": settings.pop("rounds")}
         options = {
             "plugins": [plugin.given for plugin in self.plugins if plugin.given] or None,
-            "method": self.method.name,
-            "task": self.task,
-            "data": self.data_source.source,
-            "clients": self.clients,
-            "partition": self.partition,
-            "rounds": settings.pop("rounds"),
-            "seed": self.seed,
-            "split": self.split,
-            "runtime": self.runtime,
-            "sites": self.sites,
-            "placement": self.placement,
-            "device": self.device,
-            "threads": self.threads,
-            "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
-            "checkpoint_every": self.checkpoint_every,
+            **{name: known[name] for name in OPTIONS},
         }
         settings["split_seed"] = self.split_seed
         if self.partition_file is None:
