@@ -2,15 +2,17 @@
 
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfed.cli.options import Clients, DataDir, Partition, Plugins, Seed, Split
+from graphfed.cli.options import DataDir, Plugins, SharedOptions, with_options
 from graphfed.cli.output import print_json, show, width
 from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import GraphfedError, InputError
+from graphfed.tasks.run_options import RunOptions
 from graphfed.terminal import markup, printable, tell
 
 if TYPE_CHECKING:
@@ -85,16 +87,12 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None) -> None:
 
 
 @app.command("inspect")
+@with_options("clients", "partition", "split", "seed", "settings", "data_dir", "plugin", "out", "as_json")
 def data_inspect(
     data: DataArgument,
     *,
-    clients: Clients = None,
-    partition: Partition = None,
-    split: Split = None,
-    seed: Seed = None,
+    shared: SharedOptions,
     settings: DataSettings = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png."),
@@ -116,16 +114,12 @@ def data_inspect(
         graphfed data partition, graphfed methods; docs/data.md
     """
     from graphfed.files import write_bytes
-    from graphfed.runs.config import parse_settings
     from graphfed.runs.folder import check_new_file
-    from graphfed.runs.inspect import Inspection, inspect
+    from graphfed.runs.inspect import Inspection
 
     if out is not None:
         check_new_file(out, PICTURES)
-    found = inspect(
-        data, clients=clients, partition=partition, split=split or "default", seed=seed or 0,
-        data_dir=data_dir, settings=parse_settings(settings or ()),
-    )  # fmt: skip
+    found = _inspect_data(data, shared, settings)
     if out is not None:
         _write(out, lambda: write_bytes(out, _drawn(found, out)))
     if as_json:
@@ -139,18 +133,15 @@ def data_inspect(
 
 
 @app.command("partition")
+@with_options("out", "clients", "partition", "seed", "settings", "data_dir", "plugin", "picture")
 def data_partition(
     data: DataArgument,
     *,
+    shared: SharedOptions,
     out: Annotated[
         Path, typer.Option(metavar="FILE", show_default=False, help="The new file, .safetensors.")
     ],
-    clients: Clients = None,
-    partition: Partition = None,
-    seed: Seed = None,
     settings: DataSettings = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png.")
     ] = None,
@@ -167,21 +158,12 @@ def data_partition(
         graphfed data inspect, graphfed run; docs/data.md
     """
     from graphfed.files import write_bytes
-    from graphfed.runs.config import parse_settings
     from graphfed.runs.folder import check_new_file
-    from graphfed.runs.inspect import Inspection, inspect
-    from graphfed.tasks.source import data_source
 
     check_new_file(out, (".safetensors",))
     if picture is not None:
         check_new_file(picture, PICTURES)
-    source = data_source(data)
-    found = inspect(
-        source, clients=clients, partition=partition or source.default_partition, seed=seed or 0,
-        data_dir=data_dir, settings=parse_settings(settings or ()),
-    )  # fmt: skip
-    if not isinstance(found, Inspection):
-        raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
+    found = _partition_graph(data, shared, settings)
     dealt = found.partition
     assert dealt is not None
     drawn = None if picture is None else _drawn(found, picture)
@@ -199,17 +181,13 @@ def data_partition(
 
 
 @app.command("deal")
+@with_options("out", "clients", "partition", "split", "seed", "settings", "data_dir", "plugin")
 def data_deal(
     data: DataArgument,
     *,
+    shared: SharedOptions,
     out: Annotated[Path, typer.Option(metavar="FOLDER", show_default=False, help="The new folder.")],
-    clients: Clients = None,
-    partition: Partition = None,
-    split: Split = None,
-    seed: Seed = None,
     settings: DataSettings = None,
-    data_dir: DataDir = None,
-    plugin: Plugins = None,
 ) -> None:
     """Deal a graph over sites and write a file for each: all that the site reads in a trial of a deployment.
 
@@ -224,18 +202,9 @@ def data_deal(
         graphfed data partition, graphfed data inspect; docs/data.md
     """
     from graphfed.deployment.site_files import check_new_folder, write_cohorts
-    from graphfed.runs.config import parse_settings
-    from graphfed.runs.inspect import Inspection, inspect
-    from graphfed.tasks.source import data_source
 
     check_new_folder(out)
-    source = data_source(data)
-    found = inspect(
-        source, clients=clients, partition=partition or source.default_partition, split=split or "default",
-        seed=seed or 0, data_dir=data_dir, settings=parse_settings(settings or ()),
-    )  # fmt: skip
-    if not isinstance(found, Inspection):
-        raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
+    found = _partition_graph(data, shared, settings)
     if found.split_problem is not None:
         raise InputError(found.split_problem)
     assert found.partition is not None
@@ -244,6 +213,41 @@ def data_deal(
     tell("\nthe sites' files, in the order of the clients:")
     for name, file in files.items():
         tell(f"{name}: {file}")
+
+
+# ---- the data ----------------------------------------------------------------------------------------------
+
+
+def _inspect_data(
+    data: Any, shared: SharedOptions, settings: list[str] | None
+) -> "Inspection | SensorInspection":
+    """Inspect the data with the options and settings that were typed."""
+    from graphfed.runs.config import parse_settings
+    from graphfed.runs.inspect import inspect
+
+    return inspect(
+        data,
+        clients=shared.clients,
+        partition=shared.partition,
+        split=shared.split or RunOptions.split,
+        seed=shared.seed or RunOptions.seed,
+        data_dir=shared.data_dir,
+        settings=parse_settings(settings or ()),
+    )
+
+
+def _partition_graph(data: str, shared: SharedOptions, settings: list[str] | None) -> "Inspection":
+    """Inspect a graph with a partition: the default one of the data where none was typed. InputError for
+    readings of sensors."""
+    from graphfed.runs.inspect import Inspection
+    from graphfed.tasks.source import data_source
+
+    source = data_source(data)
+    named = replace(shared, partition=shared.partition or source.default_partition)
+    found = _inspect_data(source, named, settings)
+    if not isinstance(found, Inspection):
+        raise InputError(f"{data!r} holds readings of sensors, which partitions of graphs do not deal")
+    return found
 
 
 # ---- files -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from graphfed.studies.policy_learning import learn_policy
 from graphfed.tasks.run_options import OPTIONS, Placement, RunOptions, Runtime
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunOptions) if field.name != "method"}
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 #: What a function of Python takes next to the options of a run.
 OUTSIDE = {"method", "out", "progress", "command", "more"}
 #: What the command line takes next to them, by command. Sweeps and comparisons have several seeds.
@@ -35,10 +36,14 @@ def test_run_takes_every_option() -> None:
     assert set(inspect.signature(graphfed.run).parameters) - OUTSIDE == set(FIELDS)
 
 
-@pytest.mark.parametrize("function", [graphfed.run, graphfed.deploy, learn_policy], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [graphfed.run, graphfed.deploy, graphfed.inspect, learn_policy],
+    ids=["run", "deploy", "inspect", "learn_policy"],
+)
 def test_an_option_has_one_type_and_one_default_everywhere(function: Callable[..., Any]) -> None:
     parameters = inspect.signature(function).parameters
-    taken = FIELDS.keys() & parameters
+    taken = [name for name in FIELDS if name in parameters and parameters[name].kind is KEYWORD_ONLY]
     assert len(taken) >= 5
     for name in taken:
         assert parameters[name].default == FIELDS[name].default, name
