@@ -26,7 +26,7 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs import train
 from graphfed.tasks.evaluation import SECURE_MESSAGES
 from graphfed.tasks.graphs import class_weights
-from graphfed.tasks.registry import TASKS, get_task
+from graphfed.tasks.registry import TASKS, first_task, get_task
 from graphfed.validation import keys_of
 
 
@@ -68,7 +68,10 @@ class MethodsTable(Directive):
     def run(self) -> list[nodes.Node]:
         methods = [get_method(name) for name in METHODS.own]
         rows = [("method", "what it does", "needs", "what crosses", "protection")]
-        rows += [(m.name, m.summary, "; ".join(m.requirements()), m.crosses, m.protection) for m in methods]
+        rows += [
+            (m.name, m.summary, "; ".join(first_task(m).requirements(m)), m.crosses, m.protection)
+            for m in methods
+        ]
         return [_table(rows)]
 
 

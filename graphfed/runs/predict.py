@@ -183,7 +183,7 @@ def _predict(
         else:  # of the data that the model was trained on
             data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
         fresh = method.setup(fed, data, task, config.training)
-    if elsewhere:
+    if elsewhere and not method.pooled:
         _check_not_own(method, fresh, inputs.name)
     present = inputs.present(absent)
     with fed.phase("predict"), taking_part(fed, present):

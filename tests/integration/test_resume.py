@@ -240,7 +240,7 @@ def test_what_has_ended_is_shown_again_and_not_touched(capsys: pytest.CaptureFix
         ("rm run/manifest.json", "manifest.json cannot be read"),
         (
             "echo '[]' > run/manifest.json",
-            "manifest.json is damaged, or of another version of graphfed: expected an object",
+            "manifest.json is damaged, or of another version of graphfed: it must be an object",
         ),
         ('sed -i \'s/"data": "653b/"data": "ffff/\' run/manifest.json', "the data is not the one"),
         ('sed -i \'s/"method": "fedavg"/"method": "fedgvg"/\' run/manifest.json', "unknown method"),
