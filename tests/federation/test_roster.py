@@ -210,3 +210,13 @@ def test_an_empty_roster_is_bad_input_and_a_changed_array_changes_no_roster():
     for wrong in (np.ones(3, dtype=bool), np.ones(2)):
         with pytest.raises(ValueError, match="a roster is 2 booleans"):
             fed.set_roster(wrong)
+
+
+def test_a_roster_changes_for_all_places_at_once_or_not_at_all() -> None:
+    """Whoever holds the roster of a round cannot write into it, nor does the array that it was set from."""
+    fed, present = Federation([(0, 1, 2)]), np.array([True, False, True])
+    fed.set_roster(present)
+    present[1] = True
+    assert fed.roster.tolist() == [True, False, True]
+    with pytest.raises(ValueError, match="read-only"):
+        fed.roster[1] = True

@@ -458,6 +458,15 @@ def test_a_client_that_asks_again_for_what_it_may_not_is_refused(
         fed.restrict_route(route, fed.locate(CLIENTS, "now", [torch.tensor([True, True])]), name="now")
 
 
+def test_clients_alone_say_which_rows_they_want_now() -> None:
+    fed = Federation([(0, 1)])
+    wants = PeerIds(*(torch.tensor(x) for x in ([1, 1], [3, 4], [0, 0], [3, 4], [1, 1])))
+    route = fed.peer_route(fed.locate(CLIENTS, "w", [wants]), name="wants")
+    now = fed.locate(SERVER, "now", [torch.tensor([True, False])])
+    with pytest.raises(PlaceError, match="transfer 'now'"):
+        fed.restrict_route(route, now, name="now")
+
+
 @pytest.mark.parametrize("hosts", [GATEWAYS, [range(6)], [(k,) for k in range(6)]], ids=str)
 def test_rows_from_everyone_to_everyone_arrive_by_receiver_and_sender(hosts: Any) -> None:
     """In one process and apart; a client's row to itself stays."""

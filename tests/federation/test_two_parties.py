@@ -101,3 +101,13 @@ def test_two_party_protocols_need_every_client() -> None:
         fed.run_host_protocols(parties, name="talk")
     with pytest.raises(PlaceError, match=r"transfer 'talk' needs every client; absent: \[5\]"):
         fed.run_protocol(at, parties, name="talk", protection="clear")
+
+
+def test_the_parties_of_a_protocol_live_where_it_runs_them() -> None:
+    fed = Federation([(0, 1)])
+    server, clients = fed.server.run(speak, True), fed.clients.run(speak, False)
+    for one, other in ((server, server), (clients, clients), (clients, server)):
+        with pytest.raises(PlaceError, match="transfer 'talk'"):
+            fed.run_protocol(one, other, name="talk", protection="clear")
+    with pytest.raises(PlaceError, match="transfer 'talk'"):
+        fed.run_host_protocols(at_server(fed, "parties", {}), name="talk")
