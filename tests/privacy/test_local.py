@@ -4,6 +4,8 @@ on each side, and every output of few coordinates."""
 import math
 from decimal import Decimal, localcontext
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.nn.bits import pack_bits
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.privacy import local
 from graphfed.privacy.bins import bin_mechanism, budget_of, deal_bins, encode_bins
 from graphfed.privacy.local import (
     SHIFT,
@@ -421,3 +424,35 @@ def test_bits_and_words_have_the_types_that_are_sent() -> None:
     assert (columns.dtype, bits.dtype) == (torch.int64, torch.bool)
     for noise in (Noise(), Noise(0)):
         assert noise.words("x", torch.arange(0), 3).dtype == torch.int32
+
+
+def test_a_value_beyond_its_bounds_is_as_private_as_one_at_the_bound() -> None:
+    """Otherwise its bit would say for certain that it is beyond."""
+    words = torch.arange(-(2**31), 2**31, 2**20).int()
+    for beyond, bound in ((1.7, 1.0), (99.0, 1.0), (-0.3, 0.0)):
+        far, near = (local.one_bit(torch.full(words.shape, x), 1.0, words, 0.0, 1.0) for x in (beyond, bound))
+        assert torch.equal(far, near)
+        assert 0 < int(far.sum()) < len(far)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_each_other_class_has_its_words_once_and_all_the_rest_keep_the_true_one(classes: int) -> None:
+    other = local._other_class(0.01, classes)
+    places = torch.arange(local.WORDS // other + 1)
+    words = (places * other - local.SHIFT).int()[:, None]
+    fixed: Any = SimpleNamespace(words=lambda purpose, ids, width: words)
+    labels = torch.ones(len(places), dtype=torch.int64)
+    said = local.randomised_response(labels, places, fixed, "class", 0.01, classes)
+    assert sorted(said[: classes - 1].tolist()) == [c for c in range(classes) if c != 1]
+    assert said[classes - 1 :].tolist() == [1] * (len(places) - classes + 1)
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_the_words_of_another_class_are_never_fewer_than_the_budget_asks(classes: int) -> None:
+    """Also where the exact number lies just above a whole one, and rounding would put it below."""
+    with localcontext() as context:
+        context.prec = 60
+        for words in range(10_000, 12_000):
+            epsilon = math.log(local.WORDS / words - (classes - 1))
+            exact = local.WORDS / (Decimal(epsilon).exp() + classes - 1)
+            assert exact <= local._other_class(epsilon, classes) <= exact + 2
