@@ -125,7 +125,7 @@ def mean_of(sums: Tensor) -> dict[str, Tensor]:
     return {"mean": sums[0] / sums[1]}
 
 
-def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def begin(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
     return State({"weights": fed.server.run(no_mean, task)}, data)
 
 
@@ -148,7 +148,7 @@ METHOD = Method(
     name="mean_target",
     summary="the mean of the training targets",
     config=TrainingConfig,
-    setup=setup,
+    setup=begin,
     round=round,
     predict=predict,
     tasks=("node_regression",),
