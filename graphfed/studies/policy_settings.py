@@ -50,7 +50,7 @@ class Question:
         return content
 
     def is_same(self, there: Any) -> bool:
-        """Whether a manifest asks the same, but for where its files are and how fast they are read."""
+        """Whether a manifest asks the same, except where its files are and how fast they are read."""
         if not isinstance(there, dict) or not isinstance(there.get("config"), dict):
             return False
         here = self.to_json()
