@@ -37,7 +37,7 @@ def metrics(data: str, holders: int, seed: int, rounds: int, patience: int) -> d
     with float64():
         result = graphfed.run(
             "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds, seed=seed,
-            out=False, settings={**PAPER, "aggregation": "clear", "patience": patience},
+            out=False, settings={**PAPER, "aggregation": "plaintext", "patience": patience},
         )  # fmt: skip
     return {
         "best_round": result.best_round,

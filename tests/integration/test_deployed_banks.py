@@ -39,7 +39,7 @@ source: payer
 target: payee
 """
 KEY = secrets.token_hex(32)
-SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "clear", "vertex_ids": "keyed"}
+SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "plaintext", "vertex_ids": "keyed"}
 
 
 @pytest.fixture(scope="module")

@@ -396,7 +396,7 @@ def test_a_hidden_sum_of_gradients_costs_what_secure_aggregation_costs() -> None
     """secure_sum: 112 n + 8 w + 16 bytes from each of n devices, and 145 n - 56 to it. Of w one word says
     whether a device trains."""
     world = make_world()
-    by_name = crossed("lumos", world, aggregation="simulated")
+    by_name = crossed("lumos", world, aggregation="secure", protocols="simulated")
     n, weights = world.graph.num_nodes, F * H + H + H * H + H + H * C + C + 1
     hidden = sum(size for name, size in by_name.items() if name.startswith("lumos/gradient/"))
     assert hidden == ROUNDS * n * ((112 * n + 8 * weights + 16) + (145 * n - 56))

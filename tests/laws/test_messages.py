@@ -16,7 +16,7 @@ from graphfed.tasks.evaluation import SECURE_MESSAGES
 from graphfed.tasks.registry import get_task
 
 #: Where a setting decides which transfers there are: all of its values.
-AVERAGES = [{}, {"aggregation": "simulated"}]
+AVERAGES = [{}, {"aggregation": "secure", "protocols": "simulated"}]
 #: With the optimiser at the server.
 GRADIENTS = [{"optimizer_at": "server", "local_steps": 1, **average} for average in AVERAGES]
 RULES = [
@@ -30,27 +30,27 @@ VARIANTS = {
     "fedadam": AVERAGES,
     "fedavgm": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
-    "fedgat": [{"layers": 3}, {"later": "exchange"}, {"exchange": "simulated"}, *AVERAGES, *RULES],
+    "fedgat": [{"layers": 3}, {"later": "exchange"}, {"exchange": "encrypted", "protocols": "simulated"}, *AVERAGES, *RULES],
     "fedgat_ldp": [{"layers": 3}, {"later": "exchange"}, *AVERAGES, *RULES],
     "fedgcn": [
         {"hops": 1},
-        {"hops": 2, "aggregation": "simulated"},
-        {"hops": 1, "exchange": "simulated"},
-        {"hops": 2, "exchange": "simulated"},
+        {"hops": 2, "aggregation": "secure", "protocols": "simulated"},
+        {"hops": 1, "exchange": "encrypted", "protocols": "simulated"},
+        {"hops": 2, "exchange": "encrypted", "protocols": "simulated"},
         *RULES,
     ],
     "fedgraph": [{"share": "all"}, *AVERAGES, *GRADIENTS],
     "sapgnn": [
         {"vertex_ids": "keyed", "pooling": "secure"},
-        {"aggregation": "clear", "batch_size": 5},
+        {"aggregation": "plaintext", "batch_size": 5},
         {"maps": "identity", "pooling": "secure"},
         {"maps": "identity"},
     ],
-    "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "clear"}],
+    "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "plaintext"}],
     # comparison=secure sends what is simulated here (test_lumos.py).
     "lumos": [
         {"balancer": "local"},
-        {"balancer": "local", "aggregation": "simulated"},
+        {"balancer": "local", "aggregation": "secure", "protocols": "simulated"},
         {"balancer": "local", "compare_again": "all"},
         {"balancer": "mcmc", "mcmc_steps": 4},
         {"balancer": "mcmc", "mcmc_steps": 4, "acceptance": "opened"},

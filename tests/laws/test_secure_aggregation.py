@@ -78,7 +78,7 @@ def test_the_real_form_and_the_ideal_one_agree_in_bits_and_bytes(
 ) -> None:
     world = make_world(sparse=sparse)
     real, fed = run_local(name, world, placement, aggregation="secure", **SETTINGS)
-    ideal, simulated = run_local(name, world, placement, aggregation="simulated", **SETTINGS)
+    ideal, simulated = run_local(name, world, placement, aggregation="secure", protocols="simulated", **SETTINGS)
     assert torch.equal(logits(real), logits(ideal))
     assert [h["val"] for h in real.history] == [h["val"] for h in ideal.history]
     assert entries(fed.ledger) == entries(simulated.ledger)
@@ -91,7 +91,7 @@ def test_it_is_the_plain_average_to_within_its_fixed_point(name: str) -> None:
     """In float64; a sum of 3 numbers is off by 3 * 2^-25, its mean by less, and 4 rounds carry it on."""
     world = last_round_stands(make_world())
     plain, _ = run_local(name, world, **SETTINGS)
-    secure, _ = run_local(name, world, aggregation="simulated", **SETTINGS)
+    secure, _ = run_local(name, world, aggregation="secure", protocols="simulated", **SETTINGS)
     gap = (logits(plain) - logits(secure)).abs().max()
     assert 0 < gap < 1e-4 if name == "fedadam" else 0 < gap < 1e-5
     assert plain.test == pytest.approx(secure.test, abs=1e-3)
@@ -300,7 +300,7 @@ def test_a_deployment_refuses_what_is_only_simulated(name: str) -> None:
     with pytest.raises(
         InputError, match=r"aggregation=simulated hides nothing from real parties; choose .*secure"
     ):
-        deploy(name, kit="nowhere", settings={"aggregation": "simulated"})
+        deploy(name, kit="nowhere", settings={"aggregation": "secure", "protocols": "simulated"})
 
 
 # ---- over NVIDIA FLARE -------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
             for how in ("simulated", "encrypted")
         ),
         *(
-            (f"exchange={how} cannot be used with {name}={value}: .* use {name}={fix}, or exchange=clear",
+            (f"exchange={how} cannot be used with {name}={value}: .* use {name}={fix}, or exchange=plaintext",
              {"exchange": how, name: value})
             for how in ("simulated", "encrypted")
             for name, value, fix in (("form", "matrix", "vector"), ("evaluation", "direct", "message"))
@@ -267,7 +267,7 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
         {"form": "matrix"},
         {"evaluation": "direct"},
         {"later": "exchange"},
-        {"exchange": "simulated", "most_neighbours": 3},
+        {"exchange": "encrypted", "protocols": "simulated", "most_neighbours": 3},
     ],
     ids=str,
 )

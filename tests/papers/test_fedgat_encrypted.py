@@ -187,11 +187,11 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = small_world()
-    whole = set_up(world, monkeypatch, exchange="simulated")
+    whole = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated")
     expected, told = whole.tensors(), whole.fed.ledger.to_json()["entries"]
     monkeypatch.setattr(encrypted_moments, "PART", part)
     for placement in PLACEMENTS:
-        found = set_up(world, monkeypatch, placement, exchange="simulated")
+        found = set_up(world, monkeypatch, placement, exchange="encrypted", protocols="simulated")
         for a, b in zip(expected, found.tensors(), strict=True):
             assert torch.equal(a, b), placement
         crossed = [e for e in found.fed.ledger.to_json()["entries"] if e["phase"] == "setup"]
@@ -247,7 +247,7 @@ def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPat
 def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is why it is never called protection."""
     world, fed = small_world(), Watched([(0,), (1,), (2,)])
-    set_up(world, monkeypatch, fed=fed, exchange="simulated")
+    set_up(world, monkeypatch, fed=fed, exchange="encrypted", protocols="simulated")
     cells = [p for name, _, p in fed.seen if name == "fedgat/encrypted/features"]
     read = read_in_clear(PRODUCT, torch.cat(cells).numpy().reshape(-1, PRODUCT.ciphertext_bytes))
     cohorts = cohorts_of(world, fed.hosts, config_of(METHOD))
@@ -266,9 +266,9 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
     told: list[str] = []
     monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
     world = small_world(features, 10)
-    fed = set_up(world, monkeypatch, exchange="simulated").fed
+    fed = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated").fed
     crossed = fed.ledger.totals()["by_transfer"]
-    clear = set_up(world, monkeypatch, exchange="clear").fed.ledger.totals()["by_transfer"]
+    clear = set_up(world, monkeypatch, exchange="plaintext").fed.ledger.totals()["by_transfer"]
     fit, pieces = max(1, PRODUCT.slots // features), -(-features // PRODUCT.slots)
     sizes = sizes_asked_for(world)
     down = pieces * int(np.ceil(6 * sizes / fit).sum())
@@ -402,7 +402,7 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
     monkeypatch.setattr(encrypted_moments, "PART", 2**21)
     fed = PLACEMENTS["in thirds"](3)
     fed.on_news, fed.on_stage = reported.append, stages.append
-    set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="simulated")
+    set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="encrypted", protocols="simulated")
     assert asked == [True]
     (size,) = [entry for entry in fed.ledger.entries if entry.name == "fedgat/size"]
     assert (size.dtype, size.phase) == ("json", "control")
@@ -476,7 +476,7 @@ def test_a_deployment_refuses_the_simulated_exchange() -> None:
     from graphfed.deployment.deploy import deploy
 
     with pytest.raises(InputError, match=r"exchange=simulated hides nothing .*choose clear or encrypted"):
-        deploy("fedgat", kit="nowhere", settings={"exchange": "simulated"})
+        deploy("fedgat", kit="nowhere", settings={"exchange": "encrypted", "protocols": "simulated"})
 
 
 # ---- the audit

@@ -103,7 +103,7 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
     """Ledgers differ in the name of the protection, and in nothing else."""
     world = make_world() if kind == "narrow" else wide_world(2100)
     real, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted")
-    ideal, fed_ideal = run_local("fedgcn", world, hops=hops, exchange="simulated")
+    ideal, fed_ideal = run_local("fedgcn", world, hops=hops, exchange="encrypted", protocols="simulated")
     assert torch.equal(logits(real), logits(ideal))
     entries, ideal_entries = (
         {(e["phase"], e["name"], e["from"]): e for e in f.ledger.to_json()["entries"]}
@@ -202,7 +202,7 @@ def test_the_bytes_are_those_of_the_formula(hops):
     }
     if hops == 1:
         expected |= {"wanted_ids": 8 * len(sets), "wanted_ciphertext_ids": 8 * down}
-    _, fed = run_local("fedgcn", world, hops=hops, exchange="simulated")
+    _, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted", protocols="simulated")
     told = fed.ledger.totals()["by_transfer"]
     assert {
         name.removeprefix("fedgcn/encrypted/"): n for name, n in told.items() if "crypt" in name
@@ -211,7 +211,7 @@ def test_the_bytes_are_those_of_the_formula(hops):
 
 def test_wide_rows_need_no_word_about_packing():
     world = wide_world(1100)
-    _, fed = run_local("fedgcn", world, exchange="simulated")
+    _, fed = run_local("fedgcn", world, exchange="encrypted", protocols="simulated")
     told = fed.ledger.totals()["by_transfer"]
     rows = sum(len(touching) for touching in border_sets(world).values())
     assert told["fedgcn/encrypted/rows"] == rows * SUM.ciphertext_bytes
@@ -422,7 +422,7 @@ def test_a_deployment_refuses_the_simulated_exchange():
     from graphfed.deployment.deploy import deploy
 
     with pytest.raises(InputError, match=r"exchange=simulated hides nothing .*choose clear or encrypted"):
-        deploy("fedgcn", kit="nowhere", settings={"exchange": "simulated"})
+        deploy("fedgcn", kit="nowhere", settings={"exchange": "encrypted", "protocols": "simulated"})
 
 
 # ---- on real machines, and real data

@@ -179,7 +179,7 @@ class Dense:
 
 
 SETTINGS = {
-    "hidden": HIDDEN, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "rounds": 1, "aggregation": "clear",
+    "hidden": HIDDEN, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "rounds": 1, "aggregation": "plaintext",
 }  # fmt: skip
 
 
@@ -309,7 +309,7 @@ def test_the_number_of_holders_changes_no_metric_over_a_whole_run() -> None:
     outcomes = [
         run_local(
             "sapgnn", covered(3, 40, 120, holders, endpoints=False, share=0.2),
-            hidden=HIDDEN, rounds=30, dropout=0.4, lr=0.02, weight_decay=1e-3, aggregation="clear",
+            hidden=HIDDEN, rounds=30, dropout=0.4, lr=0.02, weight_decay=1e-3, aggregation="plaintext",
         )[0]
         for holders in (1, 2, 3, 4)
     ]  # fmt: skip
@@ -524,7 +524,7 @@ def test_the_memory_foretold_is_that_of_embeddings_and_of_every_holders_shares_o
     embeddings = layers * rows * 3 * HIDDEN * 4 * 4
     for name in ("sapgnn", "ppgnn"):
         method = get_method(name)
-        config = method.config(hidden=HIDDEN, layers=layers, aggregation="clear")
+        config = method.config(hidden=HIDDEN, layers=layers, aggregation="plaintext")
         assert method.memory(extent, config) == embeddings
     config = get_method("sapgnn").config(hidden=HIDDEN, layers=layers, aggregation="additive")
     local = initial_local("cpu", Task(FEATURES, CLASSES), config)
