@@ -123,9 +123,11 @@ class CommonConfig:
         for only in self.plaintext_only:
             protection = getattr(self, only.protection)
             if protection != PLAINTEXT and getattr(self, only.setting) == only.value:
+                choices = get_args(self.__dataclass_fields__[only.setting].type)
+                others = " or ".join(str(choice) for choice in choices if choice != only.value)
                 raise InputError(
                     f"{only.protection}={protection} cannot be used with {only.setting}={only.value}: "
-                    f"{only.reason}; use another {only.setting}, or {only.protection}={PLAINTEXT}"
+                    f"{only.reason}; use {only.setting}={others}, or {only.protection}={PLAINTEXT}"
                 )
         return self
 

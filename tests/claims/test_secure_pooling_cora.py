@@ -56,7 +56,7 @@ def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_f
 ) -> None:
     """A step of SGD with learning rate 1 from the same weights: its difference is the gradients'."""
     step = {"optimizer": "sgd", "lr": 1.0, "rounds": 1}
-    clear, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("clear", "secure"))
+    clear, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("plaintext", "secure"))
     moved = 0.0
     for name, w in clear.items():
         assert torch.allclose(hidden[name], w, rtol=0, atol=2e-4), name

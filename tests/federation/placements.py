@@ -52,9 +52,7 @@ def run_apart(
     def life(end: int) -> None:
         here = [] if end == SERVER_END else [end]
         link = MemoryLink(mail, arrived, end)
-        fed = Federation(
-            hosts, here=here, server_here=end == SERVER_END, link=link, simulated=simulated
-        )
+        fed = Federation(hosts, here=here, server_here=end == SERVER_END, link=link, simulated=simulated)
         try:
             done[end] = program(fed), fed
         except BaseException as error:

@@ -154,8 +154,9 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
     settings: dict[str, str], watched: bool
 ) -> None:
     here = make_world(nodes=12)
-    method, fed = get_method("fedgat"), stacked(here.clients)
+    method = get_method("fedgat")
     config = config_of(method, **settings)
+    fed = stacked(here.clients, simulated=config.simulated)
     assert isinstance(config, FedGATConfig)
     state = method.setup(
         fed, fed.locate("clients", "data", cohorts_of(here, fed.hosts, config)), here.task, config
@@ -177,7 +178,9 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
 
 def test_with_encrypted_features_the_bound_is_watched_where_their_length_is_known() -> None:
     clear, _ = run_local("fedgat", world(), features="unit")
-    cohorts_are_unit, _ = run_local("fedgat", world(), features="unit", exchange="encrypted", protocols="simulated")
+    cohorts_are_unit, _ = run_local(
+        "fedgat", world(), features="unit", exchange="encrypted", protocols="simulated"
+    )
     assert cohorts_are_unit.details["largest_score"] > clear.details["largest_score"]
     unknown, _ = run_local("fedgat", world(), features="raw", exchange="encrypted", protocols="simulated")
     assert unknown.details["largest_score"] == 0
