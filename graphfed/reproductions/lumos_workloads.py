@@ -109,6 +109,7 @@ def _asked(config: RunConfig) -> dict[str, Any]:
         "data_source": config.data_source.source,
         "data_options": dict(config.data_options),
         **{field.name: getattr(training, field.name) for field in dataclasses.fields(BalanceConfig)},
+        "protocols": training.protocols,
     }
 
 

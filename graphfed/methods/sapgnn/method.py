@@ -178,7 +178,7 @@ def pass_rows(holders: Holders, config: SapgnnConfig, *outputs: Tensor) -> PassR
         else:
             layers.append(layer_rows(holders, into, rows))
     apart = None
-    if isinstance(x, SparseMatrix) and config.aggregation == "additive" and cohort.num_clients > 1:
+    if isinstance(x, SparseMatrix) and needs_parts(config.aggregation) and cohort.num_clients > 1:
         columns = x.indices + cohort.client[entering][x.row] * x.shape[1]
         shape = (x.shape[0], cohort.num_clients * x.shape[1])
         apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
