@@ -54,6 +54,14 @@ def test_the_sum_of_169_terms_is_exact_on_the_grid_and_within_its_error(holders,
     assert Grid(10).error < 8e-5
 
 
+def test_numbers_of_float32_are_rounded_to_float64():
+    """2^20 + 2^-4 is a number of float32, and the sum of two such is none."""
+    x = np.full(2, 2.0**20 + 2.0**-4, dtype=np.float32)
+    rounded = Grid(3).round(x)
+    assert rounded.dtype == np.float64
+    assert (rounded == x.astype(np.float64)).all()
+
+
 @pytest.mark.parametrize("terms", [1, 30])
 def test_the_noise_is_what_the_grid_takes_it_for(terms, holders, evaluators):
     """The standard deviation over 2048 * 20 slots: its own error is 0.4 %."""
@@ -152,6 +160,18 @@ def test_weights_that_would_give_wrong_numbers_are_refused(weights, words, holde
     sealed = holders["product"].encrypt(np.zeros((2, PRODUCT.slots)))
     with pytest.raises(InputError, match=words):
         evaluators["product"].weighted(sealed, sp.csr_matrix(weights))
+
+
+def test_stored_zeros_among_the_weights_are_no_weights(holders, evaluators):
+    """An algorithm on sparse matrices leaves them; as weights they would be refused as too small."""
+    x = np.arange(2 * PRODUCT.slots, dtype=np.float64).reshape(2, -1) / PRODUCT.slots
+    stored = sp.csr_matrix((np.array([0.5, 0.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
+    holder, evaluator = holders["product"], evaluators["product"]
+    (result,) = holder.decrypt(evaluator.weighted(holder.encrypt(x), stored))
+    assert np.abs(result - x[0] / 2).max() < 1e-5
+    nothing = sp.csr_matrix((np.zeros(1), np.zeros(1, int), np.array([0, 1])), shape=(1, 2))
+    with pytest.raises(InputError, match="row 0 of the weights is all zero"):
+        evaluator.weighted(holder.encrypt(x), nothing)
 
 
 def test_the_set_for_sums_refuses_to_multiply(holders, evaluators):
