@@ -9,7 +9,16 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphfed.crypto.ckks import PARAMETERS, PUBLIC_BYTES, Evaluator, Grid, KeyHolder, Layout, parameters
+from graphfed.crypto.ckks import (
+    PARAMETERS,
+    PUBLIC_BYTES,
+    Evaluator,
+    Grid,
+    KeyHolder,
+    Layout,
+    members_of,
+    parameters,
+)
 from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder, read_in_clear
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError
@@ -352,6 +361,13 @@ def test_a_group_without_a_ciphertext_is_an_error(holders, evaluators):
         evaluators["sum"].add(sealed, np.array([0, 2]), 2)
 
 
+def test_the_members_of_a_group_are_ascending():
+    """Sums of floats, in the ideal form, are so the same in every placement."""
+    group = np.random.default_rng(3).integers(0, 3, 1000)
+    for number, members in enumerate(members_of(group, 3)):
+        assert np.array_equal(members, np.flatnonzero(group == number))
+
+
 def test_no_ciphertexts_are_no_sums(holders, evaluators):
     none = holders["sum"].encrypt(np.zeros((0, SUM.slots)))
     assert evaluators["sum"].add(none, np.zeros(0, int), 0).shape == (0, SUM.ciphertext_bytes)
@@ -368,6 +384,16 @@ def test_a_real_ciphertext_is_no_simulated_one_and_the_other_way_round(holders):
         read_in_clear(SUM, holders["sum"].encrypt(x))
     with pytest.raises(ProtocolError):
         holders["sum"].decrypt(IdealKeyHolder.make("sum").encrypt(x))
+
+
+def test_the_ideal_form_refuses_what_the_real_one_refuses():
+    ideal = IdealKeyHolder.make("sum")
+    with pytest.raises(ProtocolError, match="a secret key of 197500 bytes"):
+        IdealKeyHolder.from_secret("sum", IdealKeyHolder.make("product").secret())
+    with pytest.raises(ProtocolError, match=r"a server's context of .* bytes"):
+        IdealEvaluator.load("sum", ideal.public()[:-1])
+    with pytest.raises(InputError, match="cannot be encrypted"):
+        ideal.encrypt(np.full((1, SUM.slots), SUM.largest))
 
 
 # ---- packing

@@ -563,6 +563,20 @@ def test_transfers_before_the_set_up_of_a_session_are_refused() -> None:
         sender.keys(np.zeros((ot.COLUMNS, 1), dtype=np.uint8), 8)
 
 
+@pytest.mark.parametrize("byte", [TAG_BYTES, -1])
+def test_a_draw_to_which_the_first_party_had_not_committed_itself_ends_the_session(byte: int) -> None:
+    """The first byte of what is opened is of the salt, the last one of the draw."""
+
+    def change(got: list[bytes]) -> list[bytes]:
+        opened = bytearray(got[-1])
+        opened[byte] ^= 1
+        return [bytes(opened)]
+
+    first, second = (joint_random(Session(first=f)) for f in (True, False))  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="not what it had committed itself to"):
+        run_both(first, disturbed(second, 1, change))
+
+
 def test_a_message_of_another_session_is_refused() -> None:
     """Recorded in one session and played in another, at the same place."""
     recorded: list[bytes] = []
