@@ -81,7 +81,10 @@ def deploy(
                 f"{option} has no use in a deployment: each site has its own data and machine, as its "
                 "'graphfed site start' says; leave it out"
             )
-    chosen, config, split_seed = checked_training(method, {**(settings or {}), **more}, rounds, seed)
+    # Parties are real, whatever the method's default.
+    chosen, config, split_seed = checked_training(
+        method, {"protocols": "real", **(settings or {}), **more}, rounds, seed
+    )
     if chosen.pooled:
         raise InputError(f"{chosen.name} needs all data at one party; choose another method for a deployment")
     for field in dataclasses.fields(config):
@@ -193,7 +196,8 @@ def request(
         "trial": trial,
     }
     hosts = [list(host) for host in project.hosts]
-    return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts}
+    simulated = config.simulated  # only in a rehearsal
+    return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts, "simulated": simulated}
 
 
 def _named(plugin: Plugin | None) -> dict[str, str] | None:

@@ -19,13 +19,15 @@ only read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
-from typing import Any, Literal
+from dataclasses import field, fields
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import BACKBONES, Backbone
 from graphfed.nn.optim import Optimizer
@@ -35,6 +37,7 @@ __all__ = [
     "CommonConfig",
     "ForecastConfig",
     "Method",
+    "PlaintextOnly",
     "State",
     "Task",
     "TrainingConfig",
@@ -54,9 +57,28 @@ Select = Literal[
 ]
 
 
+@plain_dataclass(frozen=True)
+class PlaintextOnly:
+    """A setting whose value leaves a protection no choice but plaintext.
+
+    protection: the setting that names the protection; setting, value: the other one; reason: why the two
+    cannot be used together, a clause."""
+
+    protection: str
+    setting: str
+    value: Any
+    reason: str
+
+
 @dataclass(frozen=True, config={"extra": "forbid"})
 class CommonConfig:
-    """The settings of every method of every task."""
+    """The settings of every method of every task.
+
+    The protections that a method can have are the values of its settings of protection: those with
+    "plaintext" among their values (`Method.protections`)."""
+
+    #: The protections that cannot be used with another setting of the method.
+    plaintext_only: ClassVar[tuple[PlaintextOnly, ...]] = ()
 
     rounds: int = Field(default=300, ge=1, description="communication rounds")
     lr: float = Field(default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the clients")
@@ -76,10 +98,38 @@ class CommonConfig:
         default=50, ge=1, description="stop after this many evaluations without improvement"
     )
     eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the validation part")
-    aggregation: Literal["clear"] = Field(
-        default="clear", description="how weights are averaged at the server"
+    aggregation: Literal["plaintext"] = Field(
+        default="plaintext", description="how weights are averaged at the server"
+    )
+    protocols: Literal["real", "simulated"] = Field(
+        default="real",
+        description="secure protocols: really run, or simulated: the same numbers and bytes, and nothing "
+        "hidden",
     )
     seed: int = Field(default=0, ge=0, description="seed of weights, dropout and client sampling")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the run's federation simulates secure protocols (`Federation.simulated`)."""
+        return self.protocols == "simulated"
+
+    @property
+    def sum_protection(self) -> str:
+        """The protection of the sums at the server that every method of a task has: scores, class counts."""
+        return self.aggregation
+
+    @model_validator(mode="after")
+    def _protections_that_can_be(self) -> Self:
+        for only in self.plaintext_only:
+            protection = getattr(self, only.protection)
+            if protection != PLAINTEXT and getattr(self, only.setting) == only.value:
+                choices = get_args(self.__dataclass_fields__[only.setting].type)
+                others = " or ".join(str(choice) for choice in choices if choice != only.value)
+                raise InputError(
+                    f"{only.protection}={protection} cannot be used with {only.setting}={only.value}: "
+                    f"{only.reason}; use {only.setting}={others}, or {only.protection}={PLAINTEXT}"
+                )
+        return self
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -241,6 +291,12 @@ class Method:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: What preset=paper changes, beyond the task's paper settings and `defaults`.
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def protections(self) -> dict[str, tuple[str, ...]]:
+        """The protections that it can have, by the setting that names them."""
+        found = {f.name: get_args(f.type) for f in fields(self.config)}
+        return {name: values for name, values in found.items() if PLAINTEXT in values}
 
     def requirements(self) -> list[str]:
         """What a run of this method asks for beyond what its task needs, in a few words each."""

@@ -99,8 +99,8 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
     task, method = get_task(config.task), config.method
     own = dataclasses.asdict(method.config(**task.settings_of(method)))
     default = own | dataclasses.asdict(task.config(**task.defaults))
-    # How sums are protected changes no result, up to rounding.
-    default["aggregation"] = own["aggregation"]
+    # How transfers are protected changes no result, up to rounding.
+    default |= {key: own[key] for key in (*method.protections, "protocols")}
     chosen = dataclasses.asdict(config.training)
     # What learns nothing is the same after any number of rounds.
     left_out = ("seed",) if method.model else ("seed", "rounds")

@@ -161,6 +161,19 @@ class _Watch:
         self.on_event(Event(phase, number, self.config.rounds, val, sent, seconds, note, memory, may_stop))
 
 
+def _check_usable(fed: Federation, method: Method, config: CommonConfig) -> None:
+    if config.fraction < 1 and not method.dropouts:
+        raise InputError(
+            f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
+        )
+    if config.simulated != fed.simulated:
+        made = "simulated" if fed.simulated else "real"
+        raise InputError(
+            f"protocols={config.protocols} cannot be used in a federation whose protocols are {made}; set "
+            f"protocols={made}"
+        )
+
+
 def train(
     fed: Federation,
     method: Method,
@@ -174,12 +187,10 @@ def train(
     """Train `method` on `data` (a `Cohort` at each host of clients; in forecasting `SensorData`), select on
     validation, score the test part once. `checkpoints`: where to save between rounds and what to go on from.
 
-    InputError when `fraction` < 1 and the method needs every client; GraphfedError when no round's
+    InputError when `fraction` < 1 and the method needs every client, or the federation's protocols are not
+    those that `config` asks for; GraphfedError when no round's
     predictions were finite; Interrupted when somebody asked to stop, after saving."""
-    if config.fraction < 1 and not method.dropouts:
-        raise InputError(
-            f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
-        )
+    _check_usable(fed, method, config)
     evaluation = get_task(task.name).evaluation
     watch = _Watch(fed, config, on_event, time.perf_counter())
     fed.on_news = partial(watch.report, "note", 0, None)

@@ -428,7 +428,8 @@ def test_narrow_rows_share_a_ciphertext_and_wide_ones_take_several():
 def test_importing_graphfed_and_running_a_simulation_do_not_load_the_library():
     code = (
         "import sys, graphfed\n"
-        "graphfed.run('fedgcn', rounds=1, clients=2, out=False, exchange='simulated')\n"
+        "settings = {'exchange': 'encrypted', 'protocols': 'simulated'}\n"
+        "graphfed.run('fedgcn', rounds=1, clients=2, out=False, settings=settings)\n"
         "assert 'tenseal' not in sys.modules and 'dp_accounting' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

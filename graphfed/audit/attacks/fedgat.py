@@ -34,6 +34,7 @@ from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
+from graphfed.tasks.inputs import local_federation
 
 __all__ = [
     "CHECK",
@@ -290,10 +291,8 @@ def run(audited: AuditedRun) -> Finding:
 
 def opened(audited: AuditedRun) -> tuple[Federation, Located, FedGATConfig, Task]:
     """The run's places in this process, the data at its clients, its settings and its task."""
-    from graphfed.runtime.local import stacked
-
     config = audited.config
-    fed = stacked(audited.inputs.clients_of(config.method), config.device)
+    fed = local_federation(config, audited.inputs)
     data, task = prepared_data(fed, config, audited.inputs)
     assert isinstance(config.training, FedGATConfig)
     return fed, data, config.training, task

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     PART,
     STATISTICS,
@@ -37,7 +37,7 @@ __all__ = ["METHOD"]
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruConfig) -> State:
-    check_aggregation(config.aggregation, int(fed.roster.sum()))
+    check_sums(fed, config.aggregation, int(fed.roster.sum()))
     split = common_split(fed, data.network)
     scaler = fit_scaler(fed, data.series, config)
     training = pool(fed, data, scaler, split, "train", config)

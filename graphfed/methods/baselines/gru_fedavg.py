@@ -5,10 +5,10 @@ not used.
 Scheduled sampling ends almost at once (teacher=1), as in the authors' program."""
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
 from graphfed.methods.base import Method, State, Task, clients_in_round
 from graphfed.methods.common import averaging
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     MESSAGES,
     LocalGruConfig,
@@ -29,7 +29,7 @@ __all__ = ["METHOD"]
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
-    check_aggregation(config.aggregation, clients_in_round(config.fraction, int(fed.roster.sum())))
+    check_sums(fed, config.aggregation, clients_in_round(config.fraction, int(fed.roster.sum())))
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     device = str(fed.device)
@@ -80,7 +80,7 @@ METHOD = Method(
         **MESSAGES,
         **averaging.MESSAGES,
         "model": "The shared weights, from the server to every site.",
-        "update": "Only with aggregation=clear: each site's weights after its training, which the server "
+        "update": "Only with aggregation=plaintext: each site's weights after its training, which the server "
         "averages. The server reads each site's; from weights, readings can in part be inferred.",
     },
 )

@@ -5,9 +5,9 @@ Every client selects its own best round on its own validation windows."""
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     MESSAGES,
     LocalGruConfig,
@@ -37,7 +37,7 @@ def refuse_unseen(fed: Federation, method: str) -> None:
 
 def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
     refuse_unseen(fed, "gru_local")
-    check_aggregation(config.aggregation, fed.num_clients)
+    check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     own = fed.clients.run(own_forecasters, training, config)

@@ -25,12 +25,12 @@ from torch import Tensor
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import empty_state
+from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.base import State, Task, clients_in_round
 from graphfed.methods.baselines import fedadam, fedavg, fedprox
 from graphfed.methods.baselines.fedadam import FedAdamConfig
 from graphfed.methods.baselines.fedavg import Clients, count_training
 from graphfed.methods.baselines.fedprox import FedProxConfig
-from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import (
     Prepared,
     Pull,
@@ -125,9 +125,7 @@ def admm_round(fed: Federation, state: State, config: RuleConfig, number: int) -
         admm_step, ready, received, parts, optimizer, config, number, outputs=3
     )
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = averaging.average(
-        fed, told, counts, clients.counts, state.weights, config.aggregation, name="update"
-    )
+    mean = protected_mean(fed, told, counts, clients.counts, state.weights, config.aggregation, name="update")
     values = {"parts": fed.keep_absent(new, parts), "optimizer": fed.keep_absent(after, optimizer)}
     return State({"weights": mean, **values}, state.prepared)
 
@@ -155,7 +153,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleConfig) ->
 
 def setup(fed: Federation, data: Located, task: Task, config: RuleConfig) -> State:
     """`fedavg.setup`: every client's own subgraph."""
-    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    check_sums(fed, config.aggregation, clients_in_round(config.fraction, fed.num_clients))
     return start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
 
 

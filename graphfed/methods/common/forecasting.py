@@ -17,10 +17,15 @@ from torch import Tensor
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.aggregation import (
+    SumForm,
+    SumProtection,
+    messages,
+    protected_mean,
+    protected_sum,
+)
 from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
 from graphfed.methods.base import ForecastConfig, State
-from graphfed.methods.common import averaging
 from graphfed.nn import gru
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -74,11 +79,11 @@ Weights = Mapping[str, Tensor]
 PART = 128
 
 STATISTICS = {
-    "statistics": "With aggregation=clear, once: how many training readings a sensor has, their sum and the "
-    "sum of their squares, from which the common scale is made. The server reads each sensor's.",
+    "statistics": "With aggregation=plaintext, once: how many training readings a sensor has, their sum and "
+    "the sum of their squares, from which the common scale is made. The server reads each sensor's.",
     **messages(
         "statistics",
-        "With aggregation=secure or simulated, once",
+        "With aggregation=secure, once",
         "how many training readings a site has, their sum and the sum of their squares",
     ),
 }
@@ -111,11 +116,10 @@ class NeuralConfig(ForecastConfig):
         description="format of matrix products; weights, states and sums stay float32. bfloat16 is faster "
         "where the processor has it",
     )
-    aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
-        default="clear",
+    aggregation: SumProtection = Field(  # type: ignore[assignment]
+        default="plaintext",
         description="how statistics, weights and scores are added up at the server: it reads each site's, or "
-        "by secure aggregation their sum only; simulated: as secure in numbers and bytes, and nothing is "
-        "hidden",
+        "by secure aggregation their sum only",
     )
 
 
@@ -136,8 +140,16 @@ def total(parts: Tensor, present: Tensor) -> Tensor:
     return parts[present].sum(0)
 
 
+def every_part(parts: Tensor, present: Tensor) -> Tensor:
+    """Every client's own statistics: who takes part is known where they are hidden."""
+    return parts
+
+
 def no_statistics() -> Tensor:
     return torch.zeros(3)
+
+
+_STATISTICS = SumForm(total=total, parts=every_part, like=no_statistics)
 
 
 def scale_of(sums: Tensor) -> dict[str, Tensor]:
@@ -157,12 +169,9 @@ def scale_of(sums: Tensor) -> dict[str, Tensor]:
 def fit_scaler(fed: Federation, series: Located, config: NeuralConfig) -> Located:
     """The mean and standard deviation of all training readings, at the server."""
     parts = fed.clients.run(statistics, series, config.missing)
-    if config.aggregation == "clear":
-        sums = fed.sum(fed.clients.run(total, parts, fed.present()), name="statistics", grad=False)
-    else:
-        like = fed.server.run(no_statistics)
-        simulated = config.aggregation == "simulated"
-        sums = secure_sum(fed, parts, None, like, name="statistics", simulated=simulated)
+    sums = protected_sum(
+        fed, _STATISTICS, parts, fed.present(), protection=config.sum_protection, name="statistics"
+    )
     return fed.server.run(scale_of, sums)
 
 
@@ -464,7 +473,7 @@ def average(
 ) -> tuple[Located, Located]:
     """The mean of the weights of all clients that take part, at the server and, sent back, at the clients.
     before: the mean of the round before, at the server."""
-    mean = averaging.average(
+    mean = protected_mean(
         fed,
         fed.clients.run(of_all, own, fed.present()),
         fed.clients.run(share_of_own, data.series),

@@ -1,12 +1,13 @@
 """The settings of FedGAT."""
 
 from functools import cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError
+from graphfed.methods.base import PlaintextOnly
 from graphfed.methods.common.aggregation_rules import RuleConfig
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.backbones import Backbone
@@ -16,6 +17,17 @@ __all__ = ["FedGATConfig", "heads_of"]
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGATConfig(RuleConfig):
+    plaintext_only: ClassVar = (
+        PlaintextOnly(
+            "exchange",
+            "later",
+            "exchange",
+            "the server would read embeddings of the features that are hidden from it",
+        ),
+        PlaintextOnly("exchange", "form", "matrix", "what is encrypted is the message of vectors"),
+        PlaintextOnly("exchange", "evaluation", "direct", "what is encrypted is the message of vectors"),
+    )
+
     backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gat", description="graph network")
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
@@ -54,10 +66,9 @@ class FedGATConfig(RuleConfig):
         ge=1,
         description="a vertex with more neighbours keeps that many, drawn by its id; none: it keeps all",
     )
-    exchange: Literal["clear", "simulated", "encrypted"] = Field(
-        default="clear",
-        description="the features before training: read by the server, multiplied by it under encryption, "
-        "or sent as if encrypted (its bytes, no protection)",
+    exchange: Literal["plaintext", "encrypted"] = Field(
+        default="plaintext",
+        description="the features before training: read by the server, or multiplied by it under encryption",
     )
     later: Literal["hops", "exchange"] = Field(
         default="hops",
@@ -86,21 +97,6 @@ class FedGATConfig(RuleConfig):
                 "later=exchange needs every client in every round, because the others use its embeddings; "
                 f"fraction must be 1, got {self.fraction}: leave one of them out"
             )
-        if self.later == "exchange" and self.exchange != "clear":
-            raise InputError(
-                f"later=exchange cannot be used with exchange={self.exchange}: the server would read "
-                "embeddings of the features that are hidden from it; leave one of them out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _vectors_under_encryption(self) -> "FedGATConfig":
-        for name, needed in (("form", "vector"), ("evaluation", "message")):
-            if self.exchange != "clear" and getattr(self, name) != needed:
-                raise InputError(
-                    f"exchange={self.exchange} cannot be used with {name}={getattr(self, name)}: what is "
-                    f"encrypted is the message of vectors; use {name}={needed}, or exchange=clear"
-                )
         return self
 
 

@@ -47,8 +47,8 @@ class FedGATLdpConfig(FedGATConfig, NoisedConfig):
     epsilon: float = Field(
         default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
     )
-    exchange: Literal["clear"] = Field(
-        default="clear", description="the noised features before training: read by the server"
+    exchange: Literal["plaintext"] = Field(
+        default="plaintext", description="the noised features before training: read by the server"
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
     k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
@@ -102,7 +102,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -
     vertices = vertex_route(fed, data, task)
     released = release(fed, data, vertices, task, config)
     pooled = pooled_of(fed, data, vertices, released, config)
-    state = fedgat.begin(fed, data, vertices, pooled, task, config)
+    state = fedgat.begin(fed, data, vertices, pooled, task, config, pretraining.READABLE)
     return State({**state.values, "released": released}, state.prepared)
 
 
@@ -113,7 +113,9 @@ def restore(
     data = fed.clients.run(fedgat.kept_edges, data, config)
     vertices = vertex_route(fed, data, task)
     pooled = pooled_of(fed, data, vertices, values["released"], config)
-    return State(values, fedgat.begin(fed, data, vertices, pooled, task, config).prepared)
+    return State(
+        values, fedgat.begin(fed, data, vertices, pooled, task, config, pretraining.READABLE).prepared
+    )
 
 
 def round(fed: Federation, state: State, config: FedGATLdpConfig, number: int) -> State:

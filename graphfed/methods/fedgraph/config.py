@@ -1,11 +1,12 @@
 """The settings of FedGraph."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
+from graphfed.methods.base import PlaintextOnly
 from graphfed.methods.common.averaging import AveragingConfig
 from graphfed.methods.fedgraph.sampling_policies import LEARNED
 
@@ -14,6 +15,14 @@ __all__ = ["FedGraphConfig"]
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGraphConfig(AveragingConfig):
+    plaintext_only: ClassVar = (
+        PlaintextOnly(
+            "aggregation",
+            "policy",
+            "ddpg",
+            "what it decides by is every client's weights, which the server must read",
+        ),
+    )
     policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
         default="full",
         description="how much is sampled: nothing is left out, neighbours with one chance, so many "
@@ -99,16 +108,6 @@ class FedGraphConfig(AveragingConfig):
             raise InputError(
                 f"policy_file={shown(self.policy_file)} cannot be used with policy={self.policy}, which is "
                 "not learned: expected none; set policy=ddpg or bandit, or leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _seen_by_the_server(self) -> "FedGraphConfig":
-        if self.policy == "ddpg" and self.aggregation != "clear":
-            raise InputError(
-                f"policy=ddpg cannot be used with aggregation={self.aggregation}: what it decides by is "
-                "every client's weights, which the server must read; use another policy, or "
-                "aggregation=clear"
             )
         return self
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass as config_dataclass
 
+from graphfed.federation.secure.aggregation import SumProtection
 from graphfed.methods.lumos.feature_encoding import EncoderConfig
 from graphfed.methods.lumos.workload import BalanceConfig
 
@@ -22,10 +23,15 @@ class LumosConfig(EncoderConfig, BalanceConfig):
         default="fused",
         description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
     )
-    aggregation: Literal["clear", "secure", "simulated"] = Field(  # type: ignore[assignment]
-        default="clear",
+    aggregation: SumProtection = Field(  # type: ignore[assignment]
+        default="plaintext",
         description="how the gradients of the weights add up at the server: it reads each device's, or by "
-        "secure aggregation their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
+        "secure aggregation their sum only",
+    )
+    protocols: Literal["real", "simulated"] = Field(
+        default="simulated",
+        description="secure protocols, of which comparisons between devices are always one: really run, or "
+        "simulated: the same numbers and bytes, and nothing hidden",
     )
     negatives: int = Field(
         default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"

@@ -55,10 +55,6 @@ class BalanceConfig:
         description="what a step of balancer=mcmc shows of the two largest workloads: whether it is "
         "accepted, or (the paper) both",
     )
-    comparison: Literal["simulated", "secure"] = Field(
-        default="simulated",
-        description="how two devices compare: in clear with the protocol's cost, or by the protocol",
-    )
     compare_again: Literal["changed", "all"] = Field(
         default="changed", description="which pairs compare again: those that changed, or (the paper) all"
     )
@@ -66,10 +62,6 @@ class BalanceConfig:
         default=12, ge=1, le=31, description="bits that hold every degree; known to everyone"
     )
     seed: int = Field(default=0, ge=0, description="seed of coins, orders and proposals")
-
-    @property
-    def simulated(self) -> bool:
-        return self.comparison == "simulated"
 
     @property
     def level_bits(self) -> int:

@@ -24,10 +24,10 @@ class SapgnnConfig(SplitConfig):
     )
     aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
     norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
-    pooling: Literal["clear", "simulated", "secure"] = Field(
-        default="clear",
-        description="maximum over holders: in clear at the server, by a protocol that shows it the maximum "
-        "only, or with that protocol's numbers and cost and nothing hidden",
+    pooling: Literal["plaintext", "secure"] = Field(
+        default="plaintext",
+        description="maximum over holders: in plaintext at the server, or by a protocol that shows it the "
+        "maximum only",
     )
     batch_size: int | None = Field(
         default=None, ge=1, description="training vertices in a step; none: all of them"
