@@ -6,18 +6,16 @@ figures with the printed ones. Nothing here runs anything."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from graphfed.data.datasets import Availability
+from graphfed.drawing.canvas import Charts
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.reproductions.policies import Policy
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = [
     "PERCENT",
@@ -338,7 +336,7 @@ class Measured(Item):
     Attributes:
         measure: Return the rows of reproduce.json, after policies are learned and before any run.
         cells: The columns and lines of its table.
-        draw: Its drawing.
+        draw: Its charts.
         pending: What is left to do that takes long, in words for the predicted cost; refuses a folder of
             something else. None for an item that takes no time.
         reads: What it needs of its data sets: all, the graph without features, or nothing.
@@ -346,7 +344,7 @@ class Measured(Item):
 
     measure: Callable[["Measured", Place], list[dict[str, Any]]]
     cells: Callable[[Found], Cells]
-    draw: "Callable[[Found], Figure]"
+    draw: Callable[[Found], Charts]
     pending: Callable[["Measured", Place], str] | None = None
     reads: Literal["data", "structure", "nothing"] = "data"
 
