@@ -75,7 +75,7 @@ def make_table(
     from rich.table import Table
 
     table = Table(
-        title=markup(title) or None, title_justify="left" if plain else "center",
+        title=markup(title) or None, title_justify="left",
         caption=markup(caption) or None, caption_justify="left", show_lines=lines,
         show_header=any(columns), box=None if plain else HEAVY_HEAD, pad_edge=not plain,
         padding=(0, 2, 0, 0) if plain else (0, 1),
