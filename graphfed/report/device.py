@@ -8,8 +8,8 @@ import numpy as np
 
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS
-from graphfed.report.pages import sentences
 from graphfed.report.read import Run, Subject
+from graphfed.report.templates import sentences
 from graphfed.report.transfers import Line, left
 from graphfed.runs.progress import human_bytes
 

@@ -19,7 +19,6 @@ from graphfed.report.device import devices, worst_device
 from graphfed.report.figures import Errors, Figures, Shares
 from graphfed.report.forecast_charts import forecast_charts
 from graphfed.report.forecast_table import SensorErrors
-from graphfed.report.pages import filled, sentences
 from graphfed.report.read import Run, Subject, read_subject
 from graphfed.report.results import (
     best_row,
@@ -31,6 +30,7 @@ from graphfed.report.results import (
     result_table,
     run_scores,
 )
+from graphfed.report.templates import filled, sentences
 from graphfed.report.transfers import left
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes

@@ -7,8 +7,8 @@ from statistics import median
 from graphfed.deployment.participant import MESSAGES as DEPLOYED
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS
-from graphfed.report.pages import sentences
 from graphfed.report.read import Run, Transfer
+from graphfed.report.templates import sentences
 from graphfed.runs.progress import human_bytes
 from graphfed.runs.train import MESSAGES
 

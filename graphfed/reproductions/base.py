@@ -103,8 +103,8 @@ class Row:
 
     label: str
     method: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     seeds: Sequence[int] | None = None
     printed: Mapping[str, Printed] = field(default_factory=dict)
     relative: tuple[Relative, ...] = ()
@@ -130,8 +130,8 @@ class Quick:
     settings."""
 
     seeds: Sequence[int] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +160,8 @@ class Item:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     seeds: Sequence[int] = (0,)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     quick: Quick = field(default_factory=Quick)
     panels: tuple[str, ...] = ()
     data: str | None = None
@@ -184,7 +184,7 @@ class Item:
         """The options of a row, with those of the item."""
         return {**self.options, **row.options}
 
-    def settings_of(self, row: Row) -> dict[str, Any]:
+    def settings_of(self, row: Row) -> dict[str, object]:
         """The settings of a row, with those of the item. A reproduction has the papers' settings."""
         return {"preset": "paper", **self.settings, **row.settings}
 
@@ -193,7 +193,7 @@ class Item:
         return tuple(self.seeds if row.seeds is None else row.seeds)
 
     def config(
-        self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, Any] | None = None
+        self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, object] | None = None
     ) -> RunConfig:
         """Return the checked config of a run of a row, with one thread unless it says otherwise.
 
@@ -342,7 +342,7 @@ class Measured(Item):
         reads: What it needs of its data sets: all, the graph without features, or nothing.
     """
 
-    measure: Callable[["Measured", Place], list[dict[str, Any]]]
+    measure: Callable[["Measured", Place], list[dict[str, object]]]
     cells: Callable[[Found], Cells]
     draw: Callable[[Found], Charts]
     pending: Callable[["Measured", Place], str] | None = None

@@ -5,7 +5,7 @@ Shapes: S sensors, T steps, B bins."""
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -64,7 +64,7 @@ BINS = 40
 UNSEEN = "#b8b8b8"
 
 
-def visible_sensors(item: Measured, place: Place) -> list[dict[str, Any]]:
+def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row which sensors its split shows to training, and which edges are among these.
 
     label, seed, data, split; sensors, edges: how many there are in all, visible_sensors, visible_edges: how
@@ -101,7 +101,7 @@ def visible_sensors(item: Measured, place: Place) -> list[dict[str, Any]]:
     return rows
 
 
-def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, Any]]:
+def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
     """Return for each row how the readings of each of the first `count` sensors by id are distributed, over
     all steps; a missing reading is none.
 
@@ -138,7 +138,7 @@ def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, An
     return rows
 
 
-def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, Any]]:
+def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
     """Return for each row the operations of a forecast (`forecast_operations`) of its method, which has a
     recurrent network: label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these
     together, printed, difference."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ __all__ = ["draw_returns", "returns", "returns_cells", "returns_of", "settled_fr
 WINDOW = 20
 
 
-def returns(item: Measured, place: Place) -> list[dict[str, Any]]:
+def returns(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row label, policy, folder and what `returns_of` gives."""
     rows = []
     for row in item.rows:
@@ -33,7 +33,7 @@ def returns(item: Measured, place: Place) -> list[dict[str, Any]]:
     return rows
 
 
-def returns_of(folder: Path) -> dict[str, Any]:
+def returns_of(folder: Path) -> dict[str, object]:
     """Return how the policy in a folder learned.
 
     Returns:

@@ -43,7 +43,7 @@ __all__ = ["FILE", "draw_workloads", "pending", "workloads", "workloads_cells"]
 FILE = "workloads.json"
 
 
-def workloads(item: Measured, place: Place) -> list[dict[str, Any]]:
+def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row label, panel, series, seed, folder, printed (the largest workload, or None),
     difference, and what balancing gave.
 
@@ -101,7 +101,7 @@ def _folder_of(item: Measured, row: Row, place: Place) -> Path:
     return place.folder / item.name / run_name(row.label, item.seeds_of(row)[0])
 
 
-def _asked(config: RunConfig) -> dict[str, Any]:
+def _asked(config: RunConfig) -> dict[str, object]:
     """What decides what is found."""
     training = config.training
     assert isinstance(training, BalanceConfig)
@@ -136,7 +136,7 @@ def _structure(config: RunConfig, graphs: dict[Any, Graph]) -> Graph:
     return graphs[key]
 
 
-def balanced(config: RunConfig, graph: Graph) -> dict[str, Any]:
+def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     """Return what balancing a graph gives; see `workloads`."""
     rows = _pair_rows(graph)
     fed = stacked(graph.num_nodes, config.device)

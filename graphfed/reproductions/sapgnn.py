@@ -54,7 +54,7 @@ def line(
     series: str,
     method: str,
     numbers: Sequence[int],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     *,
     seeds: Sequence[int] | None = None,
     accuracy: Figures = (),
@@ -208,7 +208,7 @@ FIG4 = Runs(
 # ---- Fig. 3: nodes of each class at each client ------------------------------------------------------------
 
 
-def class_counts(item: Measured, place: Place) -> list[dict[str, Any]]:
+def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row how many labelled nodes of each class every client owns; nothing is trained.
 
     label, seed, holders, classes, counts {all, split}, in a list [class] for each client, totals {all,
