@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphfed.cli.options import DataDir, Plugins, SharedOptions, with_options
+from graphfed.cli.options import DataDir, Json, Plugins, SharedOptions, with_options
 from graphfed.cli.output import print_json, show
 from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
 from graphfed.errors import InputError
@@ -91,7 +91,7 @@ def data_inspect(
         Path | None,
         typer.Option(metavar="FILE", help="Draw it, too: a new file, .svg or .png."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look at a graph or at sensors before training: numbers, sites, and which methods can use it.
 

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
+from graphfed.cli.options import Json
 from graphfed.cli.output import show
 from graphfed.errors import DONE, FAILED
 from graphfed.memory import memory_bytes
@@ -244,7 +245,7 @@ def _writable(what: str, folder: Path, fix: str) -> Finding:
 
 def doctor(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look at libraries, threads, device, memory, folders and extras; say what to fix.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphfed.cli.options import Plugins
+from graphfed.cli.options import Json, Plugins
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
 from graphfed.terminal import make_table, tell
@@ -20,7 +20,7 @@ def methods(
     ] = None,
     *,
     plugin: Plugins = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the methods: what each needs, what crosses and what protects it. With a name: paper and settings.
 

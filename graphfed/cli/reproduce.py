@@ -1,19 +1,16 @@
 """`graphfed reproduce`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
-from graphfed.cli.output import command_line, interruption_told, print_json, say, show
+from graphfed.cli.output import command_line, interruption_told, print_outcome, say, show
 from graphfed.cli.values import DATA_SETS, choices
-from graphfed.terminal import make_table, tell
+from graphfed.terminal import make_table
 
-if TYPE_CHECKING:
-    from graphfed.reproductions.reproduce import Reproduction
-
-__all__ = ["print_reproduction", "reproduce"]
+__all__ = ["reproduce"]
 
 
 def reproduce(
@@ -99,17 +96,7 @@ def reproduce(
             tell=say,
             command=command_line(),
         )
-    print_reproduction(found, as_json)
-
-
-def print_reproduction(found: "Reproduction", as_json: bool) -> None:
-    """A table for each item, or the object of reproduce.json."""
-    if as_json:
-        print_json(found.to_json(), found.folder)
-        return
-    for table in found.tables():
-        show(table)
-    tell(f"files: {found.folder}")
+    print_outcome(found, as_json, *found.tables(), f"files: {found.folder}")
 
 
 def _print_list(data_dir: Path | None) -> None:

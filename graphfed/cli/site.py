@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import whole_number
+from graphfed.cli.options import Json, whole_number
 from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
 from graphfed.terminal import make_table, tell
@@ -288,9 +288,7 @@ def _check_forbidden(pair: str) -> None:
 
 
 @app.command("status")
-def site_status(
-    kit: Kit, *, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-) -> None:
+def site_status(kit: Kit, *, as_json: Json = False) -> None:
     """Ask the server, with the coordinator's kit, which sites are connected and which runs are going on.
 
     Examples:

@@ -1,20 +1,16 @@
 """`graphfed sweep`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from graphfed.cli.options import Method, SharedOptions, whole_number, with_options
-from graphfed.cli.output import command_line, interruption_told, print_json, show
+from graphfed.cli.options import Method, SharedOptions, read_seedless_config, whole_number, with_options
+from graphfed.cli.output import command_line, interruption_told, print_outcome
 from graphfed.cli.values import setting_keys
 from graphfed.errors import InputError, shown
-from graphfed.terminal import tell
 
-if TYPE_CHECKING:
-    from graphfed.studies.sweep import Sweep
-
-__all__ = ["print_sweep", "sweep"]
+__all__ = ["sweep"]
 
 
 @with_options(
@@ -71,19 +67,10 @@ def sweep(
     See also:
         graphfed compare, graphfed resume; docs/sweeps.md
     """
-    from graphfed.runs.config import parse_settings, read_config
-    from graphfed.studies.plan import parse_seeds
     from graphfed.studies.sweep import sweep as run_sweep
 
-    options = {} if shared.config is None else read_config(shared.config, extra=("seeds",))
-    if "seed" in options:
-        raise InputError(
-            f"the config file {shared.config} has a seed, and a sweep has several; write seeds: 0,1,2"
-        )
-    options |= shared.run_options(method=method, seeds=shared.seeds, out=out)
-    settings = options.pop("set", {}) | parse_settings(shared.settings or ())
-    if "seeds" in options:
-        options["seeds"] = parse_seeds(options["seeds"])
+    config = {} if shared.config is None else read_seedless_config(shared.config, "sweep")
+    options, settings = shared.merged(config, method=method, seeds=shared.seeds, out=out)
     with interruption_told():
         finished = run_sweep(
             options.pop("method", None),
@@ -95,16 +82,7 @@ def sweep(
             progress=shared.progress,
             command=command_line(),
         )
-    print_sweep(finished, shared.as_json)
-
-
-def print_sweep(finished: "Sweep", as_json: bool) -> None:
-    """The table, or the object of sweep.json."""
-    if as_json:
-        print_json(finished.to_json(), finished.folder)
-    else:
-        show(finished.table())
-        tell(f"files: {finished.folder}")
+    print_outcome(finished, shared.as_json, finished.table(), f"files: {finished.folder}")
 
 
 def _grid(pairs: list[str]) -> dict[str, list[Any]]:

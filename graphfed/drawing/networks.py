@@ -106,15 +106,17 @@ class Network:
         for order, kind in enumerate(self.nodes):
             x, y = place[drawn & kind.members].T
             area, width, marker = kind.area * scale, 0.6 * min(scale, 1.0), kind.marker
+            label, hollow = kind.label or None, not kind.strength
             # Paper below, so that no edge shines through a light mark.
             ax.scatter(
                 x, y, s=area, marker=marker, linewidths=width, facecolor=PAPER,
-                edgecolor=INK if kind.strength else MUTED, zorder=2 + 0.1 * order,
+                edgecolor=MUTED if hollow else INK, zorder=2 + 0.1 * order, label=label if hollow else None,
             )  # fmt: skip
-            ax.scatter(
-                x, y, s=area, marker=marker, linewidths=width, color=kind.colour, alpha=kind.strength,
-                zorder=2.05 + 0.1 * order, label=kind.label or None,
-            )  # fmt: skip
+            if not hollow:
+                ax.scatter(
+                    x, y, s=area, marker=marker, linewidths=width, color=kind.colour, alpha=kind.strength,
+                    zorder=2.05 + 0.1 * order, label=label,
+                )  # fmt: skip
         for words, (x, y) in self.names:
             ax.text(x, y, short(words, 18), ha="center", va="center", fontsize=9, zorder=5)
         (left, bottom), (right, top) = self._limits
