@@ -88,7 +88,9 @@ def _device(label: str, run: Run, accounts: Accounts, wanted: int | None) -> Dev
         for line in left(label, run).out
         if len(line.sites) > device and line.sites[device]
     ]
-    told = sentences("device", own=own, training=run.manifest.config.training)
+    training = run.manifest.config.training
+    seeded, simulated = training.get("noise_seed") is not None, training.get("comparison") == "simulated"
+    told = sentences("device", own=own, seeded=seeded, simulated=simulated)
     return Device(label, wanted is not None, told, lines, worst_device(run))
 
 

@@ -69,14 +69,14 @@ class Line:
         return not self.link.startswith("server")
 
     @property
-    def clear(self) -> bool:
-        """Whether its receiver reads it."""
-        return self.protection == "clear"
-
-    @property
     def open(self) -> bool:
         """Whether nothing keeps its receiver from reading it."""
         return self.protection in ("clear", "simulated")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its protection is only simulated."""
+        return self.protection == "simulated"
 
     @property
     def description(self) -> str:
