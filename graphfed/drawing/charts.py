@@ -63,7 +63,7 @@ class Axis:
 
     def apply(self, ax: "Axes", which: Literal["x", "y"]) -> None:
         """Set up the x or the y axis of axes in which everything is drawn."""
-        from matplotlib.ticker import MaxNLocator
+        from matplotlib.ticker import MaxNLocator, NullLocator
 
         across = which == "x"
         axis = ax.xaxis if across else ax.yaxis
@@ -71,8 +71,7 @@ class Axis:
         if self.scale != "linear":
             scaled = {"linthresh": 1} if self.scale == "symlog" else {}
             (ax.set_xscale if across else ax.set_yscale)(self.scale, **scaled)
-            axis.set_minor_locator(MaxNLocator(1))
-            axis.set_minor_formatter("")
+            axis.set_minor_locator(NullLocator())
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         if self.whole or (self.written is not None and self.scale == "linear"):
             axis.set_major_locator(MaxNLocator(8 if self.whole else 5, integer=self.whole))
