@@ -7,13 +7,14 @@ import stat
 import tempfile
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphfed.errors import InputError
 
 __all__ = [
+    "JsonObject",
     "check_regular",
     "parse_json",
     "read_metadata",
@@ -24,6 +25,9 @@ __all__ = [
     "write_json",
     "write_tensors",
 ]
+
+#: A JSON object. Its form is in the schema of the file that it is in (`runs.folder_schema`), if it has one.
+JsonObject: TypeAlias = dict[str, Any]
 
 #: Levels of lists and objects in a JSON text from outside. Our own files have fewer than twelve.
 MAX_JSON_LEVELS = 64

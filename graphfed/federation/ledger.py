@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["PHASES", "Entry", "Flow", "Json", "Ledger", "LedgerRecord", "Shape"]
+from graphfed.files import JsonObject
+
+__all__ = ["PHASES", "Entry", "Flow", "Ledger", "LedgerRecord", "Shape"]
 
 PHASES = ("setup", "train", "eval", "control", "predict")
 #: The phases whose bytes are a method's cost (`bytes.total`); the other phases stand beside.
 COUNTED_PHASES = ("setup", "train")
 UP, DOWN, PEER = "up", "down", "peer"
 
-#: A JSON object.
-Json = dict[str, Any]
 #: The shape of a tensor, or of every tensor of a payload by name.
-Shape = list[int] | Json
+Shape = list[int] | JsonObject
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,7 @@ class Entry:
         self._settle()
         return self._received.copy()
 
-    def to_json(self) -> Json:
+    def to_json(self) -> JsonObject:
         """The entry as plain data."""
         return {
             "phase": self.phase,
@@ -216,7 +216,7 @@ class Entry:
         }
 
     @staticmethod
-    def from_json(content: Json) -> "Entry":
+    def from_json(content: JsonObject) -> "Entry":
         """The entry that `to_json` described."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
@@ -287,7 +287,7 @@ class Ledger:
         """Total bytes of the transfers called `name`."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
-    def totals(self) -> Json:
+    def totals(self) -> JsonObject:
         """The `bytes` object of result.json: total (setup + train), by direction, setup alone and every
         transfer's own, which add up to the total; beside: what crossed in the other phases."""
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
@@ -308,10 +308,10 @@ class Ledger:
             },
         }
 
-    def statement(self) -> Json:
+    def statement(self) -> JsonObject:
         """What left the clients, by protection: the `privacy` object of result.json. In the order of the
         file, which a run that is resumed has too."""
-        left: dict[str, Json] = {}
+        left: dict[str, JsonObject] = {}
         for e in self._in_order():
             if e.direction == DOWN:
                 continue
@@ -321,7 +321,7 @@ class Ledger:
                 here["transfers"].append(e.name)
         return {"left_the_clients": left}
 
-    def to_json(self) -> Json:
+    def to_json(self) -> JsonObject:
         """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
         name, so that ledgers of separate processes put together read as one."""
         return {
@@ -335,7 +335,7 @@ class Ledger:
         return [entry for _, entry in items]
 
     @staticmethod
-    def from_json(content: Json) -> "Ledger":
+    def from_json(content: JsonObject) -> "Ledger":
         """The ledger that `to_json` described."""
         ledger = Ledger(content["num_clients"])
         for told in content["entries"]:

@@ -9,7 +9,7 @@ from graphfed.report import charts, forecasts
 from graphfed.report.figures import Errors, Figures
 from graphfed.report.forecast_table import SensorErrors
 from graphfed.report.read import Run, Subject
-from graphfed.studies.comparison import ComparedRow
+from graphfed.studies.plan import ComparedRow
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.registry import task_or_default
 

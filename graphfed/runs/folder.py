@@ -34,12 +34,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import check_regular, parse_json, read_regular, write_bytes, write_json, write_tensors
+from graphfed.files import (
+    JsonObject,
+    check_regular,
+    parse_json,
+    read_regular,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
+    from graphfed.federation.payload import Leaf, Payload
 
 __all__ = [
     "CHECKPOINTS",
@@ -54,6 +65,7 @@ __all__ = [
     "fields_of",
     "open_folder",
     "plain",
+    "plain_object",
     "read_json",
     "read_lines",
     "read_predictions",
@@ -63,10 +75,10 @@ __all__ = [
 ]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """`value` as JSON can hold it: plain numbers, texts, lists, dictionaries; NaN and infinity are None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return plain_object(value)
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, list | tuple):
@@ -80,14 +92,18 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def fields_of(result: Any) -> dict[str, Any]:
+def plain_object(content: Mapping[str, object]) -> JsonObject:
+    """`plain`, of what is an object in JSON."""
+    return {str(key): plain(item) for key, item in content.items()}
+
+
+def fields_of(result: "DataclassInstance") -> JsonObject:
     """The fields of a result, a dataclass, as its file has them: all but the folder that they are in."""
     names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
-    content: dict[str, Any] = plain({name: getattr(result, name) for name in names})
-    return content
+    return plain_object({name: getattr(result, name) for name in names})
 
 
-def chosen_folder(out: Any, label: str) -> Path | None:
+def chosen_folder(out: object, label: str) -> Path | None:
     """The folder that `out` means: a path itself, None a new one (`default_folder`), False none at all.
 
     Raises InputError for anything else."""
@@ -312,11 +328,11 @@ def _remove_empty(folders: list[Path]) -> None:
 def write_run(
     folder: Path,
     *,
-    history: Sequence[Mapping[str, Any]],
-    ledger: Mapping[str, Any],
-    result: Mapping[str, Any],
+    history: Sequence[JsonObject],
+    ledger: JsonObject,
+    result: JsonObject,
     weights: Mapping[str, np.ndarray],
-    predictions: Iterable[Any],
+    predictions: "Iterable[pa.Table]",
     accounts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write what a run found, the result last; GraphfedError when the disk refuses. predictions: see
@@ -355,7 +371,7 @@ def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
     )
 
 
-def write_predictions(path: Path, tables: Iterable[Any]) -> None:
+def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
     """Write pyarrow tables of the same columns, at least one, as one parquet file; each is made, written and
     forgotten before the next."""
     import pyarrow as pa
@@ -371,14 +387,14 @@ def write_predictions(path: Path, tables: Iterable[Any]) -> None:
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
-def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> Any:
+def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> "pa.Table":
     """The table that `write_predictions` wrote into a run's folder, as `read_table` gives it."""
     return read_table(folder / "predictions.parquet", columns)
 
 
 def read_table(
     path: Path, columns: Mapping[str, str] | None = None, optional: Mapping[str, str] | None = None
-) -> Any:
+) -> "pa.Table":
     """Read a Parquet file in a run's folder.
 
     Args:
@@ -412,7 +428,7 @@ def read_table(
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
 
 
-def _is_of_kind(found: Any, kind: str) -> bool:
+def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
     """Whether a pyarrow type is one of a kind of `read_table`."""
     from pyarrow import types
 
@@ -424,7 +440,7 @@ def _is_of_kind(found: Any, kind: str) -> bool:
     return whole or (kind == "number" and bool(types.is_floating(found)))
 
 
-def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
+def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
     """The weights that the hosts of one place hold, as flat named arrays: nested names are joined by dots.
 
     A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
@@ -453,11 +469,11 @@ def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: "Payload", prefix: str = "") -> "dict[str, Leaf]":
     if not isinstance(tree, dict | tuple):
         return {prefix or "weights": tree}
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    flat: dict[str, Any] = {}
+    flat: dict[str, Leaf] = {}
     for key, value in items:
         flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
@@ -484,7 +500,7 @@ def check_there(folder: Path) -> None:
         raise InputError(f"{folder} holds runs and is none; name one of them, as in {runs[-1].parent}")
 
 
-def read_json(path: Path, model: "type[BaseModel]") -> Any:
+def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
     """Read a JSON file in a run's folder.
 
     Args:
@@ -502,7 +518,7 @@ def read_json(path: Path, model: "type[BaseModel]") -> Any:
     return check_content(_parsed(path, _text_of(path)), model, str(path))
 
 
-def read_lines(path: Path, model: "type[BaseModel]") -> list[Any]:
+def read_lines(path: Path, model: "type[BaseModel]") -> list[JsonObject]:
     """Read a file with one JSON object in each line, every one of the form that `model` describes.
 
     Raises InputError, which names the line, as `read_json`."""

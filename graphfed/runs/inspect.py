@@ -1,7 +1,7 @@
 """What data are like before training: their numbers, their sites, and which methods can use them."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
+from graphfed.files import JsonObject
 from graphfed.methods.registry import METHODS
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import given_settings, unknown_setting
@@ -45,12 +46,12 @@ class Inspection:
     graph: Graph
     partition: Partition | None
     parts: Split
-    overview: dict[str, Any]
+    overview: JsonObject
     split: str
     split_problem: str | None
     methods: dict[str, str | None]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The overview, and beside it what it does not know."""
         return {
             **self.overview,
@@ -75,12 +76,12 @@ class SensorInspection:
     and methods: as of `Inspection`, of the methods that forecast."""
 
     sensors: Sensors
-    overview: dict[str, Any]
+    overview: JsonObject
     split: str
     split_problem: str | None
     methods: dict[str, str | None]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The overview, and beside it what it does not know."""
         return {
             **self.overview,
@@ -92,14 +93,14 @@ class SensorInspection:
 
 
 def inspect(
-    data: Any = "digits",
+    data: object = "digits",
     *,
     clients: int | None = None,
     partition: str | Path | None = None,
     split: str = "default",
     seed: int = 0,
     data_dir: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Inspection | SensorInspection:
     """Load a graph or sensors and look at it; nothing is trained or written.
 
@@ -144,7 +145,7 @@ def inspect(
     )
 
 
-def _check_settings(settings: Mapping[str, Any], known: list[str]) -> None:
+def _check_settings(settings: Iterable[str], known: list[str]) -> None:
     """InputError for a setting that says nothing about the data: it would change nothing here."""
     for key in settings:
         if key in known:
@@ -206,16 +207,16 @@ def _inspect_sensors(
     partition: str | Path | None,
     split: str,
     data_dir: str | Path | None,
-    settings: Mapping[str, Any] | None,
+    settings: Mapping[str, object],
 ) -> SensorInspection:
     if clients is not None or partition is not None:
         raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
-    asked = dict(settings or {})
+    asked: JsonObject = dict(settings or {})
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}
     _check_settings(asked, [f"data.{key}" for key in known])
     options = {str(key).removeprefix("data."): value for key, value in asked.items()}
-    sensors = sensors_of(source, data_dir, **options)
+    sensors = sensors_of(source, data_dir, options)
     try:
         cut, problem = make_time_split(sensors, split, lags, horizon), None
     except InputError as error:

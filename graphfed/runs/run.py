@@ -7,12 +7,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from graphfed.errors import InputError
-from graphfed.files import write_json
+from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
 from graphfed.memory import memory_bytes, peak_memory
 from graphfed.methods.common.memory import ACCURACY
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from graphfed.federation import Ledger
     from graphfed.methods.base import CommonConfig, Method
     from graphfed.runs.train import Event
+    from graphfed.tasks.evaluation import Predicted
+    from graphfed.tasks.inputs import HostPart
     from graphfed.tasks.outcome import Outcome
 
 __all__ = [
@@ -75,15 +77,15 @@ class Result:
     val: dict[str, float | None]
     test: dict[str, float | None]
     seconds: dict[str, float]
-    bytes: dict[str, Any]
-    privacy: dict[str, Any]
+    bytes: JsonObject
+    privacy: JsonObject
     peak_rss_mb: float
     hashes: dict[str, str]
     versions: dict[str, str]
-    details: dict[str, Any]
+    details: JsonObject
     folder: Path | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The object in result.json: plain numbers, None where a number is not finite."""
         return files.fields_of(self)
 
@@ -100,7 +102,7 @@ def run(
     method: str,
     *,
     task: str | None = None,
-    data: Any = None,
+    data: object = None,
     clients: int | None = None,
     partition: str | Path | None = None,
     rounds: int | None = None,
@@ -115,9 +117,9 @@ def run(
     out: str | Path | Literal[False] | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.run",
-    **more: Any,
+    **more: object,
 ) -> Result:
     """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
 
@@ -311,7 +313,7 @@ def finish(
 
 def diagnosed(
     method: "Method", task: str, training: "CommonConfig", outcome: "Outcome", class_names: Sequence[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what the details of a result say of how far it can be trusted and compared.
 
     Args:
@@ -352,7 +354,7 @@ def diagnosed(
     }
 
 
-def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]:
+def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
     """The manifest of a run: what is asked, on what, with what, as it is known before training."""
     return {
         "command": command,
@@ -379,12 +381,12 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
         raise files.cannot_be_written(folder, error) from error
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, manifest: JsonObject) -> None:
     """Write manifest.json; GraphfedError when the disk refuses."""
     write_file(folder, "manifest.json", manifest)
 
 
-def write_file(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
     """Write a JSON file of a folder; GraphfedError, which names the folder, when the disk refuses."""
     try:
         write_json(folder / name, files.plain(content))
@@ -421,7 +423,7 @@ class _Trained:
     outcome: "Outcome"
     ledger: "Ledger"
     weights: dict[str, np.ndarray]
-    predicted: list[tuple[Any, Any]]
+    predicted: "list[tuple[HostPart, Predicted]]"
     accounts: dict[str, np.ndarray] | None
 
 

@@ -18,7 +18,9 @@ import numpy as np
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.series import TaskData
 from graphfed.federation.state import roster_code, roster_of
+from graphfed.files import JsonObject
 from graphfed.memory import peak_memory
 from graphfed.methods.base import CommonConfig, Method, State, Task, clients_in_round
 from graphfed.methods.common import feature_scaling
@@ -26,7 +28,7 @@ from graphfed.methods.common.local_training import choose_clients
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
-from graphfed.tasks.evaluation import SECURE_MESSAGES, Evaluation, Scored
+from graphfed.tasks.evaluation import SECURE_MESSAGES, AnyEvaluation, Scored
 from graphfed.tasks.outcome import Metrics, Outcome
 from graphfed.tasks.registry import TASKS, get_task
 
@@ -93,7 +95,7 @@ def plan(
     personal: bool,
     due: dict[str, int],
     enrolled: str | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The control values that open round `number`: keep the last evaluated state, save, stop, and who takes
     part (`roster_code`; None: everyone who is enrolled). `due`: see `Checkpoints.due`; enrolled: of a roster,
     those who may be in it (None: everyone).
@@ -132,8 +134,8 @@ def metrics_here(scored: Located) -> Metrics | None:
 
 
 def agree_before_setup(
-    fed: Federation, data: Any, method: Method, task: Task, config: CommonConfig
-) -> tuple[Any, Located | None]:
+    fed: Federation, data: TaskData, method: Method, task: Task, config: CommonConfig
+) -> tuple[TaskData, Located | None]:
     """Agree on what every method's clients need alike: the scale of features, the weights of classes.
 
     Returns:
@@ -164,7 +166,7 @@ class _Watch:
 def train(
     fed: Federation,
     method: Method,
-    data: Any,
+    data: TaskData,
     task: Task,
     config: CommonConfig,
     *,
@@ -260,7 +262,7 @@ def _seen_before(fed: Federation) -> str:
     return f", or look here first: {'; '.join(notes[-3:])}" if notes else ""
 
 
-def _told(fed: Federation, method: Method, best: State, final: Mapping[str, Located]) -> dict[str, Any]:
+def _told(fed: Federation, method: Method, best: State, final: Mapping[str, Located]) -> JsonObject:
     """What a result says beyond metrics, where the server is in this process. scored: how many nodes or pairs
     of each part, where they are counted."""
     told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
@@ -272,14 +274,14 @@ def _told(fed: Federation, method: Method, best: State, final: Mapping[str, Loca
 
 def _line(
     fed: Federation, method: Method, state: State, number: int, val: Metrics | None, seconds: float
-) -> dict[str, Any]:
+) -> JsonObject:
     """A round, as metrics.jsonl has it."""
     line = {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
     facts = _facts(fed, method, state)
     return {**line, "facts": facts} if facts else line
 
 
-def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
+def _facts(fed: Federation, method: Method, state: State) -> JsonObject:
     """What the method says of itself (`Method.facts`), where the server is in this process."""
     if not method.facts:
         return {}
@@ -290,7 +292,7 @@ def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
 def restored(
     fed: Federation,
     method: Method,
-    data: Any,
+    data: TaskData,
     task: Task,
     config: CommonConfig,
     values: Mapping[str, Located],
@@ -317,7 +319,7 @@ def _open_round(
     run: Snapshot,
     due: dict[str, int],
     enrolled: np.ndarray | None,
-) -> tuple[Snapshot, dict[str, Any]]:
+) -> tuple[Snapshot, JsonObject]:
     """Send the control values that open the next round; where they say so the last evaluated state is the
     best."""
     decision = run.decision
@@ -335,11 +337,11 @@ def _open_round(
 def _round(
     fed: Federation,
     method: Method,
-    data: Any,
+    data: TaskData,
     task: Task,
     config: CommonConfig,
     run: Snapshot,
-    evaluation: Evaluation,
+    evaluation: AnyEvaluation,
     prepared: Any,
 ) -> tuple[Snapshot, Metrics | None]:
     """The round that was opened, and its validation metrics where it is evaluated."""
@@ -378,10 +380,10 @@ def _round(
 def _score_once(
     fed: Federation,
     method: Method,
-    data: Any,
+    data: TaskData,
     best: State,
     config: CommonConfig,
-    evaluation: Evaluation,
+    evaluation: AnyEvaluation,
     prepared: Any,
     enrolled: np.ndarray | None,
 ) -> tuple[Located, dict[str, Located]]:

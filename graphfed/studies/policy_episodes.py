@@ -17,14 +17,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Located
-from graphfed.files import read_tensors, write_bytes, write_tensors
+from graphfed.files import JsonObject, read_tensors, write_bytes, write_tensors
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.fedgraph import bandit, ddpg
 from graphfed.methods.fedgraph.config import FedGraphConfig
@@ -70,6 +69,7 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     parts = inputs.parts(config, fed.hosts)
     data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
     data, _ = agree_before_setup(fed, data, config.method, task, training)
+    assert isinstance(data, Located)
     evaluation = get_task(task.name).evaluation
     with fed.phase("eval"):
         prepared = evaluation.prepare(fed, data, task, training)
@@ -96,7 +96,7 @@ class Learning:
     folder: Path
     on_event: OnEvent | None = None
     wish: Wish = field(default_factory=Wish)
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[JsonObject] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     _done: int = 0
     _since: tuple[int, float] = (0, 0.0)
@@ -106,12 +106,9 @@ class Learning:
         rounds = self.question.rounds
         return FederationEnvironment(self.federation, self.reward, rounds=rounds, projection=projection)
 
-    def line_of(self, episode: Episode) -> dict[str, Any]:
+    def line_of(self, episode: Episode) -> JsonObject:
         """An episode as a line has it."""
-        line: dict[str, Any] = files.plain(
-            episode.to_json(self.question.learning.gamma, self.federation.counts)
-        )
-        return line
+        return files.plain_object(episode.to_json(self.question.learning.gamma, self.federation.counts))
 
     def restore(self, episode: int) -> None:
         """Go on after an episode. InputError for a checkpoint that cannot be used."""
@@ -141,7 +138,7 @@ class Learning:
         """Show a line."""
         self._report("note", text)
 
-    def add(self, episode: Episode, tensors: dict[str, Tensor], **about: Any) -> None:
+    def add(self, episode: Episode, tensors: dict[str, Tensor], **about: object) -> None:
         """Save an episode that is over, with the tensors that the next one needs, and show a line. OSError
         when the disk refuses."""
         line = {"episode": len(self.lines) + 1, **about, **self.line_of(episode)}
@@ -177,7 +174,7 @@ class Learning:
             self.on_event(Event(phase, self._done, total, None, sent, spent, note))
 
 
-def lines_in(folder: Path) -> list[dict[str, Any]]:
+def lines_in(folder: Path) -> list[JsonObject]:
     """The lines of episodes.jsonl, none where it is not there; InputError when it is damaged."""
     path = folder / LINES
     lines = files.read_lines(path, EpisodeLine) if path.exists() else []
@@ -203,7 +200,7 @@ def _readable(path: Path) -> Iterator[None]:
 # ---- what learns -------------------------------------------------------------------------------------------
 
 
-def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
     """Learn from the first episode on, or after the last of `work.lines`.
 
     Returns:
@@ -220,7 +217,7 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return _learn_actor(work, learning)
 
 
-def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], JsonObject]:
     """Alg. 4 of the paper."""
     asked, seed = work.question, work.question.config.seed
     if not work.lines:
@@ -255,7 +252,7 @@ def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor],
     return {**kept, **projection}, details
 
 
-def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], JsonObject]:
     """The best arm. The first returns of a search that was stopped are those of its lines."""
     layers, clients = work.federation.config.layers, work.federation.fed.num_clients
     environment, arms, numbers = work.environment(), bandit.arms_of(config), itertools.count()
@@ -275,7 +272,7 @@ def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor
     return {"action": bandit.action_of(best, layers)}, {"best": dataclasses.asdict(best), "arms": details}
 
 
-def final_episode(work: Learning, policy: dict[str, Tensor]) -> dict[str, Any]:
+def final_episode(work: Learning, policy: dict[str, Tensor]) -> JsonObject:
     """An episode without noise, of the seed itself: what a run with this policy and seed does. As a line of
     episodes.jsonl, and its rounds."""
     environment = work.environment({name: t for name, t in policy.items() if name.startswith("pca.")})

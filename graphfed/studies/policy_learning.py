@@ -19,13 +19,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.drawing import SERIES, new_panels, svg_file
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
-from graphfed.files import write_bytes
+from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.base import TrainingConfig
 from graphfed.methods.fedgraph.learning_config import KINDS, WINDOW, DDPGConfig, RewardConfig
 from graphfed.methods.fedgraph.method import METHOD
@@ -53,6 +53,8 @@ from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from graphfed.methods.fedgraph.environment import PreparedFederation
 
 __all__ = ["POLICY", "LearnedPolicy", "learn_policy", "learned_in", "resume_policy"]
@@ -79,11 +81,11 @@ class LearnedPolicy:
     partition: str
     seed: int
     rounds: int
-    reward: dict[str, Any]
+    reward: JsonObject
     policy_saw_test: bool
-    episodes: tuple[dict[str, Any], ...]
-    final: dict[str, Any]
-    details: dict[str, Any]
+    episodes: tuple[JsonObject, ...]
+    final: JsonObject
+    details: JsonObject
     seconds: dict[str, float]
     peak_rss_mb: float
     hashes: dict[str, str]
@@ -122,7 +124,7 @@ class LearnedPolicy:
         use = f"use it in runs of {METHOD.name} as here: {use}"
         return "\n".join([*lines, use, f"files: {self.folder}"])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The object in result.json; of the episodes their number and their returns."""
         returns = [line["return"] for line in self.episodes]
         return {**files.fields_of(self), "episodes": len(returns), "returns": returns}
@@ -131,7 +133,7 @@ class LearnedPolicy:
 def learn_policy(
     kind: str,
     *,
-    data: Any = None,
+    data: object = None,
     clients: int | None = None,
     partition: str | Path | None = None,
     split: str = "default",
@@ -143,7 +145,7 @@ def learn_policy(
     data_dir: str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.studies.policy_learning.learn_policy",
 ) -> LearnedPolicy:
     """Learn a sampling policy of FedGraph: kind "ddpg", or "bandit", the best constant one.
@@ -201,7 +203,7 @@ def learn_policy(
 
 
 def resume_policy(
-    folder: Path, manifest: Mapping[str, Any], *, data: Any, data_dir: str | Path | None, progress: bool
+    folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> LearnedPolicy:
     """Go on with what `learn_policy` began in `folder`. Raises what `resume` raises."""
     _require_extra()
@@ -216,7 +218,7 @@ def resume_policy(
     return _resume(question, folder, manifest, progress)
 
 
-def _resume(question: Question, folder: Path, manifest: Mapping[str, Any], progress: bool) -> LearnedPolicy:
+def _resume(question: Question, folder: Path, manifest: JsonObject, progress: bool) -> LearnedPolicy:
     if (folder / "result.json").exists():
         return learned_in(folder)
     with files.open_folder(folder, resume=True), show_progress(question.label, progress) as on_event:
@@ -253,7 +255,7 @@ def _learn(
     question: Question,
     inputs: Inputs,
     folder: Path,
-    manifest: Mapping[str, Any],
+    manifest: JsonObject,
     start: int | None,
     on_event: OnEvent | None,
 ) -> LearnedPolicy:
@@ -335,7 +337,7 @@ def _reward(
     inputs: Inputs,
     federation: "PreparedFederation",
     on_event: OnEvent | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The settings of the reward with their defaults found, and where target and alpha are from."""
     from graphfed.methods.fedgraph.environment import seconds_of_full_round
     from graphfed.runs.train import Event
@@ -398,7 +400,7 @@ def _described(question: Question, learned: LearnedPolicy, federation: "Prepared
     )
 
 
-def _spent(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _spent(lines: Sequence[JsonObject]) -> dict[str, float]:
     """The seconds of all episodes by what they went into."""
     return {key: sum(line["spent"][key] for line in lines) for key in ("rounds", "evaluation", "learning")}
 
@@ -406,11 +408,11 @@ def _spent(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 # ---- the drawing -------------------------------------------------------------------------------------------
 
 
-def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int | None) -> bytes:
+def draw_returns(title: str, lines: Sequence[JsonObject], kept: int | None) -> bytes:
     """The return of every episode, and its mean over the last ten, as SVG; kept: the episode after which the
     actor is the policy, None for a bandit's."""
 
-    def draw() -> Any:
+    def draw() -> "Figure":
         returns = np.array([line["return"] for line in lines])
         numbers = np.arange(1, len(returns) + 1)
         sums = np.concatenate([[0.0], returns.cumsum()])

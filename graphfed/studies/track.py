@@ -16,14 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphfed.errors import InputError, did_you_mean
+from graphfed.files import JsonObject
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs import folder as files
 from graphfed.runs.folder_schema import CheckpointFile, MetricsLine, ResultFile
 from graphfed.runs.reopen import read_manifest
 from graphfed.tasks.registry import get_task
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 __all__ = ["TRACKERS", "Point", "TrackedRun", "Written", "read_runs", "track"]
 
@@ -53,7 +57,7 @@ class TrackedRun:
 
     folder: Path
     id: str
-    params: dict[str, Any]
+    params: JsonObject
     tags: dict[str, str]
     points: tuple[Point, ...]
     ended: bool
@@ -127,7 +131,7 @@ def _read(folder: Path) -> TrackedRun:
     identity = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     ended = (folder / "result.json").exists()
     history = _history(folder)
-    last: dict[str, Any] = history[-1] if history else {"round": 0, "seconds": 0.0}
+    last: JsonObject = history[-1] if history else {"round": 0, "seconds": 0.0}
     points = [point for line in history for point in _points(line, started)]
     tags = {"method": str(manifest["config"].get("method")), "graphfed.id": identity}
     tags |= {f"hash.{what}": str(value) for what, value in manifest["hashes"].items()}
@@ -142,7 +146,7 @@ def _read(folder: Path) -> TrackedRun:
     return TrackedRun(folder, identity, dict(_flat(manifest["config"])), tags, tuple(points), ended)
 
 
-def _history(folder: Path) -> list[dict[str, Any]]:
+def _history(folder: Path) -> list[JsonObject]:
     """The rounds: of metrics.jsonl, else of the newest checkpoint that can be read."""
     path = folder / "metrics.jsonl"
     if path.exists():
@@ -150,14 +154,14 @@ def _history(folder: Path) -> list[dict[str, Any]]:
     for checkpoint in sorted((folder / files.CHECKPOINTS).glob("round-*"), reverse=True):
         for name in ("local.json", "server.json"):
             try:
-                history: list[dict[str, Any]] = files.read_json(checkpoint / name, CheckpointFile)["history"]
+                history: list[JsonObject] = files.read_json(checkpoint / name, CheckpointFile)["history"]
                 return history
             except InputError:
                 continue  # being written, removed meanwhile, or damaged
     return []
 
 
-def _points(line: Mapping[str, Any], started: float) -> Iterator[Point]:
+def _points(line: JsonObject, started: float) -> Iterator[Point]:
     values = {f"val/{metric}": value for metric, value in (line["val"] or {}).items()}
     values |= {"bytes": line["bytes"], "seconds": line["seconds"]}
     for tag, value in values.items():
@@ -165,7 +169,7 @@ def _points(line: Mapping[str, Any], started: float) -> Iterator[Point]:
             yield Point(tag, float(value), line["round"], started + line["seconds"])
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """``{"a": {"b": 1}}`` -> ``("a.b", 1)``."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -215,7 +219,7 @@ def _to_tensorboard(runs: Sequence[TrackedRun], out: Path) -> list[Written]:
     return written
 
 
-def _plain(value: Any) -> bool | int | float | str:
+def _plain(value: object) -> bool | int | float | str:
     return value if isinstance(value, bool | int | float | str) else str(value)[:MAX_TEXT]
 
 
@@ -240,7 +244,7 @@ def _to_mlflow(runs: Sequence[TrackedRun], uri: str) -> list[Written]:
         raise InputError(f"MLflow at {uri}: {' '.join(str(error).split())[:500]}") from None
 
 
-def _log(client: Any, experiment: str, run: TrackedRun) -> int:
+def _log(client: "MlflowClient", experiment: str, run: TrackedRun) -> int:
     """Write what is new of a run; how many points that was."""
     from mlflow.entities import Metric, Param, RunTag
 

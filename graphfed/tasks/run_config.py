@@ -2,9 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.graph import Graph
@@ -13,6 +11,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
+from graphfed.files import JsonObject
 from graphfed.methods.base import CommonConfig, Method
 from graphfed.methods.registry import METHODS
 from graphfed.plugins import Plugin
@@ -36,11 +35,11 @@ class RunConfig:
     training: CommonConfig
     data: str | Graph | Description | Sensors | SensorDescription
     data_source: DataSource
-    data_options: Mapping[str, Any]
+    data_options: JsonObject
     data_dir: Path | None
     clients: int | None
     partition: str
-    partition_options: Mapping[str, Any]
+    partition_options: JsonObject
     partition_seed: int
     partition_file: Path | None
     split: str
@@ -72,7 +71,7 @@ class RunConfig:
         found += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
         return list(dict.fromkeys(plugin for plugin in found if plugin is not None))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The whole config as plain data, for manifest.json."""
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
@@ -100,7 +99,7 @@ class RunConfig:
             "training": dataclasses.asdict(self.training),
         }
 
-    def to_options(self) -> dict[str, Any]:
+    def to_options(self) -> JsonObject:
         """Return the run as the options of a config file, which `runs.config.read_config` reads.
 
         Returns:

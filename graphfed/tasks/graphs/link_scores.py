@@ -9,7 +9,6 @@ the clients, and nobody's own. Fewer scores are told apart then: those that diff
 may tie."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -198,7 +197,7 @@ def score(
     return None, fed.server.run(pair_scores, rows, lost)
 
 
-def decides(config: TrainingConfig, prepared: Any) -> str:
+def decides(config: TrainingConfig, prepared: object) -> str:
     return "auc"
 
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.data.partitions.tables import Partition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
     from graphfed.data.graphs.graph import Graph, Split
     from graphfed.federation.cohort import Cohort
 
@@ -27,7 +30,7 @@ class Predictions:
 
 
 def cohort_predictions(
-    parts: "Sequence[tuple[Cohort, Any, Any]]",
+    parts: "Sequence[tuple[Cohort, Tensor, Tensor]]",
     partition: Partition,
     owners: Partition | None,
     site_names: tuple[str, ...],
@@ -55,7 +58,7 @@ def cohort_predictions(
 
 def predictions_table(
     predictions: Predictions, graph: "Graph", split: "Split", class_names: Sequence[str] | None = None
-) -> Any:
+) -> "pa.Table":
     """A pyarrow table, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
     label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
     the graph has names of its own also id, site_name, label_name and prediction_name. class_names: those of
@@ -93,7 +96,7 @@ def predictions_table(
     return pa.table(columns)
 
 
-def _named(index: np.ndarray, names: Sequence[str]) -> Any:
+def _named(index: np.ndarray, names: Sequence[str]) -> "pa.DictionaryArray":
     """Names by index, null where it is negative, stored once each."""
     import pyarrow as pa
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from graphfed.data.graphs.link_splits import PARTS
 from graphfed.data.partitions.tables import Partition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
     from graphfed.data.graphs.graph import Graph
     from graphfed.federation.cohort import Cohort
 
@@ -32,7 +35,7 @@ class PairPredictions:
 
 
 def cohort_pairs(
-    parts: "Sequence[tuple[Cohort, Any, Any]]",
+    parts: "Sequence[tuple[Cohort, Tensor, Tensor]]",
     partition: Partition,
     owners: Partition | None,
     site_names: tuple[str, ...],
@@ -58,7 +61,7 @@ def cohort_pairs(
     return PairPredictions(**whole, site_names=site_names)
 
 
-def pairs_table(predictions: PairPredictions, graph: "Graph") -> Any:
+def pairs_table(predictions: PairPredictions, graph: "Graph") -> "pa.Table":
     """A pyarrow table, sorted by source, then target. Columns: source, target, site, part (val or test),
     label (whether the pair is an edge), score; where the graph has names of its own also source_id, target_id
     and site_name."""
