@@ -157,12 +157,12 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
 
 def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonConfig, Kit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
+    asked, told = manifest["deployment"], manifest["config"]
+    check_plugins(told.get("plugins", ()), folder)
+    method = get_method(told["method"])
     try:
-        asked, told = manifest["deployment"], manifest["config"]
-        check_plugins(told.get("plugins", ()), folder)
-        method = get_method(told["method"])
         return asked, method, method.config(**told["training"]), load_kit(Path(asked["kit"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
 
 
@@ -300,14 +300,12 @@ def _write(
         },
         folder=folder,
     )
-    try:
+    with files.writing_into(folder):
         for name in ("metrics.jsonl", "model.safetensors"):
             write_bytes(folder / name, (served / name).read_bytes())
         write_json(folder / "ledger.json", ledger)
         write_manifest(folder, manifest)
         write_json(folder / "result.json", result.to_json())
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
     return result
 
 

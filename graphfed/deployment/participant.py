@@ -36,10 +36,10 @@ from graphfed.deployment.folder_schema import SiteReport
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_json, write_tensors
+from graphfed.files import JsonObject, read_tensors, write_bytes, write_json
 from graphfed.methods.base import CommonConfig, Method, Task
 from graphfed.methods.common.entity_alignment import AlignedConfig, count_owners
-from graphfed.methods.common.feature_scaling import scale_features, to_arrays
+from graphfed.methods.common.feature_scaling import scale_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugin
@@ -47,7 +47,7 @@ from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
 from graphfed.runs.predict import with_weights
 from graphfed.runs.processes import part_of_run
-from graphfed.runs.run import diagnosed
+from graphfed.runs.run import diagnosed, model_arrays
 from graphfed.runs.settings import has_value
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import Wish
@@ -59,6 +59,8 @@ from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from graphfed.runtime.nvflare.place import Place
 
 __all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
@@ -160,8 +162,8 @@ def predict_place(
         if not re.fullmatch(r"[0-9-]{1,40}", stamp):
             raise InputError(f"the stamp {shown(stamp)} is no time")
         if part.site is not None:
-            path = part.folder / f"predictions-{stamp}.parquet"
-            _write_predictions(path, part, fed.local_parts(predictions)[0])
+            tables = _tables(part, fed.local_parts(predictions))
+            files.write_predictions(part.folder / f"predictions-{stamp}.parquet", tables)
         write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
 
 
@@ -455,16 +457,12 @@ def _agree(
 
 
 def _write_manifest(
-    folder: Path,
-    arguments: JsonObject,
-    own: OwnData | None,
-    agreed: JsonObject,
-    reports: JsonObject,
+    folder: Path, arguments: JsonObject, own: OwnData | None, agreed: JsonObject, reports: JsonObject
 ) -> None:
     content = {
-        "asked": dict(arguments),
-        "agreed": dict(agreed),
-        "joined": dict(reports),
+        "asked": arguments,
+        "agreed": agreed,
+        "joined": reports,
         "schema": None if own is None else own.schema.to_json(),
         "dropped": list(getattr(own, "dropped", ())),
         "versions": {**versions(str(arguments["method"])), "python": platform.python_version()},
@@ -474,13 +472,6 @@ def _write_manifest(
 
 def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     """This place's own files, the result last."""
-    arrays: dict[str, np.ndarray] = {}
-    for name in part.method.model:
-        parts = fed.local_parts(outcome.state.values[name])
-        prefix = f"{name}." if len(part.method.model) > 1 else ""
-        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
-    if outcome.scaling is not None:
-        arrays |= to_arrays(outcome.scaling)
     wire_bytes = dict(getattr(fed.link, "wire", {}))
     result: JsonObject = {
         "rounds": outcome.rounds_run,
@@ -489,25 +480,22 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         "privacy": fed.ledger.statement(),
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
-    try:
-        write_tensors(part.folder / "model.safetensors", arrays, {"method": part.method.name})
-        write_json(part.folder / "ledger.json", files.plain(fed.ledger.to_json()))
-        if fed.server_ends:
-            lines = "".join(json.dumps(files.plain(line), allow_nan=False) + "\n" for line in outcome.history)
-            write_bytes(part.folder / "metrics.jsonl", lines.encode())
-            result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
-            trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
-            result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
-        if part.site is not None:
-            predicted = fed.local_parts(outcome.predictions)[0]
-            _write_predictions(part.folder / "predictions.parquet", part, predicted)
-        write_json(part.folder / "result.json", files.plain(result))
-    except OSError as error:
-        raise files.cannot_be_written(part.folder, error) from error
-
-
-def _write_predictions(path: Path, part: _Part, predicted: Predicted) -> None:
-    """What is predicted at this site, as its kind of data has it (`ParticipantFiles.table`)."""
-    files.write_predictions(
-        path, [first_task(part.method).data.participants.table(part.site, part.part, predicted)]
+    if fed.server_ends:
+        result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
+        trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
+        result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
+    files.write_run(
+        part.folder,
+        method=part.method.name,
+        ledger=fed.ledger.to_json(),
+        result=result,
+        weights=model_arrays(part.method, outcome),
+        history=outcome.history if fed.server_ends else None,
+        predictions=_tables(part, fed.local_parts(outcome.predictions)) if fed.here else None,
     )
+
+
+def _tables(part: _Part, predicted: Sequence[Predicted]) -> "list[pa.Table]":
+    """What is predicted at this site, as its kind of data has it (`ParticipantFiles.table`)."""
+    table = first_task(part.method).data.participants.table
+    return [table(part.site, part.part, each) for each in predicted]

@@ -117,11 +117,9 @@ def _write(folder: Path, config: RunConfig, graphs: LoadedData) -> None:
     """Balance and write what that gave; graphs: those that are loaded."""
     with computing_with(config.threads or 1):
         found = files.plain({"asked": _asked(config), **balanced(config, _structure(config, graphs))})
-    try:
+    with files.writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / FILE, found)
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
 def _structure(config: RunConfig, graphs: LoadedData) -> Graph:

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKPOINTS",
     "PARTITION",
-    "cannot_be_written",
     "check_free",
     "check_new_file",
     "check_space",
@@ -71,7 +70,9 @@ __all__ = [
     "read_predictions",
     "read_table",
     "weight_arrays",
+    "write_lines",
     "write_run",
+    "writing_into",
 ]
 
 
@@ -328,47 +329,48 @@ def _remove_empty(folders: list[Path]) -> None:
 def write_run(
     folder: Path,
     *,
-    history: Sequence[JsonObject],
+    method: str,
     ledger: JsonObject,
     result: JsonObject,
     weights: Mapping[str, np.ndarray],
-    predictions: "Iterable[pa.Table]",
+    history: Iterable[JsonObject] | None = None,
+    predictions: "Iterable[pa.Table] | None" = None,
     accounts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write what a run found, the result last; GraphfedError when the disk refuses. predictions: see
-    `write_predictions`; accounts: a column each, a row for every client."""
-    try:
-        lines = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in history)
-        write_bytes(folder / "metrics.jsonl", lines.encode())
+    `write_predictions`; accounts: a column each, a row for every client, in the order of their ids. What is
+    None has no file."""
+    with writing_into(folder):
+        if history is not None:
+            write_lines(folder / "metrics.jsonl", history)
         write_json(folder / "ledger.json", plain(ledger))
-        write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
-        write_predictions(folder / "predictions.parquet", predictions)
+        write_tensors(folder / "model.safetensors", dict(weights), {"method": method})
+        if predictions is not None:
+            write_predictions(folder / "predictions.parquet", predictions)
         if accounts is not None:
-            write_accounts(folder / ACCOUNTS, accounts)
+            import pyarrow as pa
+
+            clients = np.arange(len(next(iter(accounts.values()))))
+            write_predictions(folder / ACCOUNTS, [pa.table({"client": clients, **accounts})])
         write_json(folder / "result.json", plain(result))
+
+
+@contextlib.contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Where the disk refuses a file in this block, raise GraphfedError, which names the folder."""
+    try:
+        yield
     except OSError as error:
-        raise cannot_be_written(folder, error) from error
+        raise GraphfedError(
+            f"the folder {folder} could not be written ({error.strerror or error}); when that is repaired, "
+            f"go on with: graphfed resume {folder}"
+        ) from error
 
 
-def write_accounts(path: Path, accounts: Mapping[str, np.ndarray]) -> None:
-    """What the clients say of themselves, a row each in the order of their ids; OSError when the disk
-    refuses."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    count = len(next(iter(accounts.values())))
-    pq.write_table(pa.table({"client": np.arange(count), **accounts}), sink)
-    write_bytes(path, sink.getvalue().to_pybytes())
-
-
-def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
-    """What to say when the disk refuses a file of a run."""
-    reason = error.strerror or error
-    return GraphfedError(
-        f"the folder {folder} could not be written ({reason}); when that is repaired, go on with: "
-        f"graphfed resume {folder}"
-    )
+def write_lines(path: Path, lines: Iterable[JsonObject]) -> None:
+    """Write the file that `read_lines` reads. OSError when the disk refuses."""
+    text = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
+    write_bytes(path, text.encode())
 
 
 def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:

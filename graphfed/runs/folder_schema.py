@@ -380,15 +380,18 @@ class _Manifest(FileModel):
     resumed: list[_Resumed] = []
 
 
-class RunManifest(_Manifest):
-    """manifest.json of a run whose data was here."""
-
-    config: _AnyConfig
+class _OneRun(_Manifest):
     seeds: dict[str, Integer | None]
     data: _DataFacts
     partition: _PartitionFacts
     versions: dict[str, str]
     device: str
+
+
+class RunManifest(_OneRun):
+    """manifest.json of a run whose data was here."""
+
+    config: _AnyConfig
     threads: Count | None
 
 
@@ -400,16 +403,11 @@ class _Asked(FileModel):
     checkpoint_every: Amount
 
 
-class DeployedManifest(_Manifest):
+class DeployedManifest(_OneRun):
     """manifest.json of a run whose data was at the sites."""
 
     deployment: _Asked
     config: _Config
-    seeds: dict[str, Integer | None]
-    data: _DataFacts
-    partition: _PartitionFacts
-    versions: dict[str, str]
-    device: str
     threads: str
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "has_checkpoint",
     "keep_partition",
     "manifest_of",
+    "model_arrays",
     "now",
     "peak_rss_mb",
     "run",
@@ -301,6 +302,7 @@ def finish(
         stages_of(on_event)("writing the files of the run")
         files.write_run(
             folder,
+            method=config.method.name,
             history=outcome.history,
             ledger=trained.ledger.to_json(),
             result=result.to_json(),
@@ -375,10 +377,8 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
     when that file is gone. GraphfedError when the disk refuses."""
     if config.partition_file is None:
         return
-    try:
+    with files.writing_into(folder):
         inputs.save_partition(folder / files.PARTITION)
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
 def write_manifest(folder: Path, manifest: JsonObject) -> None:
@@ -388,10 +388,8 @@ def write_manifest(folder: Path, manifest: JsonObject) -> None:
 
 def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
     """Write a JSON file of a folder; GraphfedError, which names the folder, when the disk refuses."""
-    try:
+    with files.writing_into(folder):
         write_json(folder / name, files.plain(content))
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
 def now() -> str:
@@ -460,7 +458,7 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     predicted = list(zip(parts, outcome.predictions.parts, strict=True))
-    return _Trained(outcome, ledger, _model_arrays(method, outcome), predicted, _accounts(outcome))
+    return _Trained(outcome, ledger, model_arrays(method, outcome), predicted, _accounts(outcome))
 
 
 def process_blocks(config: RunConfig, clients: int) -> list[list[int]]:
@@ -477,19 +475,20 @@ def _accounts(outcome: "Outcome") -> dict[str, np.ndarray] | None:
     return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
 
 
-def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
-    """The arrays of model.safetensors (see `weight_arrays`). Of a model in several values the names begin
-    with the value's."""
+def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
+    """The arrays of model.safetensors (see `weight_arrays`): this process's part of the model. Of a model in
+    several values the names begin with the value's."""
     from graphfed.federation.payload import part_of
+    from graphfed.federation.values import ABSENT
     from graphfed.methods.common.feature_scaling import to_arrays
 
     arrays: dict[str, np.ndarray] = {}
     for name in method.model:
-        parts = outcome.state.values[name].parts
+        parts = [part for part in outcome.state.values[name].parts if part is not ABSENT]
         if name in method.replicated:
             parts = parts[:1]
         elif method.pooled:
-            parts = tuple(part_of(w, 0) for w in parts)  # the only client's are the model
+            parts = [part_of(part, 0) for part in parts]  # the only client's are the model
         prefix = f"{name}." if len(method.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
     if outcome.scaling is not None:

@@ -98,19 +98,13 @@ def resume_comparison(
     Raises what `resume` raises."""
     if (folder / "comparison.json").exists():
         return comparison_in(folder)
-    try:
-        rows = [
-            Row(row["label"], read_configs(row["runs"], folder, data, data_dir)) for row in manifest["rows"]
-        ]
-        added, command, hashes = tuple(manifest["added"]), manifest["command"], manifest["hashes"]
-        for row in rows:
-            check_label(row.label)
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
+    rows = [Row(row["label"], read_configs(row["runs"], folder, data, data_dir)) for row in manifest["rows"]]
+    for row in rows:
+        check_label(row.label)
     with files.open_folder(folder, resume=True):
         inputs = _load(rows, progress)
-        check_inputs(folder, inputs[rows[0].label], hashes)
-        return _finish(rows, inputs, added, folder, command, progress)
+        check_inputs(folder, inputs[rows[0].label], manifest["hashes"])
+        return _finish(rows, inputs, tuple(manifest["added"]), folder, manifest["command"], progress)
 
 
 def _load(rows: Sequence[Row], progress: bool) -> dict[str, dict[int, Inputs]]:

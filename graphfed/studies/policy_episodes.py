@@ -12,7 +12,6 @@ has no tensors: its search follows from the returns."""
 import contextlib
 import dataclasses
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Located
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_tensors
+from graphfed.files import JsonObject, read_tensors, write_tensors
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.fedgraph import bandit, ddpg
 from graphfed.methods.fedgraph.config import FedGraphConfig
@@ -158,8 +157,7 @@ class Learning:
 
     def write_lines(self) -> None:
         """Write episodes.jsonl. OSError when the disk refuses."""
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in self.lines)
-        write_bytes(self.folder / LINES, text.encode())
+        files.write_lines(self.folder / LINES, self.lines)
 
     def transitions_of(self, episode: int) -> Path:
         """The file of the transitions of an episode."""

@@ -291,7 +291,7 @@ def _learn(
         if start is None:
             write_manifest(folder, manifest)
             keep_partition(folder, config, inputs)
-        try:
+        with files.writing_into(folder):
             with listening() as work.wish:
                 policy, details = learn(work)
                 final = final_episode(work, policy)
@@ -318,8 +318,6 @@ def _learn(
             write_bytes(
                 folder / "returns.svg", draw_returns(question.label, work.lines, details.get("kept_episode"))
             )
-        except OSError as error:
-            raise files.cannot_be_written(folder, error) from error
         write_file(folder, "result.json", learned.to_json())
     return learned
 

@@ -208,15 +208,12 @@ def resume_sweep(
     """Run the trials that are missing in `folder`. Raises what `resume` raises."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
+    asked = manifest["sweep"]
+    configs = read_configs(asked["runs"], folder, data, data_dir)
     try:
-        asked = manifest["sweep"]
-        configs = read_configs(asked["runs"], folder, data, data_dir)
-        grid, ranges, trials = (asked[key] for key in ("grid", "ranges", "trials"))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
-    try:
-        drawn = {key: checked_range(key, value) for key, value in ranges.items()}
-        plan = Plan(configs, checked_grid(grid), drawn, trial_count(grid, drawn, trials))
+        drawn = {key: checked_range(key, value) for key, value in asked["ranges"].items()}
+        count = trial_count(asked["grid"], drawn, asked["trials"])
+        plan = Plan(configs, checked_grid(asked["grid"]), drawn, count)
         check_settings(plan, set())
     except InputError as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None

@@ -62,8 +62,8 @@ class LinkInputs(GraphInputs):
     ) -> "Iterator[pa.Table]":
         """One table, see `pair_table`. predicted: (cohort, (pairs [n], scores [n])) of each host."""
         parts = self.with_partition_ids(config, predicted)
-        told = cohort_pairs(parts, self.trained_on(config), self.owners(config), self.client_names)
-        yield pairs_table(told, self.graph)
+        found = cohort_pairs(parts, self.trained_on(config), self.owners(config))
+        yield pairs_table(found, self.graph, self.client_names)
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         return {}

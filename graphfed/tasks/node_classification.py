@@ -77,8 +77,8 @@ class NodeInputs(GraphInputs):
     ) -> "Iterator[pa.Table]":
         """One table, see `node_table`. predicted: (cohort, (rows [n], logits [n, C])) of each host."""
         parts = self.with_partition_ids(config, predicted)
-        told = cohort_predictions(parts, self.trained_on(config), self.owners(config), self.client_names)
-        yield predictions_table(told, self.graph, self.split, names)
+        found = cohort_predictions(parts, self.trained_on(config), self.owners(config))
+        yield predictions_table(found, self.graph, self.split, self.client_names, names)
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         """The confusion matrix of the test; where a shared model came of it, its score on the whole graph

@@ -32,7 +32,6 @@ class RunConfig:
 
     method: Method
     task: str
-    training: CommonConfig
     data: str | Graph | Description | Sensors | SensorDescription
     data_source: DataSource
     data_options: JsonObject
@@ -51,6 +50,7 @@ class RunConfig:
     device: str
     threads: int | None
     checkpoint_every: float
+    training: CommonConfig
 
     @property
     def site_threads(self) -> int:
@@ -76,26 +76,12 @@ class RunConfig:
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             **({"plugins": plugins} if plugins else {}),
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
             "method": self.method.name,
-            "task": self.task,
             "data": self.data_name,
             "data_source": self.data_source.source,
-            "data_options": dict(self.data_options),
             "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
-            "clients": self.clients,
-            "partition": self.partition,
-            "partition_options": dict(self.partition_options),
-            "partition_seed": self.partition_seed,
             "partition_file": None if self.partition_file is None else str(self.partition_file.resolve()),
-            "split": self.split,
-            "split_seed": self.split_seed,
-            "seed": self.seed,
-            "runtime": self.runtime,
-            "sites": self.sites,
-            "placement": self.placement,
-            "device": self.device,
-            "threads": self.threads,
-            "checkpoint_every": self.checkpoint_every,
             "training": dataclasses.asdict(self.training),
         }
 
