@@ -90,11 +90,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         InputError: A choice cannot be used. The message has its key, the bad value and what was expected.
     """
     asked = RunOptions(method, **options)
-    if asked.method is None:
-        raise InputError(
-            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
-        )
-    chosen = get_method(_text("method", asked.method))
+    chosen = _method(asked.method)
     given = given_settings(asked.settings)
     seed = _integer("seed", asked.seed, 0, MAX_SEED)
     task = _task(asked.task, chosen)
@@ -159,11 +155,7 @@ def checked_training(
 ) -> tuple[Method, CommonConfig, int]:
     """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
     `make_config`."""
-    if method is None:
-        raise InputError(
-            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
-        )
-    chosen = get_method(_text("method", method))
+    chosen = _method(method)
     seed = _integer("seed", seed, 0, MAX_SEED)
     task = first_task(chosen).name
     training, rest = _training(chosen, task, dict(settings), rounds, seed, ["split_seed"])
@@ -483,6 +475,14 @@ def partition_file(partition: object) -> Path | None:
         return None
     path = Path(partition)
     return path if path.suffix or os.sep in partition else None
+
+
+def _method(method: object) -> Method:
+    if method is None:
+        raise InputError(
+            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+        )
+    return get_method(_text("method", method))
 
 
 def _task(task: object, method: Method) -> str:

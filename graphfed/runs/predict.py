@@ -144,15 +144,11 @@ def _weights_in(folder: Path) -> dict[str, np.ndarray]:
 
     path = folder / "model.safetensors"
     try:
-        # The reader below calls every file that it may not open a missing one.
         check_regular(path)
-        path.open("rb").close()
+        path.open("rb").close()  # the reader calls every file that it may not open a missing one
+        return read_tensors(path)[0]
     except PermissionError:
         raise InputError(f"{path} may not be read by you; change its permissions") from None
-    except OSError:
-        pass  # told below
-    try:
-        return read_tensors(path)[0]
     except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
 
