@@ -34,62 +34,55 @@ __all__ = ["Inspection", "SensorInspection", "inspect"]
 LAGS, HORIZON = 12, 12
 
 
-@dataclass(frozen=True, eq=False)
-class Inspection:
-    """A graph, looked at.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Inspected:
+    """What is known of graphs and of sensors alike.
 
-    overview: what `graphfed.data.graphs.overview.overview` tells; partition: None where the data names no
-    sites and none were asked for; split_problem: why there is no usable split, None where there is; methods:
-    every method that classifies, with the reason why a run of it would be refused on this, None where it
-    would not; parts: the split itself, without vertices where it cannot be used."""
+    overview: what `overview` of `graphfed.data.graphs` or `graphfed.data.sensors` gives; split: its name;
+    split_problem: why there is no usable split, None where there is; methods: every method that can do a task
+    on such data, with the reason why a run of it would be refused on this, None where it would not."""
+
+    overview: JsonObject
+    split: str
+    split_problem: str | None
+    methods: dict[str, str | None]
+
+    def _to_json(self, content_hash: str, **more: object) -> JsonObject:
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": content_hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            **more,
+            "methods": self.methods,
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Inspection(_Inspected):
+    """A graph, looked at. partition: None where the data names no sites and none were asked for; parts: the
+    split itself, without vertices where it cannot be used; methods: those that classify."""
 
     graph: Graph
     partition: Partition | None
     parts: Split
-    overview: JsonObject
-    split: str
-    split_problem: str | None
-    methods: dict[str, str | None]
 
     def to_json(self) -> JsonObject:
-        """The overview, and beside it what it does not know."""
-        return {
-            **self.overview,
-            "hash": self.graph.hash,
-            "split": self.split,
-            "split_problem": self.split_problem,
-            "partition": None
-            if self.partition is None
-            else {
-                "name": self.partition.name,
-                "options": self.partition.options,
-                "seed": self.partition.seed,
-                "hash": self.partition.hash,
-            },
-            "methods": self.methods,
-        }
+        dealt = self.partition
+        known = ("name", "options", "seed", "hash")
+        described = None if dealt is None else {key: getattr(dealt, key) for key in known}
+        return self._to_json(self.graph.hash, partition=described)
 
 
-@dataclass(frozen=True, eq=False)
-class SensorInspection:
-    """Readings of sensors, looked at. overview: what `sensor_overview` tells; split: its name; split_problem
-    and methods: as of `Inspection`, of the methods that forecast."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SensorInspection(_Inspected):
+    """Readings of sensors, looked at. methods: those that forecast."""
 
     sensors: Sensors
-    overview: JsonObject
-    split: str
-    split_problem: str | None
-    methods: dict[str, str | None]
 
     def to_json(self) -> JsonObject:
-        """The overview, and beside it what it does not know."""
-        return {
-            **self.overview,
-            "hash": self.sensors.hash,
-            "split": self.split,
-            "split_problem": self.split_problem,
-            "methods": self.methods,
-        }
+        return self._to_json(self.sensors.hash)
 
 
 def inspect(
