@@ -17,7 +17,6 @@ from graphfed.federation.ledger import PHASES
 from graphfed.files import JsonObject
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.registry import TASKS, task_or_default
-from graphfed.tasks.run_options import SettingValue
 from graphfed.validation import explain_content
 
 __all__ = [
@@ -436,7 +435,7 @@ class ComparisonManifest(FileModel):
 
 
 class _SweepPlan(FileModel):
-    grid: dict[str, Annotated[list[SettingValue], Field(min_length=1)]]
+    grid: dict[str, Annotated[list[object], Field(min_length=1)]]
     ranges: dict[str, Annotated[list[Real | bool], Field(min_length=2, max_length=3)]]
     trials: Positive | None
     runs: Annotated[list[_PlannedRun], Field(min_length=1)]
