@@ -157,11 +157,11 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
 
 def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonConfig, Kit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
-    asked, told = manifest["deployment"], manifest["config"]
-    check_plugins(told.get("plugins", ()), folder)
-    method = get_method(told["method"])
+    asked, config = manifest["deployment"], manifest["config"]
+    check_plugins(config.get("plugins", ()), folder)
+    method = get_method(config["method"])
     try:
-        return asked, method, method.config(**told["training"]), load_kit(Path(asked["kit"]))
+        return asked, method, method.config(**config["training"]), load_kit(Path(asked["kit"]))
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
 

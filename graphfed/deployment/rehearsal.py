@@ -88,7 +88,6 @@ def run_on_loopback(
     checkpoint_every: float,
     wish: Wish,
     on_event: Callable[[Event], None] | None = None,
-    on_news: Callable[[str], None] = lambda news: None,
 ) -> tuple[Outcome, Ledger]:
     """One run of a federation on this machine whose data was dealt: see `train_run`."""
     project = federation.project
@@ -99,7 +98,9 @@ def run_on_loopback(
             on_event(Event(**event))
 
     with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as kept:
-        outcomes = coordinator.run([asked], on_event=forward, on_news=on_news, wish=wish, kept=Path(kept))
+        outcomes = coordinator.run(
+            [asked], on_event=forward, on_news=lambda news: None, wish=wish, kept=Path(kept)
+        )
     check_outcome(outcomes)
     return collect(federation, method, run)
 

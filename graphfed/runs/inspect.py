@@ -48,7 +48,7 @@ class _Inspected:
     methods: dict[str, str | None]
 
     def _to_json(self, content_hash: str, **more: object) -> JsonObject:
-        """The overview, and beside it what it does not know."""
+        """Return the overview and what it does not know."""
         return {
             **self.overview,
             "hash": content_hash,
@@ -69,9 +69,9 @@ class Inspection(_Inspected):
     parts: Split
 
     def to_json(self) -> JsonObject:
-        dealt = self.partition
-        known = ("name", "options", "seed", "hash")
-        described = None if dealt is None else {key: getattr(dealt, key) for key in known}
+        described = None
+        if self.partition is not None:
+            described = {key: getattr(self.partition, key) for key in ("name", "options", "seed", "hash")}
         return self._to_json(self.graph.hash, partition=described)
 
 

@@ -197,7 +197,7 @@ def _predict(
         if present is not None:
             # Only sensors can be absent.
             pairs = zip(parts, fed.present().parts, strict=True)
-            parts = [part.of(mine) for part, mine in pairs if isinstance(part, Series)]
+            parts = [part.of(here) for part, here in pairs if isinstance(part, Series)]
     names = tuple(known.get("class_names") or ())
     return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
 

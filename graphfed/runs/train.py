@@ -259,11 +259,13 @@ class _Training:
         """What a result says beyond metrics, where the server is in this process. scored: how many nodes or
         pairs of each part, where they are counted."""
         fed = self.fed
-        told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
+        details: JsonObject = {}
+        for scored in fed.local_parts(final["test"]):
+            details |= scored.told
         counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
         if any(counts.values()):
-            told["scored"] = counts
-        return {**told, **self.facts(best)}
+            details["scored"] = counts
+        return {**details, **self.facts(best)}
 
 
 def train(

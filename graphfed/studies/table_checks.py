@@ -1,5 +1,5 @@
-"""Checks for tables that look wrong: rows beside each other, and what looks wrong with each row's runs
-(`runs.diagnostics`)."""
+"""Checks for tables that look wrong: rows compared with each other, and what looks wrong with the runs of
+each row (`runs.diagnostics`)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ __all__ = ["check_comparison", "unequal_settings"]
 
 
 def check_comparison(task: str, metric: str, rows: Sequence[ComparedRow]) -> list[ResultWarning]:
-    """Return what looks wrong with a table: with the rows beside each other, then with each row's runs.
+    """Return what looks wrong with a table: with rows compared to each other, then with each row's runs.
 
     Args:
         task: A name in `tasks.registry.TASKS`.
@@ -27,14 +27,14 @@ def check_comparison(task: str, metric: str, rows: Sequence[ComparedRow]) -> lis
     found = [*_pooled_below_alone(task, metric, rows), *_above_last_value(task, metric, rows)]
     unequal = unequal_settings(rows)
     if unequal:
-        told = "; ".join(
+        listed = "; ".join(
             f"{label}: {', '.join(f'{key}={value}' for key, value in settings.items())}"
             for label, settings in unequal.items()
         )
         found.append(
             ResultWarning(
                 "unequal_recipes",
-                f"Rows differ in training settings that others have too ({told}), so the table compares "
+                f"Rows differ in training settings that others have too ({listed}), so the table compares "
                 "settings as well as methods. Give every row the same ones, as in --set lr=0.01.",
                 tuple(unequal),
             )
@@ -120,10 +120,10 @@ def _runs_of_rows(rows: Sequence[ComparedRow]) -> Iterator[ResultWarning]:
     """The warnings of a row's runs, one for each code, with the text of the first."""
     for row in rows:
         by_code: dict[str, list[JsonObject]] = {}
-        for told in row.get("warnings", ()):
-            by_code.setdefault(told["code"], []).append(told)
+        for warning in row.get("warnings", ()):
+            by_code.setdefault(warning["code"], []).append(warning)
         for code, those in by_code.items():
-            seeds = ", ".join(str(told["seed"]) for told in those)
+            seeds = ", ".join(str(warning["seed"]) for warning in those)
             plural = "s" if len(those) > 1 else ""
             text = f"{row['label']}, seed{plural} {seeds} of {len(row['seeds'])}: {those[0]['text']}"
             yield ResultWarning(code, text, (row["label"],))
