@@ -248,7 +248,7 @@ def _foretell_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
     if short or needed > MUCH_MEMORY:
         free = "" if available is None else f", and {human_bytes(available)} are available"
         text = f"this run takes about {human_bytes(needed)} of memory{free}"
-        on_event(Event("note", 0, 0, None, 0, 0.0, f"{text}; it may fail" if short else text))
+        on_event(Event("note", note=f"{text}; it may fail" if short else text))
 
 
 def finish(

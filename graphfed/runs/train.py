@@ -61,11 +61,11 @@ class Event:
     may_stop: whether the run may end before the last round."""
 
     phase: str
-    round: int
-    rounds: int
-    val: Metrics | None
-    bytes: int
-    seconds: float
+    round: int = 0
+    rounds: int = 0
+    val: Metrics | None = None
+    bytes: int = 0
+    seconds: float = 0.0
     note: str = ""
     memory: int = 0
     may_stop: bool = False

@@ -342,7 +342,7 @@ def _reward(
 
     def say(text: str) -> None:
         if on_event is not None:
-            on_event(Event("note", 0, 0, None, 0, 0.0, text))
+            on_event(Event("note", note=text))
 
     asked = question.reward
     content = dataclasses.asdict(asked) | {"target_from": "given", "alpha_from": "given"}
