@@ -34,55 +34,62 @@ __all__ = ["Inspection", "SensorInspection", "inspect"]
 LAGS, HORIZON = 12, 12
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Inspected:
-    """What is known of graphs and of sensors alike.
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A graph, looked at.
 
-    overview: what `overview` of `graphfed.data.graphs` or `graphfed.data.sensors` gives; split: its name;
-    split_problem: why there is no usable split, None where there is; methods: every method that can do a task
-    on such data, with the reason why a run of it would be refused on this, None where it would not."""
-
-    overview: JsonObject
-    split: str
-    split_problem: str | None
-    methods: dict[str, str | None]
-
-    def _to_json(self, content_hash: str, **more: object) -> JsonObject:
-        """Return the overview and what it does not know."""
-        return {
-            **self.overview,
-            "hash": content_hash,
-            "split": self.split,
-            "split_problem": self.split_problem,
-            **more,
-            "methods": self.methods,
-        }
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Inspection(_Inspected):
-    """A graph, looked at. partition: None where the data names no sites and none were asked for; parts: the
-    split itself, without vertices where it cannot be used; methods: those that classify."""
+    overview: what `graphfed.data.graphs.overview.overview` tells; partition: None where the data names no
+    sites and none were asked for; split_problem: why there is no usable split, None where there is; methods:
+    every method that classifies, with the reason why a run of it would be refused on this, None where it
+    would not; parts: the split itself, without vertices where it cannot be used."""
 
     graph: Graph
     partition: Partition | None
     parts: Split
+    overview: dict[str, Any]
+    split: str
+    split_problem: str | None
+    methods: dict[str, str | None]
 
-    def to_json(self) -> JsonObject:
-        described = None
-        if self.partition is not None:
-            described = {key: getattr(self.partition, key) for key in ("name", "options", "seed", "hash")}
-        return self._to_json(self.graph.hash, partition=described)
+    def to_json(self) -> dict[str, Any]:
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": self.graph.hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            "partition": None
+            if self.partition is None
+            else {
+                "name": self.partition.name,
+                "options": self.partition.options,
+                "seed": self.partition.seed,
+                "hash": self.partition.hash,
+            },
+            "methods": self.methods,
+        }
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SensorInspection(_Inspected):
-    """Readings of sensors, looked at. methods: those that forecast."""
+@dataclass(frozen=True, eq=False)
+class SensorInspection:
+    """Readings of sensors, looked at. overview: what `sensor_overview` tells; split: its name; split_problem
+    and methods: as of `Inspection`, of the methods that forecast."""
 
     sensors: Sensors
+    overview: dict[str, Any]
+    split: str
+    split_problem: str | None
+    methods: dict[str, str | None]
 
-    def to_json(self) -> JsonObject:
-        return self._to_json(self.sensors.hash)
+    def to_json(self) -> dict[str, Any]:
+        """The overview, and beside it what it does not know."""
+        return {
+            **self.overview,
+            "hash": self.sensors.hash,
+            "split": self.split,
+            "split_problem": self.split_problem,
+            "methods": self.methods,
+        }
 
 
 def inspect(
@@ -115,12 +122,12 @@ def inspect(
     # Any method would do: what is asked of it are the data's own choices.
     make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
     known = data_setting_names(source.value, partition or source.default_partition)
-    _check_settings(settings or {}, known)
+    _check_settings(settings, known)
     config = make_config("isolated", **options)
     graph, graph_problem = _graph(source, config)
     chosen, split_problem = _split(graph, config.split, config.split_seed)
     asked = clients is not None or partition is not None or source.default_partition == "column"
-    asked = asked or any(str(key).startswith("partition") for key in settings or {})
+    asked = asked or any(str(key).startswith("partition") for key in settings)
     dealt = partition_graph(config, graph) if asked else None
     inputs = NodeInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
     return Inspection(
@@ -200,11 +207,11 @@ def _inspect_sensors(
     partition: str | Path | None,
     split: str,
     data_dir: str | Path | None,
-    settings: Mapping[str, object],
+    settings: JsonObject,
 ) -> SensorInspection:
     if clients is not None or partition is not None:
         raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
-    asked: JsonObject = dict(settings or {})
+    asked = dict(settings)
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}
     _check_settings(asked, [f"data.{key}" for key in known])

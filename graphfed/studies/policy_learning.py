@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,8 +53,6 @@ from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from graphfed.methods.fedgraph.environment import PreparedFederation
 
 __all__ = ["POLICY", "LearnedPolicy", "learn_policy", "learned_in", "resume_policy"]
@@ -406,11 +404,11 @@ def _spent(lines: Sequence[JsonObject]) -> dict[str, float]:
 # ---- the drawing -------------------------------------------------------------------------------------------
 
 
-def draw_returns(title: str, lines: Sequence[JsonObject], kept: int | None) -> bytes:
+def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int | None) -> bytes:
     """The return of every episode, and its mean over the last ten, as SVG; kept: the episode after which the
     actor is the policy, None for a bandit's."""
 
-    def draw() -> "Figure":
+    def draw() -> Any:
         returns = np.array([line["return"] for line in lines])
         numbers = np.arange(1, len(returns) + 1)
         sums = np.concatenate([[0.0], returns.cumsum()])
