@@ -9,7 +9,6 @@ the clients, and nobody's own. Fewer scores are told apart then: those that diff
 may tie."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -221,7 +220,7 @@ def score(
     return None, prepared(scores, target, name)
 
 
-def decides(config: TrainingConfig, prepared: Any) -> str:
+def decides(config: TrainingConfig, prepared: object) -> str:
     return "auc"
 
 
