@@ -19,7 +19,9 @@ from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import write_bytes, write_json
-from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.base import Method
+from graphfed.methods.common.released import NoiseSettings
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import Plugin, check_plugins
 from graphfed.runs import folder as files
@@ -91,7 +93,7 @@ def deploy(
                 f"{field.name}=simulated hides nothing from real parties; choose {' or '.join(others)}, as "
                 f"in --set {field.name}={others[0]}"
             )
-    if getattr(config, "noise_seed", None) is not None:
+    if isinstance(config, NoiseSettings) and config.noise_seed is not None:
         raise InputError(
             "noise_seed hides nothing from real parties: whoever knows it takes the noise off; leave it out, "
             "and the noise comes from each machine's entropy"
@@ -155,7 +157,9 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
-def _asked(folder: Path, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any], Method, CommonConfig, Kit]:
+def _asked(
+    folder: Path, manifest: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Method, CommonSettings, Kit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
     try:
         asked, told = manifest["deployment"], manifest["config"]
@@ -169,7 +173,7 @@ def _asked(folder: Path, manifest: Mapping[str, Any]) -> tuple[Mapping[str, Any]
 def request(
     project: Project,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     *,
     run: str,
     checkpoint_every: float,
@@ -220,7 +224,7 @@ def check_outcome(outcomes: Sequence[Mapping[str, Any]]) -> None:
 def _see_through(
     folder: Path,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     kit: Kit,
     asked: Mapping[str, Any],
     progress: bool,
@@ -252,7 +256,7 @@ def _write(
     folder: Path,
     served: Path,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     kit: Kit,
     asked: Mapping[str, Any],
 ) -> Result:
@@ -312,7 +316,7 @@ def _write(
 
 
 def _manifest(
-    method: Method, config: CommonConfig, kit: Kit, asked: Mapping[str, Any], command: str
+    method: Method, config: CommonSettings, kit: Kit, asked: Mapping[str, Any], command: str
 ) -> dict[str, Any]:
     """As of any run, where the coordinator can know it."""
     project, plugin = kit.project, METHODS.plugin(method.name)

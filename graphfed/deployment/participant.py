@@ -34,10 +34,11 @@ from graphfed import __version__
 from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, wire
 from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
-from graphfed.methods.base import CommonConfig, Method, Task
-from graphfed.methods.common.entity_alignment import AlignedConfig, count_owners
+from graphfed.methods.base import Method, Task
+from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
 from graphfed.methods.common.feature_scaling import scale_features, to_arrays
 from graphfed.methods.common.local_training import as_configured
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugin
 from graphfed.runs import folder as files
@@ -83,7 +84,7 @@ class _Part:
     None at the server; data: as `train` takes it."""
 
     method: Method
-    config: CommonConfig
+    config: CommonSettings
     folder: Path
     task: Task
     site: Any
@@ -196,7 +197,7 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
         if site is not None:
             mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
         data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
-        if not agreed["owners_known"] and isinstance(config, AlignedConfig):
+        if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
             with fed.phase("setup", round=0):
                 data = count_owners(fed, data, config)
         yield _Part(method, config, folder, task, site, mine, data, agreed)
@@ -212,7 +213,7 @@ def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str
     return str(value)
 
 
-def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, CommonConfig]:
+def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, CommonSettings]:
     """The method and its settings; InputError where this place's operator does not want to take part in such
     a run."""
     name = str(arguments["method"])
@@ -305,7 +306,7 @@ def _opened(folder: Path, patience: float) -> Iterator[None]:
 # ---- joining -----------------------------------------------------------------------------------------------
 
 
-def _config_hash(config: CommonConfig) -> str:
+def _config_hash(config: CommonSettings) -> str:
     """Alike where two places understand the settings alike."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
@@ -334,7 +335,12 @@ def versions(method: str) -> dict[str, str]:
 
 
 def _joining(
-    kind: ParticipantFiles, own: Any, method: Method, config: CommonConfig, place: "Place", rounds: list[int]
+    kind: ParticipantFiles,
+    own: Any,
+    method: Method,
+    config: CommonSettings,
+    place: "Place",
+    rounds: list[int],
 ) -> dict[str, Any]:
     """What a site says of itself."""
     return {
@@ -355,7 +361,7 @@ def _join(
     told: dict[str, Any] | None,
     folder: Path,
     arguments: Mapping[str, Any],
-    config: CommonConfig,
+    config: CommonSettings,
     agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
     of_server: Any,
 ) -> tuple[dict[str, Any], dict[str, Any]]:

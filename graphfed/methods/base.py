@@ -18,140 +18,17 @@ beforehand.
 only read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
-from typing import Any, Literal
-
-from pydantic import Field
-from pydantic.dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from graphfed.federation import Federation, Located
+from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings
 from graphfed.methods.tasks import CLASSIFICATION
-from graphfed.nn.backbones import BACKBONES, Backbone
-from graphfed.nn.optim import Optimizer
 
-__all__ = [
-    "WINDOW_SETTINGS",
-    "CommonConfig",
-    "ForecastConfig",
-    "Method",
-    "State",
-    "Task",
-    "TrainingConfig",
-    "clients_in_round",
-]
+__all__ = ["Method", "State", "Task"]
 
 
-#: What node classification can select rounds by.
-Select = Literal[
-    "auto",
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "auc",
-    "average_precision",
-    "recall_at_1_percent",
-]
-
-
-@dataclass(frozen=True, config={"extra": "forbid"})
-class CommonConfig:
-    """The settings of every method of every task."""
-
-    rounds: int = Field(default=300, ge=1, description="communication rounds")
-    lr: float = Field(default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the clients")
-    weight_decay: float = Field(
-        default=5e-4, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient"
-    )
-    hidden: int = Field(default=64, ge=1, description="hidden width (GAT: of every head)")
-    layers: int = Field(default=2, ge=1, description="graph layers")
-    fraction: float = Field(
-        default=1.0, gt=0, le=1, description="share of the clients that take part in a round"
-    )
-    optimizer: Optimizer = Field(default="adam", description="optimiser of the clients")
-    client_state: Literal["reset", "keep"] = Field(
-        default="reset", description="optimiser state of a client: fresh every round, or kept"
-    )
-    patience: int | None = Field(
-        default=50, ge=1, description="stop after this many evaluations without improvement"
-    )
-    eval_every: int = Field(default=1, ge=1, description="rounds between evaluations on the validation part")
-    aggregation: Literal["clear"] = Field(
-        default="clear", description="how weights are averaged at the server"
-    )
-    seed: int = Field(default=0, ge=0, description="seed of weights, dropout and client sampling")
-
-
-@dataclass(frozen=True, config={"extra": "forbid"})
-class TrainingConfig(CommonConfig):
-    """The settings that methods on graphs share; the defaults are the default recipe of node classification.
-    Of link prediction it differs (`tasks.link_prediction`)."""
-
-    client_state: Literal["reset", "keep"] = Field(
-        default="keep", description="optimiser state of a client: fresh every round, or kept"
-    )
-    features: Literal["scaled", "raw", "unit"] = Field(
-        default="scaled",
-        description="scaled: every feature brought to one scale that the clients agree on; raw: as they are; "
-        "unit: those of every node scaled to length 1",
-    )
-    dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout on every layer's input")
-    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gcn", description="graph network")
-    heads: int = Field(default=8, ge=1, description="attention heads of GAT's hidden layers")
-    local_steps: int = Field(default=1, ge=1, description="full-batch steps of every client in a round")
-    select: Select = Field(
-        default="auto",
-        description="the validation metric that rounds are selected by; auto: accuracy, or where one class "
-        "has more than 80 percent of the validation vertices average_precision (two classes) or "
-        "balanced_accuracy",
-    )
-    class_weights: Literal["none", "balanced"] = Field(
-        default="none",
-        description="weight of each class in the training loss: all equal, or balanced: inversely "
-        "proportional to how many training vertices of all clients it has",
-    )
-
-    @property
-    def network(self) -> Backbone:
-        """The graph network that is trained."""
-        return BACKBONES[self.backbone]
-
-
-@dataclass(frozen=True, config={"extra": "forbid"})
-class ForecastConfig(CommonConfig):
-    """The settings that methods of forecasting share."""
-
-    rounds: int = Field(default=100, ge=1, description="communication rounds")
-    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False, description="learning rate of the clients")
-    weight_decay: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="L2 penalty added to the gradient"
-    )
-    hidden: int = Field(default=64, ge=1, description="width of the recurrent network's state")
-    layers: int = Field(default=1, ge=1, description="recurrent layers")
-    optimizer: Optimizer = Field(default="adam", description="optimiser of the clients")
-    patience: int | None = Field(
-        default=20, ge=1, description="stop after this many evaluations without improvement"
-    )
-    lags: int = Field(default=12, ge=1, description="steps that a forecast is made from")
-    horizon: int = Field(default=12, ge=1, description="steps that are forecast")
-    every: int = Field(default=1, ge=1, description="train on every so manieth training window")
-    missing: Literal["masked", "as_read"] = Field(
-        default="masked",
-        description="a missing reading: left out of losses and taken for the mean where it is an input, or "
-        "what stands in its place, taken for a reading",
-    )
-
-
-#: Settings that are of the data that is trained on: which windows there are.
-WINDOW_SETTINGS = ("lags", "horizon", "every")
-
-
-def clients_in_round(fraction: float, num_clients: int) -> int:
-    """How many clients take part in a round."""
-    return max(1, round(fraction * num_clients))
-
-
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class Task:
     """What all parties agreed on before they met: the width of the features, the classes, and which task it
     is (a name in `tasks.registry.TASKS`)."""
@@ -161,7 +38,7 @@ class Task:
     name: str = CLASSIFICATION
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class State:
     """What passes from round to round. `values`: located trees of tensors, under names that stay; which of
     them are the model is `Method.model`."""
@@ -174,13 +51,13 @@ class State:
         return self.values["weights"]
 
 
-@plain_dataclass(frozen=True)
+@dataclass(frozen=True)
 class Method:
     """One row of the registry, as the method's own file declares it."""
 
     name: str
     summary: str
-    config: type[CommonConfig]
+    config: type[CommonSettings]
     setup: Callable[[Federation, Any, Task, Any], State]
     round: Callable[[Federation, State, Any, int], State]
     predict: Callable[[Federation, State, Any, str], Located]
@@ -202,8 +79,6 @@ class Method:
     pooled: bool = False
     #: Every client keeps a model of its own and selects it on its own validation vertices.
     personal: bool = False
-    #: Goes on with a smaller roster when clients are absent.
-    dropouts: bool = False
     #: Every vertex must be held by one client only.
     disjoint: bool = False
     #: Every client must hold one vertex, and no more.
@@ -241,6 +116,16 @@ class Method:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: What preset=paper changes, beyond the task's paper settings and `defaults`.
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dropouts(self) -> bool:
+        """Whether it goes on with fewer clients when some are absent."""
+        return issubclass(self.config, SamplingSettings)
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains anything."""
+        return issubclass(self.config, TrainingSettings)
 
     def requirements(self) -> list[str]:
         """What a run of this method asks for beyond what its task needs, in a few words each."""

@@ -15,7 +15,9 @@ from graphfed.data.graphs.overview import graph_facts, site_facts
 from graphfed.deployment.participant import MESSAGES as DEPLOYED
 from graphfed.errors import GraphfedError, InputError
 from graphfed.files import write_bytes
+from graphfed.methods.base import Method
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
+from graphfed.methods.config import GraphSettings
 from graphfed.methods.references import TESTED_AGAINST
 from graphfed.methods.registry import METHODS
 from graphfed.report import charts, forecasts
@@ -107,6 +109,7 @@ def write_card(folder: str | Path) -> Path:
         result=run.result,
         manifest=run.manifest,
         training=run.manifest["config"]["training"],
+        network=_network(run, method),
         sensors=forecasts.sensors_of(run),
         forecast=forecasts.what_is_forecast(run),
         method_summary="" if method is None else method.summary,
@@ -128,6 +131,14 @@ def write_card(folder: str | Path) -> Path:
     except OSError as error:
         raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
     return path
+
+
+def _network(run: Run, method: Method | None) -> str:
+    """The name of the graph network of a run: the one that was chosen, or the only one of its method."""
+    chosen: str | None = run.manifest["config"]["training"].get("backbone")
+    if chosen is None and method is not None and issubclass(method.config, GraphSettings):
+        chosen = method.config().architecture
+    return chosen or "graph network"
 
 
 def _environment(escape: bool) -> Any:

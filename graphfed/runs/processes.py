@@ -17,7 +17,8 @@ import torch
 from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.payload import part_of, stack
-from graphfed.methods.base import CommonConfig, Method, State, Task
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugins
 from graphfed.runs.checkpoint import Checkpoints
@@ -157,7 +158,7 @@ def train_in_processes(
     method: Method,
     parts: Sequence[Any],
     task: Task,
-    config: CommonConfig,
+    config: CommonSettings,
     *,
     of_server: Any = None,
     on_event: Callable[[Event], None] | None = None,

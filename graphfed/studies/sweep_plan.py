@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.base import WINDOW_SETTINGS
+from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import unknown_setting
 from graphfed.studies.plan import planned_runs

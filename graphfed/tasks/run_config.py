@@ -13,7 +13,8 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
-from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.base import Method
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
 from graphfed.plugins import Plugin
 from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
@@ -33,7 +34,7 @@ class RunConfig:
 
     method: Method
     task: str
-    training: CommonConfig
+    training: CommonSettings
     data: str | Graph | Description | Sensors | SensorDescription
     data_source: DataSource
     data_options: Mapping[str, Any]

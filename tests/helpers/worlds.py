@@ -15,7 +15,7 @@ from graphfed.data.partitions.tables import Partition
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import Message, Pair
-from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.base import Method, Task
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
@@ -111,7 +111,7 @@ class Watched(Federation):
         self.seen += [(name, pair, message.payload) for pair, message in messages.items()]
 
 
-def config_of(method: Method, preset: str = "paper", **settings: Any) -> TrainingConfig:
+def config_of(method: Method, preset: str = "paper", **settings: Any) -> Any:
     """A small run. preset=paper has several local steps, what laws of averaging are about."""
     first = {
         **default_settings(method, preset=preset),
@@ -209,7 +209,7 @@ def run_processes(
     )  # fmt: skip
 
 
-def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: TrainingConfig) -> list[Cohort]:
+def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: Any) -> list[Cohort]:
     """What each host trains on."""
     made = (make_cohort(world.graph, world.split, world.partition, host) for host in hosts)
     return [as_configured(cohort, config) for cohort in made]

@@ -35,6 +35,7 @@ from graphfed.methods.common import forecasting
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
+from graphfed.runs.config import make_config
 from graphfed.runs.train import CONTROL
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -194,8 +195,8 @@ def test_a_sensor_that_never_read_anything_is_no_trouble(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FORECASTERS if not get_method(name).dropouts])
 def test_a_fraction_is_refused_where_every_client_is_needed(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} needs every client"):
-        run_local(name, sensor_world(), fraction=0.5)
+    with pytest.raises(InputError, match=f"{name} has no setting 'fraction'; it is a setting of fedavg"):
+        make_config(name, settings={"fraction": 0.5})
 
 
 @pytest.mark.parametrize("name", FORECASTERS)

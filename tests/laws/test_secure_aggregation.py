@@ -19,8 +19,7 @@ from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
-from graphfed.methods.common.averaging import AveragingConfig
-from graphfed.methods.common.forecasting import NeuralConfig
+from graphfed.methods.config import AggregationSettings, LocalStepsSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
@@ -28,16 +27,17 @@ from graphfed.runtime.interrupts import Wish
 from graphfed.tasks.outcome import Outcome
 
 #: Every shipped method that averages at the server, taken from its settings.
-AVERAGING = [name for name in METHODS.own if issubclass(get_method(name).config, AveragingConfig)]
+AVERAGING = [
+    name
+    for name in METHODS.own
+    if issubclass(get_method(name).config, AggregationSettings)
+    and issubclass(get_method(name).config, LocalStepsSettings)
+]
 #: Those of them that go on without some of the clients.
 WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 #: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
 #: (test_forecasting_methods.py).
-OTHERS = [
-    name
-    for name in METHODS.own
-    if name not in (*AVERAGING, "lumos") and not issubclass(get_method(name).config, NeuralConfig)
-]
+OTHERS = [name for name in METHODS.own if not issubclass(get_method(name).config, AggregationSettings)]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 #: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
 ROUNDS, SITES, WEIGHTS = 4, 3, 12 * 5 + 5 + 5 * 3 + 3

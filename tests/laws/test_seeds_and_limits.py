@@ -14,6 +14,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.registry import get_method
+from graphfed.runs.config import make_config
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS, score_clients
@@ -264,8 +265,8 @@ def test_evaluating_every_other_round_evaluates_the_last_one_too():
 
 
 def test_a_fraction_is_refused_where_every_client_is_needed():
-    with pytest.raises(InputError, match="isolated needs every client"):
-        run_local("isolated", make_world(), fraction=0.5)
+    with pytest.raises(InputError, match="isolated has no setting 'fraction'; it is a setting of fedavg"):
+        make_config("isolated", settings={"fraction": 0.5})
 
 
 def test_train_gives_every_event_once():

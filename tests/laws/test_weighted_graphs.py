@@ -25,7 +25,7 @@ WEIGHTED = [name for name in BACKBONES if BACKBONES[name].weighted]
 TAKE_WEIGHTS = [
     name
     for name in METHODS
-    if config_of(get_method(name)).backbone in WEIGHTED and name not in REFUSE_WEIGHTS
+    if config_of(get_method(name)).architecture in WEIGHTED and name not in REFUSE_WEIGHTS
 ]
 CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
 CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]

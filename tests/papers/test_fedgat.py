@@ -216,7 +216,6 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("reason", "settings"),
     [
-        (r"fedgat cannot use backbone='gcn': it is GAT; leave it at 'gat'", {"backbone": "gcn"}),
         *(
             (
                 rf"later=exchange cannot be used with exchange={how}: the server would read",

@@ -15,7 +15,7 @@ from worlds import World, make_world
 from graphfed.audit.transcript import _Recording
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.tasks.evaluation import Evaluation, Scored
 from graphfed.tasks.graphs.link_scores import COARSE_BITS, LINKS, pair_codes
 from graphfed.tasks.graphs.node_scores import VERTICES
@@ -31,7 +31,7 @@ def scores_of(
     fed = _Recording(CLIENTS, "cpu")
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
-    config = AveragingConfig(aggregation=aggregation)  # type: ignore[arg-type]
+    config = FedAvgConfig(aggregation=aggregation)  # type: ignore[arg-type]
     prepared = evaluation.prepare(fed, data, world.task, config)
     with fed.phase("eval", round=1):
         _, scored = evaluation.score(fed, data, given, "val", name, prepared, config)

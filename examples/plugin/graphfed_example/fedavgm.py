@@ -20,7 +20,18 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.methods.base import State, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.common.averaging import LocalAveragingConfig
+from graphfed.methods.config import (
+    AggregationSettings,
+    AttentionSettings,
+    BackboneSettings,
+    ClassWeightSettings,
+    ClientStateSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    SamplingSettings,
+    TrainingSettings,
+)
 
 __all__ = ["METHOD", "FedAvgMConfig"]
 
@@ -28,7 +39,20 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAvgMConfig(LocalAveragingConfig):
+class FedAvgMConfig(
+    SamplingSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    AttentionSettings,
+    BackboneSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of FedAvgM."""
+
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of the server")
 
 

@@ -7,33 +7,52 @@ Differs from the paper's program: weights are averaged unless another rule is as
 FedGAT's learning rate is lost: the recipe is 8 heads of 8, Adam at 0.01, dropout 0.5 on features and
 attention, and Adam starts afresh in every round (client_state=reset)."""
 
-from typing import Literal
-
-from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from graphfed.errors import InputError
 from graphfed.methods.base import Method
 from graphfed.methods.baselines import fedavg
+from graphfed.methods.baselines.fedadam import ServerAdamSettings
+from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common import aggregation_rules
-from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.averaging import PROTECTION
+from graphfed.methods.config import (
+    AggregationSettings,
+    AttentionSettings,
+    ClassWeightSettings,
+    ClientStateSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    SamplingSettings,
+    ServerOptimizerSettings,
+    TrainingSettings,
+)
 
 __all__ = ["METHOD", "DistGATConfig"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class DistGATConfig(RuleConfig):
-    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gat", description="graph network")
+class DistGATConfig(
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    ServerOptimizerSettings,
+    SamplingSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    AttentionSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of DistGAT."""
 
-    @model_validator(mode="after")
-    def _only_gat(self) -> "DistGATConfig":
-        if self.backbone != "gat":
-            raise InputError(
-                f"distgat cannot use backbone={self.backbone!r}: it is FedAvg on GAT; run fedavg "
-                "with that backbone"
-            )
-        return self
+    @property
+    def architecture(self) -> str:
+        return "gat"
 
 
 METHOD = Method(
@@ -49,8 +68,7 @@ METHOD = Method(
     round=aggregation_rules.round,
     predict=fedavg.predict,
     messages=aggregation_rules.MESSAGES,
-    dropouts=True,
     shared_model=True,
-    defaults={"backbone": DistGATConfig().backbone, "hidden": 8, "heads": 8},
+    defaults={"hidden": 8},
     paper_settings={"optimizer": "adam", "lr": 0.01},
 )

@@ -16,14 +16,44 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation
 from graphfed.methods.base import State
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.common.averaging import LocalAveragingConfig
+from graphfed.methods.config import (
+    AggregationSettings,
+    AttentionSettings,
+    BackboneSettings,
+    ClassWeightSettings,
+    ClientStateSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    SamplingSettings,
+    TrainingSettings,
+)
 
-__all__ = ["METHOD", "FedProxConfig", "round"]
+__all__ = ["METHOD", "FedProxConfig", "ProximalSettings", "round"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedProxConfig(LocalAveragingConfig):
+class ProximalSettings:
+    """The proximal term."""
+
     mu: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="strength of the proximal term")
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class FedProxConfig(
+    ProximalSettings,
+    SamplingSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    AttentionSettings,
+    BackboneSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of FedProx."""
 
 
 def round(fed: Federation, state: State, config: FedProxConfig, number: int) -> State:

@@ -4,6 +4,7 @@
 A step of training is on `batch` windows of every sensor."""
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
@@ -11,10 +12,10 @@ from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     PART,
     STATISTICS,
     WINDOWS,
-    GruConfig,
     PooledPrepared,
     Standardised,
     Weights,
@@ -29,14 +30,36 @@ from graphfed.methods.common.forecasting import (
     pool,
     teaching,
 )
+from graphfed.methods.config import (
+    AggregationSettings,
+    CommonSettings,
+    RecurrentLayerSettings,
+    RecurrentSettings,
+    SequenceTrainingSettings,
+    TrainingSettings,
+    WindowSettings,
+)
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold, permutation
 
-__all__ = ["METHOD"]
+__all__ = ["METHOD", "GruCentralConfig"]
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: GruConfig) -> State:
+@dataclass(frozen=True, config={"extra": "forbid"})
+class GruCentralConfig(
+    SequenceTrainingSettings,
+    RecurrentLayerSettings,
+    RecurrentSettings,
+    WindowSettings,
+    AggregationSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of central training of a recurrent forecaster."""
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: GruCentralConfig) -> State:
     check_aggregation(config.aggregation, int(fed.roster.sum()))
     split = common_split(fed, data.network)
     scaler = fit_scaler(fed, data.series, config)
@@ -50,7 +73,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruConfig) -> S
 
 
 def train(
-    data: Standardised, weights: Weights, optimizer: AdamState, config: GruConfig, number: int
+    data: Standardised, weights: Weights, optimizer: AdamState, config: GruCentralConfig, number: int
 ) -> tuple[Weights, AdamState]:
     """One pass over the training windows, down the mean loss over sensors."""
     starts = data.starts("train")
@@ -65,7 +88,7 @@ def train(
     return weights, optimizer
 
 
-def round(fed: Federation, state: State, config: GruConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GruCentralConfig, number: int) -> State:
     weights, optimizer = fed.server.run(
         train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -83,7 +106,7 @@ def forecast_first(data: Standardised, weights: Weights, count: int, layers: int
     return torch.cat(forecasts, 1)
 
 
-def predict(fed: Federation, state: State, config: GruConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: GruCentralConfig, target: str) -> Located:
     """All sensors' readings, sent to the server, which sends each its forecasts."""
     prepared: PooledPrepared = state.prepared
     sent = pool(fed, prepared.data, state.values["scaler"], prepared.split, target, config)
@@ -98,13 +121,14 @@ METHOD = Method(
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
     crosses="all readings, once",
-    config=GruConfig,
+    config=GruCentralConfig,
     setup=setup,
     round=round,
     predict=predict,
     partition="sensors",
     tasks=(FORECASTING,),
     model=("weights", "scaler"),
+    defaults=GRU_DEFAULTS,
     scratch=("optimizer",),
     messages={
         **STATISTICS,

@@ -33,8 +33,9 @@ from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines.gru_local import refuse_unseen
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     MESSAGES,
-    LocalGruConfig,
+    LocalEpochSettings,
     Standardised,
     Weights,
     first_forecaster,
@@ -43,6 +44,16 @@ from graphfed.methods.common.forecasting import (
     pass_over,
     predict_own,
     scaled,
+)
+from graphfed.methods.config import (
+    AggregationSettings,
+    ClientStateSettings,
+    CommonSettings,
+    RecurrentLayerSettings,
+    RecurrentSettings,
+    SequenceTrainingSettings,
+    TrainingSettings,
+    WindowSettings,
 )
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
@@ -54,7 +65,19 @@ MAX_BYTES = 4 * 2**30
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FmtlConfig(LocalGruConfig):
+class FmtlConfig(
+    LocalEpochSettings,
+    ClientStateSettings,
+    SequenceTrainingSettings,
+    RecurrentLayerSettings,
+    RecurrentSettings,
+    WindowSettings,
+    AggregationSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of federated multi-task learning."""
+
     coupling: float = Field(
         default=0.1, ge=0, allow_inf_nan=False, description="weight of the penalty (lambda_1)"
     )
@@ -221,6 +244,7 @@ METHOD = Method(
     partition="sensors",
     tasks=(FORECASTING,),
     model=("weights", "scaler"),
+    defaults=GRU_DEFAULTS,
     scratch=("optimizer",),
     messages={
         **MESSAGES,

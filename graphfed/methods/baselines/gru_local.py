@@ -3,14 +3,17 @@ CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7). Only the common scale cross
 
 Every client selects its own best round on its own validation windows."""
 
+from pydantic.dataclasses import dataclass
+
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.series import SensorData
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     MESSAGES,
-    LocalGruConfig,
+    LocalEpochSettings,
     Prepared,
     Standardised,
     Weights,
@@ -20,10 +23,33 @@ from graphfed.methods.common.forecasting import (
     predict_own,
     scaled,
 )
+from graphfed.methods.config import (
+    AggregationSettings,
+    CommonSettings,
+    RecurrentLayerSettings,
+    RecurrentSettings,
+    SequenceTrainingSettings,
+    TrainingSettings,
+    WindowSettings,
+)
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
-__all__ = ["METHOD", "refuse_unseen"]
+__all__ = ["METHOD", "GruLocalConfig", "refuse_unseen"]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class GruLocalConfig(
+    LocalEpochSettings,
+    SequenceTrainingSettings,
+    RecurrentLayerSettings,
+    RecurrentSettings,
+    WindowSettings,
+    AggregationSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of local training of recurrent forecasters."""
 
 
 def refuse_unseen(fed: Federation, method: str) -> None:
@@ -35,7 +61,7 @@ def refuse_unseen(fed: Federation, method: str) -> None:
         )
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
+def setup(fed: Federation, data: SensorData, task: Task, config: GruLocalConfig) -> State:
     refuse_unseen(fed, "gru_local")
     check_aggregation(config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
@@ -46,13 +72,13 @@ def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig)
 
 
 def train(
-    data: Standardised, weights: Weights, optimizer: AdamState, config: LocalGruConfig, number: int
+    data: Standardised, weights: Weights, optimizer: AdamState, config: GruLocalConfig, number: int
 ) -> tuple[Weights, AdamState]:
     """Nothing crosses, so a round is only a point at which to look, and the optimiser goes on."""
     return pass_over(data, weights, optimizer, config, number)
 
 
-def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GruLocalConfig, number: int) -> State:
     weights, optimizer = fed.clients.run(
         train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -66,7 +92,7 @@ METHOD = Method(
     "data modeling. KDD 2021, arXiv:2106.05223",
     crosses="once, what the common scale is made of",
     protection="none: in clear; with aggregation=secure the server reads sums only",
-    config=LocalGruConfig,
+    config=GruLocalConfig,
     setup=setup,
     round=round,
     predict=predict_own,
@@ -74,6 +100,7 @@ METHOD = Method(
     tasks=(FORECASTING,),
     personal=True,
     model=("weights", "scaler"),
+    defaults=GRU_DEFAULTS,
     scratch=("optimizer",),
     messages=MESSAGES,
 )

@@ -9,23 +9,35 @@ pairs of the loss.
 
 Differs from the paper: no paper; papers call this baseline MLP, or leave it out."""
 
-from typing import Literal
-
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.base import Method
 from graphfed.methods.baselines import central
+from graphfed.methods.config import (
+    ClassWeightSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    TrainingSettings,
+)
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
 __all__ = ["METHOD", "OwnFeaturesConfig"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class OwnFeaturesConfig(TrainingConfig):
+class OwnFeaturesConfig(
+    LocalStepsSettings,
+    ClassWeightSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
     """The settings of central training, with the one network that uses no edge."""
 
-    backbone: Literal["mlp"] = Field(default="mlp", description="network of a node's own features")  # type: ignore[assignment]
+    @property
+    def architecture(self) -> str:
+        return "mlp"
 
 
 METHOD = Method(

@@ -39,7 +39,8 @@ from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import messages, secure_sum
 from graphfed.federation.transfer import tell
-from graphfed.methods.base import CommonConfig, Method, Task, TrainingConfig
+from graphfed.methods.base import Method, Task
+from graphfed.methods.config import CommonSettings, GraphSettings, aggregation_of
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["ARRAYS", "MESSAGES", "Scaling", "apply_scaling", "scale_features", "scaling_from"]
@@ -306,7 +307,7 @@ def from_shares(sums: Sums) -> Sums:
 
 
 def scale_features(
-    fed: Federation, data: Located, method: Method, config: CommonConfig, task: Task
+    fed: Federation, data: Located, method: Method, config: CommonSettings, task: Task
 ) -> tuple[Located, Located | None]:
     """Scale the features of every client as `config.features` asks.
 
@@ -316,7 +317,7 @@ def scale_features(
     Returns:
         The data with scaled features, and the `Scaling` at the clients; None where features are not scaled,
         or every client has a scaling of its own."""
-    if not (isinstance(config, TrainingConfig) and config.features == "scaled"):
+    if not (isinstance(config, GraphSettings) and config.features == "scaled"):
         return data, None
     if method.pooled or method.personal:
         scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
@@ -326,9 +327,9 @@ def scale_features(
     return fed.clients.run(apply_scaling, data, scaling), scaling
 
 
-def _agree(fed: Federation, data: Located, config: TrainingConfig, num_features: int) -> Located:
+def _agree(fed: Federation, data: Located, config: CommonSettings, num_features: int) -> Located:
     """Agree on a scaling; `to_message` at the clients."""
-    dtype, aggregation = str(torch.get_default_dtype()), str(config.aggregation)
+    dtype, aggregation = str(torch.get_default_dtype()), aggregation_of(config)
 
     def added(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""

@@ -1,22 +1,38 @@
 """The settings of FedGAT."""
 
 from functools import cache
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError
-from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods.baselines.fedadam import ServerAdamSettings
+from graphfed.methods.baselines.fedprox import ProximalSettings
+from graphfed.methods.common.aggregation_rules import RuleSettings
+from graphfed.methods.common.released import NoiseSettings
+from graphfed.methods.config import (
+    AggregationSettings,
+    AttentionSettings,
+    ClassWeightSettings,
+    ClientStateSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    SamplingSettings,
+    ServerOptimizerSettings,
+    TrainingSettings,
+)
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.backbones import Backbone
 
-__all__ = ["FedGATConfig", "heads_of"]
+__all__ = ["AnyFedGATConfig", "FedGATConfig", "FedGATLdpConfig", "FedGATSettings", "heads_of"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATConfig(RuleConfig):
-    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gat", description="graph network")
+class FedGATSettings:
+    """The message before training, and the network that it is for."""
+
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
         default=4.0,
@@ -54,16 +70,15 @@ class FedGATConfig(RuleConfig):
         ge=1,
         description="a vertex with more neighbours keeps that many, drawn by its id; none: it keeps all",
     )
-    exchange: Literal["clear", "simulated", "encrypted"] = Field(
-        default="clear",
-        description="the features before training: read by the server, multiplied by it under encryption, "
-        "or sent as if encrypted (its bytes, no protection)",
-    )
     later: Literal["hops", "exchange"] = Field(
         default="hops",
         description="the layers after the first: from the messages of all vertices within L - 1 hops, or "
         "from embeddings of neighbours elsewhere, which cross in every round, as in the paper",
     )
+
+    @property
+    def architecture(self) -> str:
+        return "gat"
 
     @property
     def polynomial(self) -> Score:
@@ -74,27 +89,54 @@ class FedGATConfig(RuleConfig):
         return _network(self.polynomial, self.attention == "tied")
 
     @model_validator(mode="after")
-    def _only_gat(self) -> "FedGATConfig":
-        if self.backbone != "gat":
-            raise InputError(f"fedgat cannot use backbone={self.backbone!r}: it is GAT; leave it at 'gat'")
-        return self
-
-    @model_validator(mode="after")
-    def _all_exchange(self) -> "FedGATConfig":
-        if self.later == "exchange" and self.fraction < 1:
+    def _every_client_exchanges(self) -> Self:
+        config: object = self
+        assert isinstance(config, SamplingSettings)
+        if self.later == "exchange" and config.fraction < 1:
             raise InputError(
                 "later=exchange needs every client in every round, because the others use its embeddings; "
-                f"fraction must be 1, got {self.fraction}: leave one of them out"
+                f"fraction must be 1, got {config.fraction}: leave one of them out"
             )
+        return self
+
+
+@cache
+def _network(score: Score, tied: bool) -> Backbone:
+    return polynomial_gat(score, tied)
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedGATConfig(
+    FedGATSettings,
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    ServerOptimizerSettings,
+    SamplingSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    AttentionSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of FedGAT."""
+
+    exchange: Literal["clear", "simulated", "encrypted"] = Field(
+        default="clear",
+        description="the features before training: read by the server, multiplied by it under encryption, "
+        "or sent as if encrypted (its bytes, no protection)",
+    )
+
+    @model_validator(mode="after")
+    def _vectors_under_encryption(self) -> Self:
         if self.later == "exchange" and self.exchange != "clear":
             raise InputError(
                 f"later=exchange cannot be used with exchange={self.exchange}: the server would read "
                 "embeddings of the features that are hidden from it; leave one of them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _vectors_under_encryption(self) -> "FedGATConfig":
         for name, needed in (("form", "vector"), ("evaluation", "message")):
             if self.exchange != "clear" and getattr(self, name) != needed:
                 raise InputError(
@@ -104,11 +146,42 @@ class FedGATConfig(RuleConfig):
         return self
 
 
-@cache
-def _network(score: Score, tied: bool) -> Backbone:
-    return polynomial_gat(score, tied)
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedGATLdpConfig(
+    NoiseSettings,
+    FedGATSettings,
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    ServerOptimizerSettings,
+    SamplingSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    AttentionSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of FedGAT on features that were noised at their clients."""
+
+    epsilon: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
+    k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
+
+    @property
+    def exchange(self) -> Literal["clear"]:
+        """The server reads the features, which are noised."""
+        return "clear"
 
 
-def heads_of(config: FedGATConfig) -> int:
+#: What the functions of both methods take.
+AnyFedGATConfig = FedGATConfig | FedGATLdpConfig
+
+
+def heads_of(config: AnyFedGATConfig) -> int:
     """Of the first layer."""
     return config.heads if config.layers > 1 else 1

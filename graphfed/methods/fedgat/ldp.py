@@ -18,11 +18,8 @@ to learn from is the graph, whose smoothing of any numbers tells vertices apart:
 accuracy beside the one of noise alone."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
@@ -30,28 +27,16 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.common.released import NoisedConfig, by_vertex, noise_of, vertex_route
+from graphfed.methods.common.released import by_vertex, noise_of, vertex_route
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.config import FedGATConfig
+from graphfed.methods.fedgat.config import FedGATLdpConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
-__all__ = ["METHOD", "FedGATLdpConfig", "pooled_of"]
-
-
-@dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATLdpConfig(FedGATConfig, NoisedConfig):
-    epsilon: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
-    )
-    exchange: Literal["clear"] = Field(
-        default="clear", description="the noised features before training: read by the server"
-    )
-    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
-    k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
+__all__ = ["METHOD", "pooled_of"]
 
 
 def noised_features(cohort: Cohort, config: FedGATLdpConfig) -> Tensor:
@@ -147,7 +132,6 @@ METHOD = Method(
         "vertex's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
         "could take it off.",
     },
-    dropouts=True,
     shared_model=True,
     disjoint=True,
     defaults=fedgat.METHOD.defaults,

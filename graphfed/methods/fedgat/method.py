@@ -52,13 +52,14 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
-from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import Clients
 from graphfed.methods.common import aggregation_rules, averaging
 from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
-from graphfed.methods.fedgat.config import FedGATConfig
+from graphfed.methods.fedgat.config import AnyFedGATConfig, FedGATConfig
 from graphfed.methods.fedgat.moment_messages import (
     Pooled,
     numbers,
@@ -90,7 +91,7 @@ Rows = Tensor | SparseMatrix
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def without_singles(cohort: Cohort, config: FedGATConfig) -> Cohort:
+def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     """The cohort as its vertices see it: without the only neighbour elsewhere of those that have one."""
     if not config.drop_single:
         return cohort
@@ -106,7 +107,7 @@ def without_singles(cohort: Cohort, config: FedGATConfig) -> Cohort:
     )
 
 
-def kept_edges(cohort: Cohort, config: FedGATConfig) -> Cohort:
+def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     """The cohort as its vertices see it: `without_singles`, and with at most `most_neighbours` of each."""
     cohort = without_singles(cohort, config)
     if config.most_neighbours is None:
@@ -135,7 +136,7 @@ def kept_edges(cohort: Cohort, config: FedGATConfig) -> Cohort:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def memory(extent: GraphExtent, config: FedGATConfig) -> float:
+def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     """The message before training, as made and as received, with the places of its entries; of the simulation
     the features of all neighbours."""
     size = torch.from_numpy(extent.sizes)
@@ -146,25 +147,25 @@ def memory(extent: GraphExtent, config: FedGATConfig) -> float:
     return memory_of(sent, sent, together=True) + places
 
 
-def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AnyFedGATConfig) -> State:
     check(fed, config)
     data = fed.clients.run(kept_edges, data, config)
     vertices, pooled = upload(fed, data, task, features=config.exchange == "clear")
     return begin(fed, data, vertices, pooled, task, config)
 
 
-def check(fed: Federation, config: FedGATConfig) -> None:
+def check(fed: Federation, config: AnyFedGATConfig) -> None:
     """InputError, before anything crosses, for what these places cannot do."""
     if config.evaluation == "direct" and fed.link is not None:
         raise InputError(
             "evaluation=direct is a simulation: it shows a site the features of other sites' vertices; use "
             "evaluation=message where sites are apart"
         )
-    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    averaging.check_aggregation(config.aggregation, clients_in_round(config, fed.num_clients))
 
 
 def begin(
-    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: FedGATConfig
+    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: AnyFedGATConfig
 ) -> State:
     """From what the server has, `Pooled`: the message before training, and the first weights. data: with the
     edges that are kept."""
@@ -173,7 +174,7 @@ def begin(
 
 
 def with_message(
-    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: FedGATConfig
+    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: AnyFedGATConfig
 ) -> State:
     hood = fed.clients.run(first_hood, data, config.layers)
     exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
@@ -207,7 +208,7 @@ class Watched(Clients):
     pooled: Located | None = None
 
 
-def watched(fed: Federation, state: State, pooled: Located, config: FedGATConfig) -> State:
+def watched(fed: Federation, state: State, pooled: Located, config: AnyFedGATConfig) -> State:
     """The state with what is known of the scores. Of encrypted features the server knows at most the length,
     with features=unit."""
     clients: Clients = state.prepared
@@ -217,7 +218,7 @@ def watched(fed: Federation, state: State, pooled: Located, config: FedGATConfig
     return State({**state.values, "facts": facts}, prepared)
 
 
-def round(fed: Federation, state: State, config: FedGATConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: AnyFedGATConfig, number: int) -> State:
     """A round of the rule, and word where scores are no more those that the polynomial is for."""
     clients: Watched = state.prepared
     before, after = state.values["facts"], aggregation_rules.round(fed, state, config, number)
@@ -285,20 +286,15 @@ METHOD = Method(
     memory=memory,
     predict=fedavg.predict,
     messages={**aggregation_rules.MESSAGES, **MESSAGES},
-    dropouts=True,
     shared_model=True,
     disjoint=True,
     defaults={
-        "backbone": FedGATConfig().backbone,
         "hidden": 8,
-        "heads": 8,
         "features": "unit",
         "rule": "fedsgd",
-        "local_steps": 1,
-        "optimizer": "adam",
         "lr": 0.02,
         "weight_decay": 5e-3,
         "dropout": 0.0,
     },
-    paper_settings={"drop_single": True},
+    paper_settings={"drop_single": True, "local_steps": 1, "optimizer": "adam"},
 )

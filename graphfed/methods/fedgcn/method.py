@@ -47,12 +47,26 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.encrypted_sum import encrypted_sum
-from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
+from graphfed.methods.baselines.fedadam import ServerAdamSettings
+from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common import aggregation_rules, averaging
-from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, own_view, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.config import (
+    AggregationSettings,
+    ClassWeightSettings,
+    ClientStateSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    SamplingSettings,
+    ServerOptimizerSettings,
+    TrainingSettings,
+    clients_in_round,
+)
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
 
@@ -73,22 +87,28 @@ ENCRYPTED = "fedgcn/encrypted"
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGCNConfig(RuleConfig):
+class FedGCNConfig(
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    ServerOptimizerSettings,
+    SamplingSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of FedGCN."""
+
     hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
     exchange: Literal["clear", "simulated", "encrypted"] = Field(
         default="clear",
         description="the sums of features before training: read by the server, added by it under encryption, "
         "or sent as if encrypted (its bytes, no protection)",
     )
-
-    @model_validator(mode="after")
-    def _only_gcn(self) -> "FedGCNConfig":
-        if self.backbone != "gcn":
-            raise InputError(
-                f"fedgcn cannot use backbone={self.backbone!r}: what is exchanged are the sums of GCN's own "
-                "normalised adjacency; leave it at 'gcn'"
-            )
-        return self
 
     @model_validator(mode="after")
     def _something_to_exchange(self) -> "FedGCNConfig":
@@ -300,7 +320,7 @@ def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
         return aggregation_rules.setup(fed, data, task, config)
-    averaging.check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    averaging.check_aggregation(config.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("summing the features of neighbours")
     closure = fed.clients.run(find_closure, data)
     exchange = clear_exchange if config.exchange == "clear" else encrypted_exchange
@@ -388,7 +408,6 @@ METHOD = Method(
     memory=memory,
     predict=fedavg.predict,
     messages={**aggregation_rules.MESSAGES, **MESSAGES},
-    dropouts=True,
     shared_model=True,
     disjoint=True,
 )

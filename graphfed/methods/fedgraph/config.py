@@ -6,14 +6,34 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods.config import (
+    AggregationSettings,
+    ClassWeightSettings,
+    ClientStateSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    ServerOptimizerSettings,
+    TrainingSettings,
+)
 from graphfed.methods.fedgraph.sampling_policies import LEARNED
 
 __all__ = ["FedGraphConfig"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGraphConfig(AveragingConfig):
+class FedGraphConfig(
+    ServerOptimizerSettings,
+    AggregationSettings,
+    ClientStateSettings,
+    LocalStepsSettings,
+    ClassWeightSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of FedGraph."""
+
     policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
         default="full",
         description="how much is sampled: nothing is left out, neighbours with one chance, so many "
@@ -78,15 +98,6 @@ class FedGraphConfig(AveragingConfig):
         description="of the time model: the fastest client has so many times the median speed and bandwidth, "
         "the slowest so many times less",
     )
-
-    @model_validator(mode="after")
-    def _only_gcn(self) -> "FedGraphConfig":
-        if self.backbone != "gcn":
-            raise InputError(
-                f"fedgraph cannot use backbone={self.backbone!r}: what crosses are rows of GCN's sums; leave "
-                "it at 'gcn'"
-            )
-        return self
 
     @model_validator(mode="after")
     def _file_of_a_policy(self) -> "FedGraphConfig":

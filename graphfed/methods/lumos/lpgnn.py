@@ -48,7 +48,8 @@ from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
-    NoisedLabelsConfig,
+    FeatureBoundSettings,
+    NoiseSettings,
     Prepared,
     Weights,
     by_vertex,
@@ -60,6 +61,14 @@ from graphfed.methods.common.released import (
     round_at_server,
     send_back,
     vertex_route,
+)
+from graphfed.methods.config import (
+    AttentionSettings,
+    BackboneSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    TrainingSettings,
 )
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
@@ -82,7 +91,18 @@ TRAIN, VAL, WEIGHTED = 1, 2, 4
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class LpgnnConfig(NoisedLabelsConfig):
+class LpgnnConfig(
+    FeatureBoundSettings,
+    NoiseSettings,
+    LocalStepsSettings,
+    AttentionSettings,
+    BackboneSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of LPGNN."""
+
     backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
     epsilon_x: float = Field(
         default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"

@@ -575,7 +575,6 @@ METHOD = Method(
         "lr": 0.01,
         "weight_decay": 0.0,
         "dropout": 0.01,
-        "local_steps": 1,
         "heads": 4,
         "eval_every": 5,
     },

@@ -44,7 +44,8 @@ from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
-    NoisedLabelsConfig,
+    FeatureBoundSettings,
+    NoiseSettings,
     Prepared,
     Weights,
     by_vertex,
@@ -55,6 +56,14 @@ from graphfed.methods.common.released import (
     round_at_server,
     send_back,
     vertex_route,
+)
+from graphfed.methods.config import (
+    AttentionSettings,
+    BackboneSettings,
+    CommonSettings,
+    GraphSettings,
+    LocalStepsSettings,
+    TrainingSettings,
 )
 from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
@@ -75,7 +84,18 @@ SECONDS_PER_EDGE = {"gcn": 2e-8, "gat": 5e-7}
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class NaiveFedgnnConfig(NoisedLabelsConfig):
+class NaiveFedgnnConfig(
+    FeatureBoundSettings,
+    NoiseSettings,
+    LocalStepsSettings,
+    AttentionSettings,
+    BackboneSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of naive FedGNN."""
+
     backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network")
     epsilon: float = Field(
         default=2.0,

@@ -91,7 +91,7 @@ def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
                 weights[f"layers.{layer}.{name}"] = glorot(fold(key, layer, name), width, mapped)
         if UPDATES[config.update].weighted:
             weights[f"layers.{layer}.tropical"] = glorot(fold(key, layer, "tropical"), mapped, mapped)
-    weights |= initial_predictor(key, task, config)
+    weights |= initial_predictor(key, task, config.hidden, config)
     return {name: w.to(device) for name, w in weights.items()}
 
 
@@ -588,5 +588,5 @@ METHOD = Method(
     empty_clients=False,
     model=("local", "global"),
     replicated=("local",),
-    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "local_steps": 1},
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

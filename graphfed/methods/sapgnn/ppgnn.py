@@ -36,11 +36,17 @@ from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment
-from graphfed.methods.common.entity_alignment import Holders, align, common_seed, training_vertices
+from graphfed.methods.common.entity_alignment import (
+    AlignmentSettings,
+    Holders,
+    align,
+    common_seed,
+    training_vertices,
+)
 from graphfed.methods.common.local_training import own_view, personal_weights
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import (
-    SplitConfig,
+    SplitSettings,
     Weights,
     copies,
     fresh,
@@ -51,6 +57,14 @@ from graphfed.methods.common.split_learning import (
     step,
     summed,
 )
+from graphfed.methods.config import (
+    AttentionSettings,
+    BackboneSettings,
+    ClassWeightSettings,
+    CommonSettings,
+    GraphSettings,
+    TrainingSettings,
+)
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold, glorot
@@ -59,7 +73,18 @@ __all__ = ["METHOD", "PpgnnConfig"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class PpgnnConfig(SplitConfig):
+class PpgnnConfig(
+    SplitSettings,
+    AlignmentSettings,
+    ClassWeightSettings,
+    AttentionSettings,
+    BackboneSettings,
+    GraphSettings,
+    TrainingSettings,
+    CommonSettings,
+):
+    """The settings of PPGNN."""
+
     combine: Literal["concat", "mean", "weighted"] = Field(
         default="concat", description="how the server combines the holders' embeddings of a vertex"
     )
@@ -90,11 +115,11 @@ def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[st
     drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.heads)
     device = here.holders.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
-    return personal_weights(shared, here.batch, config)
+    return personal_weights(shared, here.batch, config.network)
 
 
 def initial_predictor_at(here: Embedder, task: Task, config: PpgnnConfig) -> Weights:
-    drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config)
+    drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
     return {name: w.to(here.holders.names.device) for name, w in drawn.items()}
 
 
@@ -283,5 +308,5 @@ METHOD = Method(
     model=("local", "predictor", "global"),
     replicated=("predictor",),
     defaults={"backbone": "maxpool"},
-    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "local_steps": 1},
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

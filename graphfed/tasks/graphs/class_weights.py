@@ -16,7 +16,8 @@ from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import messages, secure_sum
-from graphfed.methods.base import CommonConfig, Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.config import ClassWeightSettings, CommonSettings, aggregation_of
 from graphfed.tasks.evaluation import is_hidden
 from graphfed.tasks.graphs.node_scores import (
     SCORE_UNITS,
@@ -42,7 +43,7 @@ MESSAGES = {
 }
 
 
-def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonConfig) -> Any:
+def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonSettings) -> Any:
     """Put the class weights that `config` asks for on every client's cohort.
 
     Args:
@@ -54,10 +55,10 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonCo
     Returns:
         The cohorts, with `class_weights` [C].
     """
-    balanced = isinstance(config, TrainingConfig) and config.class_weights == "balanced"
+    balanced = isinstance(config, ClassWeightSettings) and config.class_weights == "balanced"
     if not balanced:
         return data
-    aggregation: str = config.aggregation
+    aggregation = aggregation_of(config)
     with fed.phase("eval"):  # as what else is agreed on: no part of what training costs
         counts = fed.clients.run(count_classes, data, "train")
         if is_hidden(aggregation):

@@ -17,8 +17,9 @@ from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import Task
 from graphfed.methods.common.memory import GraphExtent, graph_memory
+from graphfed.methods.config import GraphSettings
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ class GraphInputs:
             )
         from graphfed.nn.backbones import BACKBONES
 
-        assert isinstance(config.training, TrainingConfig)
-        backbone = config.training.backbone
+        assert isinstance(config.training, GraphSettings)
+        backbone = config.training.architecture
         weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
         uses_edges = config.training.network.uses_edges
         if self.graph.edge_weight is not None and uses_edges and backbone not in weighted:
@@ -143,8 +144,8 @@ class GraphInputs:
 
     def bytes_needed(self, config: RunConfig) -> int:
         graph, training = self.graph, config.training
-        assert isinstance(training, TrainingConfig)
-        width = training.hidden * (training.heads if training.backbone == "gat" else 1)
+        assert isinstance(training, GraphSettings)
+        width = training.hidden * (training.attention_heads if training.architecture == "gat" else 1)
         models = self.partition.num_sites if config.method.personal else 1
         weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
         return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
@@ -155,7 +156,7 @@ class GraphInputs:
 
     def memory_needed(self, config: RunConfig) -> int:
         training, method = config.training, config.method
-        assert isinstance(training, TrainingConfig)
+        assert isinstance(training, GraphSettings)
         extent = self._extent(config)
         extra = 0.0 if method.memory is None else method.memory(extent, training)
         return graph_memory(extent, training, personal=method.personal, extra=extra)

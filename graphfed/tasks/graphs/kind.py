@@ -14,7 +14,8 @@ import torch
 from graphfed.data.dropped import in_one_line
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_cohort
-from graphfed.methods.base import CommonConfig, Method, Task
+from graphfed.methods.base import Method, Task
+from graphfed.methods.config import CommonSettings, aggregation_of
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import is_hidden
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
@@ -62,11 +63,11 @@ def graph_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def graph_declared(own: SiteData, method: Method, config: CommonConfig) -> dict[str, list[int]]:
+def graph_declared(own: SiteData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
     cohort, declared = own.cohort, {}
     if "training_counts" in method.messages:
         declared["train"] = cohort.counts(cohort.train).tolist()
-    if not is_hidden(getattr(config, "aggregation", "clear")):
+    if not is_hidden(aggregation_of(config)):
         declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
     return declared
 

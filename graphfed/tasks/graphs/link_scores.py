@@ -19,7 +19,8 @@ from torch.nn.functional import softplus
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RowIds
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.config import GraphSettings, aggregation_of
 from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
@@ -165,9 +166,9 @@ def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> dict[str, Route] | Located:
+def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> dict[str, Route] | Located:
     """The routes of scores, by target; or what a hidden sum looks like."""
-    if is_hidden(config.aggregation):
+    if is_hidden(aggregation_of(config)):
         return fed.server.run(no_pairs)
     return {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
@@ -182,12 +183,12 @@ def score(
     target: str,
     name: str,
     prepared: dict[str, Route] | Located,
-    config: TrainingConfig,
+    config: GraphSettings,
 ) -> tuple[None, Located]:
     """The metrics at the server."""
     if isinstance(prepared, Located):
         sums = sum_hidden(
-            fed, fed.clients.run(counted_pairs, data, scores, target), prepared, config.aggregation
+            fed, fed.clients.run(counted_pairs, data, scores, target), prepared, aggregation_of(config)
         )
         return None, fed.server.run(scored_sum, sums)
     coded = fed.clients.run(coded_pairs, data, scores, target)
@@ -198,7 +199,7 @@ def score(
     return None, fed.server.run(pair_scores, rows, lost)
 
 
-def decides(config: TrainingConfig, prepared: Any) -> str:
+def decides(config: GraphSettings, prepared: Any) -> str:
     return "auc"
 
 

@@ -31,8 +31,9 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.transfer import tell
-from graphfed.methods.base import Task, TrainingConfig, clients_in_round
+from graphfed.methods.base import Task
 from graphfed.methods.common.averaging import check_aggregation
+from graphfed.methods.config import GraphSettings, aggregation_of, clients_in_round
 from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 
 __all__ = [
@@ -436,7 +437,7 @@ def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> _Prepared:
+def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Prepared:
     """Agree on the metric that rounds are selected by, from the class counts of all validation nodes.
 
     InputError where the data does not have the metric that was asked for."""
@@ -445,9 +446,10 @@ def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) 
             f"select=recall_at_1_percent needs data of two classes, and there are {task.num_classes}; use "
             "balanced_accuracy or average_precision"
         )
-    hidden = is_hidden(config.aggregation)
+    aggregation = aggregation_of(config)
+    hidden = is_hidden(aggregation)
     if hidden:  # too few clients in a round are refused before anything is sent
-        check_aggregation(config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+        check_aggregation(aggregation, clients_in_round(config, fed.num_clients))
     counts = fed.clients.run(count_classes, data, "val")
     like = ranked_like = None
     if hidden:
@@ -455,7 +457,7 @@ def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) 
             fed,
             fed.clients.run(in_vertices, counts),
             fed.server.run(no_counts, task.num_classes),
-            config.aggregation,
+            aggregation,
         )
         counts = fed.server.run(summed_counts, counts)
         like = fed.server.run(no_scores, task.num_classes, False)
@@ -473,7 +475,7 @@ def score(
     target: str,
     name: str,
     prepared: _Prepared,
-    config: TrainingConfig,
+    config: GraphSettings,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server.
 
@@ -487,7 +489,7 @@ def score(
     if hidden:
         like = prepared.ranked_like if ranked else prepared.like
         assert like is not None
-        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, config.aggregation)
+        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, aggregation_of(config))
         return scores, fed.server.run(scored_sum, sums, selection)
     sums = fed.clients.run(total, scores)
     if ranked and not by_rank:
@@ -503,7 +505,7 @@ def score(
     return scores, fed.server.run(scored, sums, selection)
 
 
-def decides(config: TrainingConfig, prepared: _Prepared) -> str:
+def decides(config: GraphSettings, prepared: _Prepared) -> str:
     """The metric that rounds are selected by."""
     return prepared.selection.metric
 

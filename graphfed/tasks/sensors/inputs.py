@@ -14,8 +14,9 @@ from graphfed.data.sensors.overview import sensor_overview
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.methods.base import ForecastConfig, Task
+from graphfed.methods.base import Task
 from graphfed.methods.common.memory import SeriesExtent, series_memory
+from graphfed.methods.config import RecurrentSettings, WindowSettings
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
 from graphfed.tasks.source import sensors_of
@@ -106,20 +107,20 @@ class SensorInputs:
     def bytes_needed(self, config: RunConfig) -> int:
         """Of weights as of a recurrent encoder and decoder with three gates each, and as much again."""
         training = config.training
-        assert isinstance(training, ForecastConfig)
-        weights = 4 * 24 * training.layers * training.hidden**2 if config.method.model else 0
+        weights = 0
+        if isinstance(training, RecurrentSettings):
+            weights = 4 * 24 * training.recurrent_layers * training.hidden**2
         models = self.num_clients if config.method.personal else 1
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return 13 * models * weights + rows + 1_000_000
 
     def memory_needed(self, config: RunConfig) -> int:
         training = config.training
-        assert isinstance(training, ForecastConfig)
+        assert isinstance(training, WindowSettings)
         split, method = self.split, config.method
         extent = SeriesExtent(self.num_clients, -(-split.train // split.every), split.val + split.test)
         extra = 0.0 if method.memory is None else method.memory(extent, training)
-        learns, pooled = bool(method.model), method.pooled
-        return series_memory(extent, training, learns=learns, pooled=pooled, extra=extra)
+        return series_memory(extent, training, pooled=method.pooled, extra=extra)
 
     def bytes_of_partition(self) -> int:
         return 0
@@ -162,7 +163,7 @@ class SensorInputs:
 
     def metric_of_rounds(self, config: RunConfig) -> str:
         training = config.training
-        assert isinstance(training, ForecastConfig)
+        assert isinstance(training, WindowSettings)
         return deciding_error(training)
 
     def present(self, absent: Sequence[Any]) -> np.ndarray:

@@ -20,7 +20,8 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import Network, SensorData, Series, windows
 from graphfed.federation.state import roster_code, roster_of
-from graphfed.methods.base import ForecastConfig, Task
+from graphfed.methods.base import Task
+from graphfed.methods.config import WindowSettings, aggregation_of
 from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
 
 __all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "score_clients"]
@@ -154,9 +155,9 @@ def bits_of(network: Network) -> dict[str, str | None]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> Located | None:
+def prepare(fed: Federation, data: SensorData, task: Task, config: WindowSettings) -> Located | None:
     """What a hidden sum looks like."""
-    return fed.server.run(no_errors, config.horizon) if is_hidden(config.aggregation) else None
+    return fed.server.run(no_errors, config.horizon) if is_hidden(aggregation_of(config)) else None
 
 
 def score(
@@ -166,12 +167,12 @@ def score(
     target: str,
     name: str,
     like: Located | None,
-    config: ForecastConfig,
+    config: WindowSettings,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server."""
     scores = fed.clients.run(score_clients, data.series, forecast, fed.present(), target, config.missing)
     if like is not None:
-        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, config.aggregation)
+        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, aggregation_of(config))
         return scores, fed.server.run(scored_sum, sums)
     sums = fed.sum(fed.clients.run(total, scores), name=f"{name}_errors", grad=False)
     return scores, fed.server.run(scored, sums)
@@ -187,7 +188,7 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     return None if told is None else roster_of(told, fed.num_clients)
 
 
-def deciding_error(config: ForecastConfig, prepared: Any = None) -> str:
+def deciding_error(config: WindowSettings, prepared: Any = None) -> str:
     """Return the error that rounds are selected by: the one that a run is trained on."""
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 
