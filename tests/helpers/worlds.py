@@ -111,6 +111,12 @@ class Watched(Federation):
         self.seen += [(name, pair, message.payload) for pair, message in messages.items()]
 
 
+def having(name: str, **settings: Any) -> dict[str, Any]:
+    """Those of the settings that a method has."""
+    known = {field.name for field in fields(get_method(name).config)}
+    return {key: value for key, value in settings.items() if key in known}
+
+
 def config_of(method: Method, preset: str = "paper", **settings: Any) -> Any:
     """A small run. preset=paper has several local steps, what laws of averaging are about."""
     first = {

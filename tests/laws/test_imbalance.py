@@ -19,7 +19,7 @@ from graphfed.tasks.graphs.node_scores import RANKED, SCORE_UNITS, choose_select
 
 #: Labels reach the server under noise, which exact class counts would undo.
 HIDDEN_LABELS = [n for n in SHIPPED if not issubclass(get_method(n).config, ClassWeightSettings)]
-WEIGHTED = [n for n in METHODS if n not in HIDDEN_LABELS]
+WEIGHTED = [n for n in METHODS if issubclass(get_method(n).config, ClassWeightSettings)]
 
 
 def equal_classes(world: World) -> World:

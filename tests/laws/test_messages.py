@@ -104,4 +104,4 @@ def test_every_transfer_of_a_run_with_the_defaults_has_words(name: str, aggregat
 
 def choices_of(method: Method, key: str) -> tuple[object, ...]:
     """The choices of a setting."""
-    return next(setting.choices for setting in settings_of(method) if setting.name == key)
+    return next((setting.choices for setting in settings_of(method) if setting.name == key), ())

@@ -5,13 +5,23 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from worlds import Gateways, World, config_of, last_round_stands, logits, make_world, run_local, run_processes
+from worlds import (
+    Gateways,
+    World,
+    config_of,
+    having,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    run_processes,
+)
 
 from graphfed.audit.transcript import _Recording
 from graphfed.deployment.deploy import deploy, request
@@ -195,7 +205,7 @@ def test_a_round_of_two_sites_is_refused_before_anything_crosses(
     data = fed.locate(
         "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(clients))]
     )
-    config = config_of(method, aggregation=aggregation, fraction=fraction)
+    config = config_of(method, aggregation=aggregation, **having(name, fraction=fraction))
     with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2: of two"):
         train(fed, method, data, world.task, config)
     assert not fed.ledger.entries
@@ -265,10 +275,12 @@ def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None
 @pytest.mark.parametrize("aggregation", ["secure", "simulated"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_method_without_a_step_for_it_refuses_the_setting(name: str, aggregation: str) -> None:
-    choices = get_args(get_method(name).config.__dataclass_fields__["aggregation"].type)
-    refused = (
-        f"aggregation='{aggregation}' cannot be used: {name} has no step for it .fedavg, .*choose one of"
-    )
+    choices = get_args(get_type_hints(get_method(name).config).get("aggregation"))
+    refused = f"{name} has no setting 'aggregation'; it is a setting of fedavg"
+    if choices:
+        refused = (
+            f"aggregation='{aggregation}' cannot be used: {name} has no step for it .fedavg, .*choose one of"
+        )
     with pytest.raises(InputError, match=refused) as told:
         checked_training(name, {"aggregation": aggregation}, None, 0)
     assert all(choice in str(told.value) for choice in choices)
