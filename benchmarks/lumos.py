@@ -63,7 +63,7 @@ def config_of(**settings: Any) -> LumosConfig:
 def devices_of(graph: Graph) -> tuple[Federation, Located, Task]:
     """Every vertex a client, stacked."""
     split = make_split(graph, "random:0.5,0.25,0.25", 0)
-    fed = stacked(graph.num_nodes)
+    fed = stacked(graph.num_nodes, simulated=True)
     cohort = make_cohort(graph, split, partition(graph, "ego", None, 0), fed.hosts[0])
     data = fed.locate(CLIENTS, "data", [cohort])
     return fed, data, Task(graph.num_features, graph.num_classes)

@@ -48,7 +48,7 @@ def pair_rows(graph: Graph) -> PairRows:
 
 
 def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> dict[str, Any]:
-    fed = stacked(graph.num_nodes)
+    fed = stacked(graph.num_nodes, simulated=True)
     located = fed.locate(CLIENTS, "pairs", [rows])
     began, worked = time.perf_counter(), time.process_time()
     found = balance(fed, located, LumosConfig(**told))

@@ -102,7 +102,8 @@ def config_of(method: Method, **settings: Any) -> Any:
 
 def run(method: Method, inputs: Inputs, config: Any, *, each_alone: bool = False) -> Outcome:
     """One whole run in this process; `each_alone`: one client after the other instead of all stacked."""
-    fed = (one_at_a_time if each_alone else stacked)(inputs.partition.num_sites)
+    place = one_at_a_time if each_alone else stacked
+    fed = place(inputs.partition.num_sites, simulated=config.simulated)
     cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, host) for host in fed.hosts]
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
     return train(fed, method, fed.locate(CLIENTS, "data", cohorts), task, config)

@@ -24,10 +24,10 @@ import graphfed
 PAPER = {"maps": "identity", "predictor": "server", "weight_decay": 5e-3}
 #: Runs that drift: dtype, holders and how gradients are summed, all with the predictor at the holders.
 DRIFTING = {
-    "float64, 3 holders, clear": (torch.float64, 3, "clear"),
+    "float64, 3 holders, clear": (torch.float64, 3, "plaintext"),
     "float64, 3 holders, shares": (torch.float64, 3, "additive"),
-    "float32, 1 holder, clear": (torch.float32, 1, "clear"),
-    "float32, 3 holders, clear": (torch.float32, 3, "clear"),
+    "float32, 1 holder, clear": (torch.float32, 1, "plaintext"),
+    "float32, 3 holders, clear": (torch.float32, 3, "plaintext"),
     "float32, 3 holders, shares": (torch.float32, 3, "additive"),
 }
 
@@ -37,7 +37,7 @@ def metrics(data: str, holders: int, seed: int, rounds: int, patience: int) -> d
     with float64():
         result = graphfed.run(
             "sapgnn", data=data, clients=holders, partition="edges_uniform", rounds=rounds, seed=seed,
-            out=False, settings={**PAPER, "aggregation": "clear", "patience": patience},
+            out=False, settings={**PAPER, "aggregation": "plaintext", "patience": patience},
         )  # fmt: skip
     return {
         "best_round": result.best_round,
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
             found.setdefault(data, []).append({"seed": seed, **first})
             print(f"{data}, seed {seed}: 1 to 4 holders alike, {first}", file=sys.stderr, flush=True)
-    reference = losses(sets[0], torch.float64, 1, "clear", rounds)
+    reference = losses(sets[0], torch.float64, 1, "plaintext", rounds)
     drift = {
         name: [abs(a - b) for a, b in zip(losses(sets[0], *case, rounds), reference, strict=True)]
         for name, case in DRIFTING.items()

@@ -202,7 +202,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
     times: dict[str, list[list[float]]] = {}
     crossed: dict[str, int] = {}
     losses: dict[str, float] = {}
-    for pooling in ("clear", "secure"):
+    for case, pooling in (("clear", "plaintext"), ("secure", "secure")):
         settings = {
             "hidden": hidden,
             "rounds": rounds,
@@ -213,19 +213,19 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
         config = method.config(**{**default_settings(method, preset="paper"), **settings})
         with Sites([(0,), (1,)]) as sites:
             outcome, ledger = train_in_processes(method, cohorts, task, config, sites=sites)
-        times[pooling] = [[outcome.seconds["train"] / rounds]]
+        times[case] = [[outcome.seconds["train"] / rounds]]
         trained = [entry for entry in ledger.entries if entry.phase == "train"]
-        crossed[pooling] = sum(entry.bytes for entry in trained) // rounds
-        losses[pooling] = outcome.test["loss"]
+        crossed[case] = sum(entry.bytes for entry in trained) // rounds
+        losses[case] = outcome.test["loss"]
         print(
-            f"{pooling}: {times[pooling][0][0]:.2f} s, {crossed[pooling] / 1e6:.1f} MB an epoch",
+            f"{case}: {times[case][0][0]:.2f} s, {crossed[case] / 1e6:.1f} MB an epoch",
             file=sys.stderr,
         )
     assert abs(losses["clear"] - losses["secure"]) < 1e-2, losses
     return {
         "hidden": hidden,
         "rounds": rounds,
-        "seconds_an_epoch": {pooling: spent[0][0] for pooling, spent in times.items()},
+        "seconds_an_epoch": {case: spent[0][0] for case, spent in times.items()},
         "bytes_an_epoch": crossed,
         "test_loss": losses,
         "ratio": {"secure / clear": ratio(times["secure"], times["clear"])},

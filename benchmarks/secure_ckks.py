@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -95,13 +95,14 @@ def gap(a: np.ndarray, b: np.ndarray) -> float:
 def exchange(inputs: Inputs, way: str) -> tuple[float, list[torch.Tensor], Federation]:
     """Seconds of the whole exchange with two hops, from the partial sums to the aggregates at the clients;
     what came out; and the federation with its ledger."""
-    fed = stacked(inputs.partition.num_sites)
+    fed = stacked(inputs.partition.num_sites, simulated=way == "simulated")
     cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, host) for host in fed.hosts]
     data = fed.locate(CLIENTS, "data", cohorts)
-    config = fedgcn.FedGCNConfig(exchange=way)
+    protection: Literal["plaintext", "encrypted"] = "plaintext" if way == "clear" else "encrypted"
+    config = fedgcn.FedGCNConfig(exchange=protection)
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
     closure = fed.clients.run(fedgcn.find_closure, data)
-    program = fedgcn.clear_exchange if way == "clear" else fedgcn.encrypted_exchange
+    program = fedgcn.EXCHANGES[protection]
     seconds, (sums, degrees) = timed(lambda: program(fed, data, closure, task, config))
     return seconds, [densify(sums.parts[0]), degrees.parts[0]], fed
 

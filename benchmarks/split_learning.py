@@ -40,8 +40,8 @@ from graphfed.tasks.registry import default_settings
 
 #: Holders and how gradients are summed, of every case.
 CASES = {
-    "one holder": (1, "clear"),
-    "three holders": (3, "clear"),
+    "one holder": (1, "plaintext"),
+    "three holders": (3, "plaintext"),
     "three holders, shares": (3, "additive"),
 }
 

@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = ["End", "accept", "certify", "connect", "listen", "run_apart"]
 _LENGTH = 8
 #: Seconds that anything may take before a side gives up.
 PATIENCE = 120.0
+#: Seconds that a party whose connection has closed gives the other's process to end.
+LAST_WORDS = 10.0
 
 
 def certify(folder: Path, *names: str) -> None:
@@ -117,9 +120,18 @@ class End:
             self._sending.sendall(len(message).to_bytes(_LENGTH, "little") + message)
 
     def close(self) -> None:
-        """After what was sent has left."""
+        """Close both connections, after the other party has read what was sent or has gone.
+
+        A socket that is closed with bytes in it that nobody read, such as the session tickets of TLS, resets
+        its connection, and what was on its way is lost. So both sides say that they send no more, and wait
+        until the other has said so too."""
         self._queue.put(None)
         self._thread.join(PATIENCE)
+        with contextlib.suppress(OSError):  # the other party has gone
+            self._receiving.shutdown(socket.SHUT_WR)
+            self._sending.shutdown(socket.SHUT_WR)
+            while self._sending.recv(4096):  # past TLS: shutting down has ended it
+                pass
         self._sending.close()
         self._receiving.close()
 
@@ -160,9 +172,18 @@ def _second(port: int, folder: str, name: str, path: list[str], work: str, argum
     end = connect(port, Path(folder), name)
     try:
         result = getattr(importlib.import_module(module), function)(end, **arguments)
+    except BaseException:
+        # Before the connections close: the first party, which then fails too, reads why.
+        _failure_of(Path(folder), name).write_text(traceback.format_exc())
+        raise
     finally:
         end.close()
     np.savez(Path(folder) / f"{name}.npz", **result)
+
+
+def _failure_of(folder: Path, name: str) -> Path:
+    """The file with the traceback of a second party that failed."""
+    return folder / f"{name}-failure.txt"
 
 
 def run_apart(
@@ -173,7 +194,11 @@ def run_apart(
     **arguments: Any,
 ) -> tuple[Any, dict[str, np.ndarray]]:
     """Run `first` here and the function "module:function" in another process, each with its end: what both
-    return, the second a dictionary of arrays. name: of the second's certificate in `folder`."""
+    return, the second a dictionary of arrays. name: of the second's certificate in `folder`.
+
+    RuntimeError where the second party fails, with its traceback if it has left one."""
+    failure = _failure_of(folder, name)
+    failure.unlink(missing_ok=True)
     listener = listen()
     port = listener.getsockname()[1]
     work = (port, str(folder), name, list(sys.path), second, arguments)
@@ -183,14 +208,22 @@ def run_apart(
         with listener:
             end = accept(listener, folder, "first")
         try:
-            result = first(end)
-        finally:
-            end.close()
+            with contextlib.closing(end):
+                result = first(end)
+        except ConnectionError as error:
+            process.join(LAST_WORDS)
+            raise RuntimeError(_second_failed(process.exitcode, failure)) from error
         process.join(PATIENCE)
         if process.exitcode != 0:
-            raise RuntimeError(f"the second party ended with {process.exitcode}")
+            raise RuntimeError(_second_failed(process.exitcode, failure))
         with np.load(folder / f"{name}.npz") as told:
             return result, dict(told)
     finally:
         process.kill()
         process.join()
+
+
+def _second_failed(code: int | None, failure: Path) -> str:
+    """What is known of a second party that did not end well. code: of its exit, negative for a signal."""
+    text = failure.read_text() if failure.exists() else "it left no traceback\n"
+    return f"the second party ended with {code}:\n{text}"

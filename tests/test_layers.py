@@ -139,3 +139,21 @@ def test_a_run_that_writes_nothing_needs_torch_numpy_and_scipy_only():
 
 def test_help_answers_without_torch():
     assert not loaded_after("import graphfed.cli") & (HEAVY | {"torch"})
+
+
+#: The words of settings and of the ledger for how a transfer is protected.
+PROTECTIONS = {"plaintext", "secure", "encrypted", "additive", "real", "simulated", "clear"}
+#: What the transfers of a run are made of: nothing here may depend on how they are protected.
+UNAWARE = ("methods", "tasks", "report", "audit", "cli")
+
+
+def test_nothing_above_the_federation_branches_on_a_protection():
+    """Only the setting of the federation itself is read: CommonSettings.simulated."""
+    found = []
+    for name, path in modules().items():
+        if name.split(".")[1:2] and name.split(".")[1] in UNAWARE:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Compare | ast.MatchValue):
+                    words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)} & PROTECTIONS
+                    found += [(name, ast.unparse(node))] * bool(words)
+    assert found == [("graphfed.methods.config", "self.protocols == 'simulated'")]

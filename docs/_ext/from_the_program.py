@@ -91,7 +91,7 @@ class MessagesTable(Directive):
                 (f"Every run of {task.replace('_', ' ')}", tuple(get_task(task).evaluation.messages.items()))
                 for task in TASKS
             ),
-            ("Both, with aggregation=secure or simulated", tuple(SECURE_MESSAGES.items())),
+            ("Both, with aggregation=secure", tuple(SECURE_MESSAGES.items())),
             ("Classification and links with features=scaled", tuple(feature_scaling.MESSAGES.items())),
             ("Classification with class_weights=balanced", tuple(class_weights.MESSAGES.items())),
             (f"{', '.join(aligned)}, where each site reads files of its own", tuple(OWNER_MESSAGES.items())),

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from graphfed.federation import Federation
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.base import Task
+from graphfed.methods.config import AggregationSettings
 from graphfed.runs.train import agree_before_setup
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
@@ -19,7 +21,7 @@ __all__ = ["prepared_data"]
 def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[Any, Task]:
     """Place a run's data at its clients, who agree on the scale of features and the weights of classes.
 
-    They agree in clear, which comes to the same whichever way the run aggregated.
+    They agree in plaintext, which comes to the same whichever way the run aggregated.
 
     Args:
         fed: All clients in one process.
@@ -31,6 +33,8 @@ def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[A
     parts = inputs.parts(config, fed.hosts)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
-    in_clear: dict[str, Any] = {"aggregation": "clear"}
-    data, _ = agree_before_setup(fed, data, config.method, task, replace(config.training, **in_clear))
+    training: Any = config.training
+    if isinstance(training, AggregationSettings):
+        training = replace(training, aggregation=PLAINTEXT)
+    data, _ = agree_before_setup(fed, data, config.method, task, training)
     return data, task

@@ -59,8 +59,8 @@ class Transcript:
 class _Recording(Federation):
     """All clients in one cohort; keeps what is delivered between them and the server."""
 
-    def __init__(self, num_clients: int, device: str) -> None:
-        super().__init__([tuple(range(num_clients))], device=device)
+    def __init__(self, num_clients: int, device: str, *, simulated: bool = False) -> None:
+        super().__init__([tuple(range(num_clients))], device=device, simulated=simulated)
         self.crossings: list[Crossing] = []
         self.observe(self._keep)
 
@@ -75,16 +75,17 @@ def record_first_round(config: "RunConfig", inputs: "Inputs") -> Transcript:
     """Set up and train one round as the run did, and keep what crossed."""
     from graphfed.audit.prepared_data import prepared_data
     from graphfed.runs.train import train
-    from graphfed.runtime.local import stacked
+    from graphfed.tasks.inputs import local_federation
     from graphfed.tasks.registry import get_task
 
-    fed = _Recording(inputs.clients_of(config.method), config.device)
+    clients, simulated = inputs.clients_of(config.method), config.training.simulated
+    fed = _Recording(clients, config.device, simulated=simulated)
     parts = inputs.parts(config, fed.hosts)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     training = dataclasses.replace(config.training, rounds=1)
     train(fed, config.method, data, inputs.task(config.task), training)
     # What train() agrees on stays inside it, so the cohort is prepared once more.
-    prepared, _ = prepared_data(stacked(fed.num_clients, config.device), config, inputs)
+    prepared, _ = prepared_data(local_federation(config, inputs), config, inputs)
     return Transcript(tuple(fed.crossings), prepared.parts[0])
 
 

@@ -46,13 +46,13 @@ DEVICES = ("cpu", "cuda")
 #: Keys of --set: those of every method, then those of single methods, of partitions and of data.
 SETTINGS = (
     "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "local_steps",
-    "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "select",
-    "class_weights", "optimizer_at", "rounds",
+    "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation", "protocols",
+    "select", "class_weights", "optimizer_at", "rounds",
     "mu", "server_lr", "beta1", "beta2", "tau", "hops", "exchange", "vertex_ids", "predictor", "maps",
     "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
     "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
     "accounting", "decode", "rescale", "pad_bins", "unsent_value", "virtual_nodes", "trainer", "negatives",
-    "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance", "comparison",
+    "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance",
     "compare_again", "degree_bits", "lags", "horizon", "every", "missing",
     "batch", "teacher", "precision", "strategy", "local_epochs", "server_rounds", "network", "server_batch",
     "hidden_bits", "clip", "noise_multiplier", "coupling", "penalty", "degree", "domain", "psi", "score",

@@ -104,7 +104,7 @@ class Terms:
             raise InputError(
                 f"secure aggregation needs {FEWEST_CLIENTS} to {shamir.MOST_PARTIES} clients in a round, and "
                 f"here are {self.clients}: of two clients each could subtract its own part from the sum, and "
-                "the sum of one is its own; use more clients, a larger fraction, or aggregation=clear"
+                "the sum of one is its own; use more clients, a larger fraction, or aggregation=plaintext"
             )
         if not self.clients < 2 * self.threshold <= 2 * self.clients:
             raise InputError(

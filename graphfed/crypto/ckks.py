@@ -267,7 +267,7 @@ def padded_cells(body: bytes, size: int) -> np.ndarray:
 
 def cell_body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
     """What `padded_cells` was given; ProtocolError for anything else."""
-    raw = np.ascontiguousarray(cell, dtype=np.uint8).tobytes()
+    raw = cell.tobytes()
     length = int.from_bytes(raw[:_LENGTH], "little")
     if len(raw) not in sizes or length > len(raw) - _LENGTH or raw[_LENGTH + length :].strip(b"\0"):
         expected = " or ".join(str(size) for size in sizes)
@@ -290,7 +290,11 @@ def _new_context(chosen: Parameters) -> Any:
     ts = library()
     # One thread: a second one has no ciphertext of its own to work on here.
     context = ts.context(
-        ts.SCHEME_TYPE.CKKS, chosen.degree, -1, list(chosen.primes), ts.ENCRYPTION_TYPE.SYMMETRIC, n_threads=1
+        ts.SCHEME_TYPE.CKKS,
+        poly_modulus_degree=chosen.degree,
+        coeff_mod_bit_sizes=list(chosen.primes),
+        encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,
+        n_threads=1,
     )
     context.global_scale = 2.0**chosen.scale_bits
     return context

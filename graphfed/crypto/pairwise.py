@@ -86,7 +86,7 @@ def add_masks(total: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes]) 
     zeros = memoryview(bytes(8 * size))
     # The library asks for a cipher block's room more than it fills.
     room = bytearray(8 * size + 16)
-    words = np.frombuffer(room, dtype="<u8", count=size)
+    words = np.frombuffer(room, dtype="<u8")
     for start in range(0, len(total), size or 1):
         block = total[start : start + size]
         for stream, apply in streams:

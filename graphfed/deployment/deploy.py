@@ -21,7 +21,7 @@ from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import write_bytes, write_json
 from graphfed.methods.base import Method
 from graphfed.methods.common.released import NoiseSettings
-from graphfed.methods.config import CommonSettings
+from graphfed.methods.config import CommonSettings, ProtocolSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import Plugin, check_plugins
 from graphfed.runs import folder as files
@@ -83,7 +83,10 @@ def deploy(
                 f"{option} has no use in a deployment: each site has its own data and machine, as its "
                 "'graphfed site start' says; leave it out"
             )
-    chosen, config, split_seed = checked_training(method, {**(settings or {}), **more}, rounds, seed)
+    given = {**(settings or {}), **more}
+    if method is not None and issubclass(get_method(method).config, ProtocolSettings):
+        given = {"protocols": "real", **given}  # parties are real, whatever the method's default
+    chosen, config, split_seed = checked_training(method, given, rounds, seed)
     if chosen.pooled:
         raise InputError(f"{chosen.name} needs all data at one party; choose another method for a deployment")
     for field in dataclasses.fields(config):
@@ -197,7 +200,8 @@ def request(
         "trial": trial,
     }
     hosts = [list(host) for host in project.hosts]
-    return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts}
+    simulated = config.simulated  # only in a rehearsal
+    return {"run": run, "program": "train", "arguments": arguments, "hosts": hosts, "simulated": simulated}
 
 
 def _named(plugin: Plugin | None) -> dict[str, str] | None:

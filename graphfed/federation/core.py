@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphfed.crypto.session import Party
 from graphfed.errors import PlaceError
-from graphfed.federation.ledger import Json, Ledger
+from graphfed.federation.ledger import SIMULATED, Json, Ledger
 from graphfed.federation.link import Link, Message, Pair
 from graphfed.federation.operations import backward, control, routing, transfers, two_party
 from graphfed.federation.operations.delivery import Delivery
@@ -46,6 +46,7 @@ class Federation(OfTheProgram):
         link: How to reach the other processes (None when everything is here).
         device: Where values live.
         names: What messages call each host (None: by its clients).
+        simulated: Whether secure protocols are simulated: the same numbers and bytes, and nothing hidden.
 
     Attributes:
         clients, server: The places where functions run (`Place.run`).
@@ -64,17 +65,30 @@ class Federation(OfTheProgram):
         link: Link | None = None,
         device: torch.device | str = "cpu",
         names: Sequence[str] | None = None,
+        simulated: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self._places = places = Places(hosts, here, server_here, names, self.device)
         self.hosts, self.here, self.server_ends = places.hosts, places.here, places.server_ends
         self.num_clients, self.held = places.num_clients, places.held
         self.link = link
+        self._simulated = simulated
         self._delivery = Delivery(places, Ledger(self.num_clients), link)
         self.received = self._delivery.received
         self.clients, self.server = Place(CLIENTS, self._delivery), Place(SERVER, self._delivery)
         self.on_news: Callable[[str], None] | None = None
         self.on_stage: Callable[[str], None] | None = None
+
+    # ---- secure protocols ----------------------------------------------------------------------------------
+
+    @property
+    def simulated(self) -> bool:
+        """Whether secure protocols are simulated: the same numbers and bytes, and nothing hidden."""
+        return self._simulated
+
+    def protection_of(self, protocol: str) -> str:
+        """Return how the ledger records a protocol that protects as `protocol` says, such as "encrypted"."""
+        return SIMULATED if self._simulated else protocol
 
     # ---- who takes part, and progress ----------------------------------------------------------------------
 

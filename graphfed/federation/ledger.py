@@ -14,17 +14,39 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["PHASES", "Entry", "Flow", "Json", "Ledger", "LedgerRecord", "Shape"]
+__all__ = [
+    "PHASES",
+    "Entry",
+    "Flow",
+    "Json",
+    "Ledger",
+    "LedgerRecord",
+    "Shape",
+    "is_readable",
+    "is_simulated",
+]
 
 PHASES = ("setup", "train", "eval", "control", "predict")
 #: The phases whose bytes are a method's cost (`bytes.total`); the other phases stand beside.
 COUNTED_PHASES = ("setup", "train")
 UP, DOWN, PEER = "up", "down", "peer"
+#: Protections that hide nothing: none, and a protocol that is only simulated.
+CLEAR, SIMULATED = "clear", "simulated"
 
 #: A JSON object.
 Json = dict[str, Any]
 #: The shape of a tensor, or of every tensor of a payload by name.
 Shape = list[int] | Json
+
+
+def is_readable(protection: str) -> bool:
+    """Return whether the receiver can read what is sent under a protection, in the ledger's words."""
+    return protection in (CLEAR, SIMULATED)
+
+
+def is_simulated(protection: str) -> bool:
+    """Return whether the protocol that should hide what is sent was only simulated."""
+    return protection == SIMULATED
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import graphfed.federation.payload as pay
 from graphfed.errors import PlaceError
-from graphfed.federation.ledger import Flow, LedgerRecord
+from graphfed.federation.ledger import SIMULATED, Flow, LedgerRecord
 from graphfed.federation.link import Message, Pair
 from graphfed.federation.payload import Leaf, Payload, Rows
 from graphfed.federation.wire import WireError
@@ -95,7 +95,7 @@ class Transfer(NamedTuple):
         if self.ideal is not None:
             shape, dtype = self.ideal.shape, str(self.ideal.dtype).removeprefix("torch.")
             size = math.prod(shape) * self.ideal.dtype.itemsize
-            return LedgerRecord(self.name, self.kind, dtype, shape, "simulated", self.ideal.flow, size)
+            return LedgerRecord(self.name, self.kind, dtype, shape, SIMULATED, self.ideal.flow, size)
         protection = self.protection
         if self.wrap is not None and self.wrap.protection is not None:
             protection = self.wrap.protection

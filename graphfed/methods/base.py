@@ -18,10 +18,11 @@ beforehand.
 only read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings
 from graphfed.methods.tasks import CLASSIFICATION
 
@@ -126,6 +127,12 @@ class Method:
     def trains(self) -> bool:
         """Whether it trains anything."""
         return issubclass(self.config, TrainingSettings)
+
+    @property
+    def protections(self) -> dict[str, tuple[str, ...]]:
+        """The protections that it can have, by the setting that names them."""
+        found = {f.name: get_args(f.type) for f in fields(self.config)}
+        return {name: values for name, values in found.items() if PLAINTEXT in values}
 
     def requirements(self) -> list[str]:
         """What a run of this method asks for beyond what its task needs, in a few words each."""

@@ -15,12 +15,15 @@ and generic code asks for the group: `isinstance(config, SamplingSettings)`.
 A group that several methods of one family share is next to their functions (`common.entity_alignment`,
 `common.released`, `common.forecasting`, ...); one of a single paper is in the paper's package."""
 
-from typing import Literal, Protocol, Self
+from dataclasses import dataclass as plain_dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self, get_args
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
+from graphfed.federation.secure.aggregation import SumProtection
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.nn.backbones import BACKBONES, Backbone
 from graphfed.nn.optim import Optimizer
 
@@ -39,6 +42,8 @@ __all__ = [
     "GraphSettings",
     "GraphTraining",
     "LocalStepsSettings",
+    "PlaintextOnly",
+    "ProtocolSettings",
     "RecurrentLayerSettings",
     "RecurrentSettings",
     "SamplingSettings",
@@ -46,11 +51,11 @@ __all__ = [
     "ServerOptimizerSettings",
     "TrainingSettings",
     "WindowSettings",
-    "aggregation_of",
     "clients_in_round",
     "keeps_client_state",
     "samples_clients",
     "steps_at_server",
+    "sum_protection",
 ]
 
 #: What node classification can select rounds by.
@@ -65,6 +70,19 @@ Select = Literal[
 ]
 
 
+@plain_dataclass(frozen=True)
+class PlaintextOnly:
+    """A setting whose value leaves a protection no choice but plaintext.
+
+    protection: the setting that names the protection; setting, value: the other one; reason: why the two
+    cannot be used together, a clause."""
+
+    protection: str
+    setting: str
+    value: Any
+    reason: str
+
+
 # ---- every method ------------------------------------------------------------------------------------------
 
 
@@ -74,6 +92,11 @@ class CommonSettings:
 
     rounds: int = Field(default=300, ge=1, description="communication rounds")
     seed: int = Field(default=0, ge=0, description="seed of every draw of a run, except privacy noise")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the run's federation simulates secure protocols (`Federation.simulated`)."""
+        return isinstance(self, ProtocolSettings) and self.protocols == "simulated"
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -186,11 +209,39 @@ class SamplingSettings:
 class AggregationSettings:
     """The protection of sums over clients: of weights, gradients, statistics and scores."""
 
-    aggregation: Literal["clear", "secure", "simulated"] = Field(
-        default="clear",
+    aggregation: SumProtection = Field(
+        default="plaintext",
         description="how what clients send is added up at the server: it reads each client's, or by secure "
-        "aggregation their sum only; simulated: as secure in numbers and bytes, and nothing is hidden",
+        "aggregation their sum only",
     )
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class ProtocolSettings:
+    """The form of the secure protocols. It goes with the settings that choose a protection: those with
+    "plaintext" among their values (`Method.protections`)."""
+
+    #: The protections that cannot be used with another setting of the method.
+    plaintext_only: ClassVar[tuple[PlaintextOnly, ...]] = ()
+
+    protocols: Literal["real", "simulated"] = Field(
+        default="real",
+        description="secure protocols: really run, or simulated: the same numbers and bytes, and nothing "
+        "hidden",
+    )
+
+    @model_validator(mode="after")
+    def _protections_that_can_be(self) -> Self:
+        for only in self.plaintext_only:
+            protection = getattr(self, only.protection)
+            if protection != PLAINTEXT and getattr(self, only.setting) == only.value:
+                choices = get_args(self.__dataclass_fields__[only.setting].type)
+                others = " or ".join(str(choice) for choice in choices if choice != only.value)
+                raise InputError(
+                    f"{only.protection}={protection} cannot be used with {only.setting}={only.value}: "
+                    f"{only.reason}; use {only.setting}={others}, or {only.protection}={PLAINTEXT}"
+                )
+        return self
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -301,6 +352,7 @@ GRAPH_GROUPS = (
     ClientStateSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
 )
 FORECASTING_GROUPS = (
     CommonSettings,
@@ -309,6 +361,7 @@ FORECASTING_GROUPS = (
     RecurrentSettings,
     ClientStateSettings,
     AggregationSettings,
+    ProtocolSettings,
 )
 
 
@@ -347,9 +400,9 @@ class GraphTraining(GraphNetwork, GradientSteps, Protocol):
     def local_steps(self) -> int: ...
 
 
-def aggregation_of(config: object) -> str:
-    """Return how sums over clients are protected; "clear" in a method without the setting."""
-    return config.aggregation if isinstance(config, AggregationSettings) else "clear"
+def sum_protection(config: object) -> str:
+    """Return the protection of sums over clients at the server; plaintext in a method without the setting."""
+    return config.aggregation if isinstance(config, AggregationSettings) else PLAINTEXT
 
 
 def steps_at_server(config: object) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import InputError
+from graphfed.federation.ledger import is_simulated
 from graphfed.methods.registry import METHODS
 from graphfed.report.read import Run
 from graphfed.runs.progress import human_bytes
@@ -94,7 +95,8 @@ def _sentences(run: Run, own: Mapping[str, Any]) -> list[str]:
             f"{_count(own.get('neighbours', 0), 'neighbour')}. Of each both ends learned the outcome: so "
             "many outcomes it learned, and so many it revealed."
         )
-        if own["comparisons"] and settings.get("comparison") == "simulated":
+        simulated = any(e["kind"] == "protocol" and is_simulated(e["protection"]) for e in run.entries)
+        if own["comparisons"] and simulated:
             told.append(
                 "The comparisons of this run are simulated: outcomes and bytes are those of the protocol, "
                 "and nothing was hidden."

@@ -14,6 +14,7 @@ from graphfed import __version__
 from graphfed.data.graphs.overview import graph_facts, site_facts
 from graphfed.deployment.participant import MESSAGES as DEPLOYED
 from graphfed.errors import GraphfedError, InputError
+from graphfed.federation.ledger import is_readable, is_simulated
 from graphfed.files import write_bytes
 from graphfed.methods.base import Method
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
@@ -469,8 +470,8 @@ def _left(label: str, run: Run) -> dict[str, Any]:
             "phases": ", ".join(dict.fromkeys(line["phases"])),
             "kind": line["kind"],
             "protection": PROTECTION.get(protection, protection),
-            "clear": protection == "clear",
-            "open": protection in ("clear", "simulated"),
+            "open": is_readable(protection),
+            "simulated": is_simulated(protection),
         }
         for (name, link, protection), line in lines.items()
     ]
@@ -562,9 +563,9 @@ def _sentence(run: Run, out: Sequence[Mapping[str, Any]]) -> str:
         return "Nothing left any site."
     total = human_bytes(sum(e["bytes"] for e in run.entries if e["from"] == "clients"))
     kinds = "1 kind of value" if len(out) == 1 else f"{len(out)} kinds of values"
-    clear = sum(line["clear"] for line in out)
+    simulated = sum(line["simulated"] for line in out)
+    clear = sum(line["open"] for line in out) - simulated
     read = "all" if clear == len(out) else str(clear) if clear else "none"
-    simulated = sum(line["open"] for line in out) - clear
     more = f"; the protection of {simulated} more is only simulated" if simulated else ""
     return (
         f"Together the {run.result.clients} sites sent {kinds}, {total} in all; {read} of them can be read "

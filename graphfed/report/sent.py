@@ -8,6 +8,7 @@ from typing import Any
 
 from graphfed.deployment.folder_schema import SiteManifest
 from graphfed.errors import InputError, did_you_mean
+from graphfed.federation.ledger import is_readable
 from graphfed.report.page import LINKS, PROTECTION, words_of
 from graphfed.runs.folder import read_json
 from graphfed.runs.folder_schema import LedgerFile
@@ -68,7 +69,7 @@ def sent_in(folder: Path) -> list[Sent]:
             line["bytes"],
             PROTECTION.get(protection, protection),
             ", ".join(dict.fromkeys(line["phases"])),
-            protection in ("clear", "simulated"),
+            is_readable(protection),
         )
         for (name, link, protection), line in lines.items()
         if line["bytes"] and not link.startswith("server")

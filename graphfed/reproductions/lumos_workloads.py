@@ -110,6 +110,7 @@ def _asked(config: RunConfig) -> dict[str, Any]:
         "data_options": dict(config.data_options),
         **{field.name: getattr(training, field.name) for field in dataclasses.fields(BalanceSettings)},
         "seed": training.seed,
+        "protocols": training.protocols,
     }
 
 
@@ -139,7 +140,7 @@ def _structure(config: RunConfig, graphs: dict[Any, Graph]) -> Graph:
 def balanced(config: RunConfig, graph: Graph) -> dict[str, Any]:
     """Return what balancing a graph gives; see `workloads`."""
     rows = _pair_rows(graph)
-    fed = stacked(graph.num_nodes, config.device)
+    fed = stacked(graph.num_nodes, config.device, simulated=config.training.simulated)
     assert isinstance(config.training, LumosConfig)
     began = time.perf_counter()
     found = balance(fed, fed.locate(CLIENTS, "neighbours", [rows]), config.training)

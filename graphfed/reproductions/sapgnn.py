@@ -42,7 +42,7 @@ SP = {"backbone": "maxpool", "optimizer": "adam", "lr": 0.01, "local_steps": 1}
 PPGNN = {"predictor": "server"}
 #: SAPGNN as printed sends features as they are.
 SAPGNN = {"maps": "identity", "predictor": "server"}
-LOCAL_MAPS = {"aggregation": "clear"}
+LOCAL_MAPS = {"aggregation": "plaintext"}
 
 #: Mean and deviation of a figure of the table.
 Figures = Sequence[tuple[float, float]]

@@ -359,7 +359,7 @@ def check_comparison(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) 
 
 
 #: Settings of how sums are protected: they change no result, up to rounding.
-_NOT_TRAINING = ("aggregation",)
+_NOT_TRAINING = ("aggregation", "protocols")
 
 
 def unequal_settings(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -166,10 +166,10 @@ def _predict(
     from graphfed.federation import CLIENTS
     from graphfed.methods.common.feature_scaling import apply_scaling, scale_features, scaling_from
     from graphfed.runs.train import taking_part
-    from graphfed.runtime.local import stacked
+    from graphfed.tasks.inputs import local_federation
 
     method, evaluation = config.method, get_task(config.task).evaluation
-    fed = stacked(inputs.clients_of(method), config.device)
+    fed = local_federation(config, inputs)
     parts = inputs.parts(config, fed.hosts)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)

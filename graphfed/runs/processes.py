@@ -207,7 +207,7 @@ def train_in_processes(
             arguments[h] = {**common, "data": str(path)}
         saves = checkpoints is not None
         with listening(sites.interrupt) if saves else contextlib.nullcontext():
-            results = sites.run(PROGRAM, arguments, on_event=forward)
+            results = sites.run(PROGRAM, arguments, simulated=config.simulated, on_event=forward)
     for result in results.values():
         if "interrupted" in result:
             raise Interrupted(result["interrupted"])

@@ -447,11 +447,11 @@ def _train(
         outcome, ledger = train_run(config, inputs, parts, folder, start=start, on_event=on_event)
     else:
         from graphfed.runs.train import train
-        from graphfed.runtime.local import one_at_a_time, stacked
+        from graphfed.tasks.inputs import local_federation
 
         # One party's data is one cohort.
         together = config.placement == "stacked" or method.pooled
-        fed = (stacked if together else one_at_a_time)(clients, config.device)
+        fed = local_federation(config, inputs, together=together)
         parts = inputs.parts(config, fed.hosts)
         data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
         checkpoints = None

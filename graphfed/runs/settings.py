@@ -98,11 +98,14 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
 
     The default of a shared setting is the task's; of a method's own it is the method's."""
     task, method = get_task(config.task), config.method
-    default = dataclasses.asdict(method.config(**task.settings_of(method)))
+    own = dataclasses.asdict(method.config(**task.settings_of(method)))
+    default = dict(own)
     for group in task.groups:
         if isinstance(config.training, group):
             default |= dataclasses.asdict(group())
     default |= task.defaults
+    # How transfers are protected changes no result, up to rounding.
+    default |= {key: own[key] for key in (*method.protections, "protocols") if key in own}
     chosen = dataclasses.asdict(config.training)
     left_out = {"seed"}
     if not isinstance(config.training, TrainingSettings):

@@ -168,6 +168,15 @@ class _Watch:
         self.on_event(Event(phase, number, self.config.rounds, val, sent, seconds, note, memory, may_stop))
 
 
+def _check_protocols(fed: Federation, config: CommonSettings) -> None:
+    if config.simulated != fed.simulated:
+        asked, made = ("simulated", "real") if config.simulated else ("real", "simulated")
+        raise InputError(
+            f"protocols={asked} cannot be used in a federation whose protocols are {made}; set "
+            f"protocols={made}"
+        )
+
+
 def train(
     fed: Federation,
     method: Method,
@@ -181,8 +190,9 @@ def train(
     """Train `method` on `data` (a `Cohort` at each host of clients; in forecasting `SensorData`), select on
     validation, score the test part once. `checkpoints`: where to save between rounds and what to go on from.
 
-    GraphfedError when no round's predictions were finite; Interrupted when somebody asked to stop, after
-    saving."""
+    InputError when the federation's protocols are not those that `config` asks for; GraphfedError when no
+    round's predictions were finite; Interrupted when somebody asked to stop, after saving."""
+    _check_protocols(fed, config)
     evaluation = get_task(task.name).evaluation
     watch = _Watch(fed, config, on_event, time.perf_counter())
     fed.on_news = partial(watch.report, "note", 0, None)

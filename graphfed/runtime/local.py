@@ -12,11 +12,13 @@ from graphfed.federation import Federation
 __all__ = ["one_at_a_time", "stacked"]
 
 
-def stacked(num_clients: int, device: torch.device | str = "cpu") -> Federation:
+def stacked(num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False) -> Federation:
     """All clients in one cohort."""
-    return Federation([tuple(range(num_clients))], device=device)
+    return Federation([tuple(range(num_clients))], device=device, simulated=simulated)
 
 
-def one_at_a_time(num_clients: int, device: torch.device | str = "cpu") -> Federation:
+def one_at_a_time(
+    num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False
+) -> Federation:
     """Every client its own cohort."""
-    return Federation([(k,) for k in range(num_clients)], device=device)
+    return Federation([(k,) for k in range(num_clients)], device=device, simulated=simulated)

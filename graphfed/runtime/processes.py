@@ -175,10 +175,16 @@ class Sites:
             _close_all(peers)
 
     def run(
-        self, program: str, arguments: dict[int, Any], *, on_event: Callable[[Any], None] | None = None
+        self,
+        program: str,
+        arguments: dict[int, Any],
+        *,
+        simulated: bool = False,
+        on_event: Callable[[Any], None] | None = None,
     ) -> dict[int, Any]:
         """Run "module:function" in every process, each with its own plain `arguments` (keyed by host; the
         server is `SERVER_END`). Returns every process's result; `on_event` gets what they tell while working.
+        simulated: whether their federation simulates secure protocols.
 
         InputError as it happened in a process; ProcessError when a process failed, died (it names the host
         and the exit status) or stayed silent. After any error the processes are stopped, and running again is
@@ -188,7 +194,7 @@ class Sites:
                 "the processes were stopped, by close() or an earlier error; start new ones with Sites(...)"
             )
         self._runs += 1
-        common = {"run": self._runs, "hosts": self.hosts, "program": program}
+        common = {"run": self._runs, "hosts": self.hosts, "simulated": simulated, "program": program}
         jobs = {end: json.dumps({**common, "arguments": arguments[end]}).encode() for end in self._control}
         results: dict[int, Any] = {}
         try:
@@ -366,6 +372,7 @@ def _serve(told: dict[str, Any]) -> None:
             here=[] if end == SERVER_END else [end],
             server_here=end == SERVER_END,
             link=link,
+            simulated=job["simulated"],
         )
         try:
             module, _, name = job["program"].partition(":")

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Located
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.files import read_tensors, write_bytes, write_tensors
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.fedgraph import bandit, ddpg
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.environment import (
@@ -43,10 +43,9 @@ from graphfed.runs.checkpoint import read_part, write_part
 from graphfed.runs.progress import OnEvent, human_seconds
 from graphfed.runs.train import Event, agree_before_setup
 from graphfed.runtime.interrupts import Interrupted, Wish
-from graphfed.runtime.local import stacked
 from graphfed.studies.folder_schema import EpisodeLine, LearningCheckpoint
 from graphfed.studies.policy_settings import Question
-from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.inputs import Inputs, local_federation
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
@@ -64,8 +63,8 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     InputError as a run with this config."""
     training = config.training
     assert isinstance(training, FedGraphConfig)
-    fed = stacked(inputs.clients_of(config.method), config.device)
-    check_aggregation(training.aggregation, fed.num_clients)
+    fed = local_federation(config, inputs)
+    check_sums(fed, training.aggregation, fed.num_clients)
     task = inputs.task(config.task)
     parts = inputs.parts(config, fed.hosts)
     data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])

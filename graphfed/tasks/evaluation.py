@@ -1,7 +1,8 @@
 """What differs between tasks when a run is evaluated; `runs.train` is the same for all of them.
 
-Scores cross as the method's sums do. With aggregation=clear the server reads each client's: where a client
-has one vertex, or one pair, its label. With aggregation=secure it learns the sum over all clients."""
+Scores are summed as the weights of the method are (`methods.config.sum_protection`). With
+aggregation=plaintext the server reads each client's: where a client has one vertex, or one pair, its label. With
+aggregation=secure it learns the sum over all clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from graphfed.federation import Federation, Located
-from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.aggregation import messages
 from graphfed.methods.base import Task
 
-__all__ = ["SECURE_MESSAGES", "Evaluation", "Scored", "is_hidden", "sum_hidden"]
+__all__ = ["HIDDEN_SCORES", "SECURE_MESSAGES", "Evaluation", "Scored"]
 
-#: The transfers of every evaluation with aggregation=secure or simulated, in words.
+#: What hidden sums of scores are called, whatever they are of.
+HIDDEN_SCORES = "scores"
+#: The transfers of every evaluation with aggregation=secure, in words.
 SECURE_MESSAGES = messages(
-    "scores",
-    "With aggregation=secure or simulated, in every evaluation",
+    HIDDEN_SCORES,
+    "With aggregation=secure, in every evaluation",
     "what a site's predictions are worth, as counts, and once, before training, how many of its validation "
     "vertices are of each class",
 )
@@ -50,7 +53,7 @@ class Evaluation:
     """The evaluation of a task.
 
     decides(config, prepared) -> the validation metric that decides.
-    messages: the transfers with aggregation=clear, in words (see `Method.messages`).
+    messages: the transfers with aggregation=plaintext, in words (see `Method.messages`).
     prepare(fed, data, task, config) -> what every scoring needs, made once.
     score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
     clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers
@@ -72,16 +75,3 @@ class Evaluation:
     better_clients: Callable[..., Any] | None = None
     at_clients: Callable[[Any], Located] = same
     enrolled: Callable[[Federation, Any], np.ndarray | None] = everyone
-
-
-def is_hidden(aggregation: str) -> bool:
-    """Whether sums are to hide the parts, in earnest or simulated. (`additive` of split learning shares
-    gradients among holders, who may be two; scores cross in clear there.)"""
-    return aggregation in ("secure", "simulated")
-
-
-def sum_hidden(fed: Federation, parts: Located, like: Located, aggregation: str) -> Located:
-    """The sum over all clients of the tensors [K, ...] in a dictionary, at the server: [...] float64, whole
-    numbers exactly. like: of the form of one client's part, at the server."""
-    total: Located = secure_sum(fed, parts, None, like, name="scores", simulated=aggregation == "simulated")
-    return total

@@ -1,4 +1,5 @@
-"""What a run trains on, whatever its task: data, its split, and how it is partitioned over clients."""
+"""What a run trains on, whatever its task: data, its split, how it is partitioned over clients, and the
+federation of these clients in one process."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -6,11 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from graphfed.federation import Federation
 from graphfed.methods.base import Method, Task
+from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Inputs"]
+__all__ = ["Inputs", "local_federation"]
 
 
 class Inputs(Protocol):
@@ -88,3 +91,11 @@ class Inputs(Protocol):
 
     def details(self, config: RunConfig, outcome: Outcome) -> dict[str, Any]:
         """What the details of a result have of this task alone."""
+
+
+def local_federation(config: RunConfig, inputs: Inputs, *, together: bool = True) -> Federation:
+    """Return the federation of a run in this process, whose settings say how its protocols are run.
+
+    together: whether all clients are stacked in one cohort; if not, each is a cohort of its own."""
+    place = stacked if together else one_at_a_time
+    return place(inputs.clients_of(config.method), config.device, simulated=config.training.simulated)

@@ -225,7 +225,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all degrees": {"first_degrees": "all"},
     "weighted": {"data": weighted_graph(), "hidden": 6},
     "fastgcn": {"policy": "fastgcn", "layer_size": 10},
-    "secure aggregation": {"aggregation": "simulated"},
+    "secure aggregation": {"aggregation": "secure", "protocols": "simulated"},
     "share all": {"share": "all"},
 }
 

@@ -47,7 +47,7 @@ def config_of(audited: AuditedRun) -> LumosConfig:
         {"dropout": 0.5, "decode": "unbiased", "pad_bins": 3},
         {"backbone": "gat", "hidden": 4, "heads": 3},
         {"layers": 3, "trainer": "general"},
-        {"comparison": "secure", "degree_bits": 8, "data.num_nodes": 12, "data.average_degree": 4},
+        {"protocols": "real", "degree_bits": 8, "data.num_nodes": 12, "data.average_degree": 4},
     ],
     ids=["gcn", "dropout", "gat", "three layers", "secure"],
 )

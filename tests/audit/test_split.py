@@ -88,7 +88,7 @@ def test_the_maxima_of_secure_pooling_give_away_what_the_maxima_in_clear_do(tmp_
     pytest.importorskip("cryptography", reason="secure pooling needs the extra 'secure'")
     clear, secure = (
         found(tmp_path / pooling, "sapgnn", "split_features", hidden=8, pooling=pooling)
-        for pooling in ("clear", "secure")
+        for pooling in ("plaintext", "secure")
     )
     assert clear.value is not None
     assert secure.value == pytest.approx(clear.value, abs=1e-6)

@@ -34,7 +34,7 @@ def balanced(graph: Graph, **settings: object) -> tuple[Balance, Kept, PairRows]
     own, other = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
     order = np.lexsort((other, own))
     rows = PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
-    fed = stacked(graph.num_nodes)
+    fed = stacked(graph.num_nodes, simulated=True)
     found = balance(fed, fed.locate(CLIENTS, "pairs", [rows]), LumosConfig(**settings))
     return found, found.kept.parts[0], rows
 

@@ -56,7 +56,7 @@ def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_f
 ) -> None:
     """A step of SGD with learning rate 1 from the same weights: its difference is the gradients'."""
     step = {"optimizer": "sgd", "lr": 1.0, "rounds": 1}
-    clear, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("clear", "secure"))
+    clear, hidden = (weights(trained(cohorts, pooling=p, **step)[0]) for p in ("plaintext", "secure"))
     moved = 0.0
     for name, w in clear.items():
         assert torch.allclose(hidden[name], w, rtol=0, atol=2e-4), name
@@ -67,9 +67,9 @@ def test_the_gradients_of_the_first_epoch_are_those_of_pooling_in_clear_within_f
 def test_five_epochs_learn_what_they_learn_in_clear_at_the_bytes_of_the_simulation(
     cohorts: tuple[list[Cohort], Task],
 ) -> None:
-    clear, _ = trained(cohorts, pooling="clear", rounds=5)
+    clear, _ = trained(cohorts, pooling="plaintext", rounds=5)
     hidden, ledger = trained(cohorts, pooling="secure", rounds=5)
-    simulated, counted = trained(cohorts, pooling="simulated", rounds=5)
+    simulated, counted = trained(cohorts, pooling="secure", protocols="simulated", rounds=5)
     for name in ("accuracy", "macro_f1", "loss"):
         assert hidden.test[name] == pytest.approx(clear.test[name], abs=5e-3)
         assert hidden.test[name] == pytest.approx(simulated.test[name], abs=1e-6)

@@ -1,6 +1,5 @@
 """The parties of the tests over two processes: what each runs with its end of the connection."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,4 +79,14 @@ def pooling_inputs(
     return words, group, [words.view(np.uint32) - drawn, drawn], gradient
 
 
-Runner = Callable[[End], Any]
+def send_second(end: End, size: int) -> Arrays:
+    """A party whose last message nobody reads for a while."""
+    end.send(b"ready")
+    end.send(bytes(size))
+    return {}
+
+
+def fail_second(end: End) -> Arrays:
+    """A party that takes one message and fails."""
+    end.receive()
+    raise ValueError("the second party cannot go on")

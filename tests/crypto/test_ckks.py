@@ -9,7 +9,16 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphfed.crypto.ckks import PARAMETERS, PUBLIC_BYTES, Evaluator, Grid, KeyHolder, Layout, parameters
+from graphfed.crypto.ckks import (
+    PARAMETERS,
+    PUBLIC_BYTES,
+    Evaluator,
+    Grid,
+    KeyHolder,
+    Layout,
+    members_of,
+    parameters,
+)
 from graphfed.crypto.ckks_ideal import IdealEvaluator, IdealKeyHolder, read_in_clear
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError
@@ -52,6 +61,14 @@ def test_the_sum_of_169_terms_is_exact_on_the_grid_and_within_its_error(holders,
     assert grid.error < 0.011
     # Half a step for each of 10 clients.
     assert Grid(10).error < 8e-5
+
+
+def test_numbers_of_float32_are_rounded_to_float64():
+    """2^20 + 2^-4 is a number of float32, and the sum of two such is none."""
+    x = np.full(2, 2.0**20 + 2.0**-4, dtype=np.float32)
+    rounded = Grid(3).round(x)
+    assert rounded.dtype == np.float64
+    assert (rounded == x.astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("terms", [1, 30])
@@ -152,6 +169,18 @@ def test_weights_that_would_give_wrong_numbers_are_refused(weights, words, holde
     sealed = holders["product"].encrypt(np.zeros((2, PRODUCT.slots)))
     with pytest.raises(InputError, match=words):
         evaluators["product"].weighted(sealed, sp.csr_matrix(weights))
+
+
+def test_stored_zeros_among_the_weights_are_no_weights(holders, evaluators):
+    """An algorithm on sparse matrices leaves them; as weights they would be refused as too small."""
+    x = np.arange(2 * PRODUCT.slots, dtype=np.float64).reshape(2, -1) / PRODUCT.slots
+    stored = sp.csr_matrix((np.array([0.5, 0.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
+    holder, evaluator = holders["product"], evaluators["product"]
+    (result,) = holder.decrypt(evaluator.weighted(holder.encrypt(x), stored))
+    assert np.abs(result - x[0] / 2).max() < 1e-5
+    nothing = sp.csr_matrix((np.zeros(1), np.zeros(1, int), np.array([0, 1])), shape=(1, 2))
+    with pytest.raises(InputError, match="row 0 of the weights is all zero"):
+        evaluator.weighted(holder.encrypt(x), nothing)
 
 
 def test_the_set_for_sums_refuses_to_multiply(holders, evaluators):
@@ -332,6 +361,13 @@ def test_a_group_without_a_ciphertext_is_an_error(holders, evaluators):
         evaluators["sum"].add(sealed, np.array([0, 2]), 2)
 
 
+def test_the_members_of_a_group_are_ascending():
+    """Sums of floats, in the ideal form, are so the same in every placement."""
+    group = np.random.default_rng(3).integers(0, 3, 1000)
+    for number, members in enumerate(members_of(group, 3)):
+        assert np.array_equal(members, np.flatnonzero(group == number))
+
+
 def test_no_ciphertexts_are_no_sums(holders, evaluators):
     none = holders["sum"].encrypt(np.zeros((0, SUM.slots)))
     assert evaluators["sum"].add(none, np.zeros(0, int), 0).shape == (0, SUM.ciphertext_bytes)
@@ -348,6 +384,16 @@ def test_a_real_ciphertext_is_no_simulated_one_and_the_other_way_round(holders):
         read_in_clear(SUM, holders["sum"].encrypt(x))
     with pytest.raises(ProtocolError):
         holders["sum"].decrypt(IdealKeyHolder.make("sum").encrypt(x))
+
+
+def test_the_ideal_form_refuses_what_the_real_one_refuses():
+    ideal = IdealKeyHolder.make("sum")
+    with pytest.raises(ProtocolError, match="a secret key of 197500 bytes"):
+        IdealKeyHolder.from_secret("sum", IdealKeyHolder.make("product").secret())
+    with pytest.raises(ProtocolError, match=r"a server's context of .* bytes"):
+        IdealEvaluator.load("sum", ideal.public()[:-1])
+    with pytest.raises(InputError, match="cannot be encrypted"):
+        ideal.encrypt(np.full((1, SUM.slots), SUM.largest))
 
 
 # ---- packing
@@ -382,7 +428,8 @@ def test_narrow_rows_share_a_ciphertext_and_wide_ones_take_several():
 def test_importing_graphfed_and_running_a_simulation_do_not_load_the_library():
     code = (
         "import sys, graphfed\n"
-        "graphfed.run('fedgcn', rounds=1, clients=2, out=False, exchange='simulated')\n"
+        "settings = {'exchange': 'encrypted', 'protocols': 'simulated'}\n"
+        "graphfed.run('fedgcn', rounds=1, clients=2, out=False, settings=settings)\n"
         "assert 'tenseal' not in sys.modules and 'dp_accounting' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -105,7 +105,7 @@ HELD = [(0, 5), (0, 7), (0, 8), (1, 5), (2, 5), (2, 7), (2, 9)]
 def pooled(place: Place, *, simulated: bool) -> tuple[Federation, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The federation, what the clients have [7, 2], the maximum that the server gets, and the gradient of
     sum_u (u + 1) z_u^2 / 2 at the clients."""
-    fed = place(3, "cpu")
+    fed = place(3, simulated=simulated)
     client, ids = torch.tensor(HELD).T
     x = torch.randn(len(HELD), 2, generator=torch.Generator().manual_seed(0)).double()
     x[0, 0] = -torch.inf
@@ -114,9 +114,7 @@ def pooled(place: Place, *, simulated: bool) -> tuple[Federation, torch.Tensor, 
         "clients", "ids",
         [RowIds(ids[m], client[m] - h[0]) for m, h in zip(mine, fed.hosts, strict=True)],
     )  # fmt: skip
-    meeting = plan_meeting(
-        fed, fed.route(rows, name="ids"), open_helped(fed, name="pool", simulated=simulated)
-    )
+    meeting = plan_meeting(fed, fed.route(rows, name="ids"), open_helped(fed, name="pool"))
     with fed.tape():
         at_clients = fed.clients.run(as_leaves, fed.locate("clients", "x", [x[m] for m in mine]))
         z = secure_max(fed, at_clients, meeting, name="pool")
@@ -177,9 +175,9 @@ def test_without_a_gradient_nothing_is_recorded_and_nothing_comes_back() -> None
     fed, _, _, _ = pooled(stacked, simulated=True)
     before = {e.name for e in fed.ledger.entries}
     assert any("/grad/" in name for name in before)
-    again = stacked(2, "cpu")
+    again = stacked(2, simulated=True)
     rows = again.locate("clients", "ids", [RowIds(torch.tensor([1, 1]), torch.tensor([0, 1]))])
-    meeting = plan_meeting(again, again.route(rows, name="ids"), open_helped(again, name="p", simulated=True))
+    meeting = plan_meeting(again, again.route(rows, name="ids"), open_helped(again, name="p"))
     x: Located = again.locate("clients", "x", [torch.tensor([[1.0], [2.0]])])
     with again.tape():
         assert secure_max(again, x, meeting, name="p", grad=False).parts[0].tolist() == [[2.0]]

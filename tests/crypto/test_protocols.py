@@ -180,6 +180,34 @@ def test_a_difference_is_opened_or_only_whether_it_passes_a_threshold(
     assert cost == tuple(sum(t[i] for t in told) for i in (0, 1))
 
 
+@pytest.mark.parametrize("known", [-(2**29), -1, 0, 2**29])
+def test_a_shared_number_one_above_the_known_one_is_not_at_most_it(known: int) -> None:
+    first, second = shares_of(u32([known - 1, known, known + 1]))
+    threshold = np.full(3, known, dtype=np.int32)
+    one, other, _ = together(
+        lambda s: ring.at_most(s, first, threshold), lambda s: ring.at_most(s, second, threshold)
+    )
+    assert one.tolist() == other.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("of_first", [False, True])
+def test_products_in_more_than_one_message_and_wave_cost_what_is_foretold(
+    of_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring, "BLOCK", 7)
+    monkeypatch.setattr(ring, "BLOCKS", 2)
+    count = 31  # waves of 14, 14 and 3; the blocks of a wave are of 7, or of what is left
+    bits = np.arange(count, dtype=np.uint8) % 2
+    numbers = np.arange(count, dtype=np.uint32) + 5
+    one, other, cost = together(
+        lambda s: ring.select(s, bits, numbers, of_first=of_first),
+        lambda s: ring.select(s, 0 * bits, 0 * numbers, of_first=of_first),
+        both_ways=True,
+    )
+    assert ((one + other) == bits * numbers).all()
+    assert cost == ring.bytes_of_select(count, 4, of_first=of_first)
+
+
 def test_what_both_drew_is_the_same_at_both_and_another_every_time() -> None:
     drawn = [together(ring.joint_random, ring.joint_random) for _ in range(2)]
     assert drawn[0][0] == drawn[0][1] != drawn[1][0] == drawn[1][1]
@@ -520,6 +548,35 @@ def test_a_session_that_failed_refuses_everything() -> None:
         next(session.send("anything", b"abc"))
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_message_of_another_length_is_refused_with_both_lengths(size: int) -> None:
+    (message,) = Session(first=False).send("step", bytes(size))
+    with pytest.raises(ProtocolError, match=f"message 'step' has {size} bytes where 3 are expected"):
+        run_one(Session(first=True).receive("step", 3), lambda _: None, lambda: message)
+
+
+def test_transfers_before_the_set_up_of_a_session_are_refused() -> None:
+    sender, receiver = TwoParty(first=True, both_ways=True).sender, TwoParty(first=False).receiver
+    with pytest.raises(ProtocolError, match="set it up first"):
+        receiver.choose(np.ones(8, dtype=np.uint8))
+    with pytest.raises(ProtocolError, match="set it up first"):
+        sender.keys(np.zeros((ot.COLUMNS, 1), dtype=np.uint8), 8)
+
+
+@pytest.mark.parametrize("byte", [TAG_BYTES, -1])
+def test_a_draw_to_which_the_first_party_had_not_committed_itself_ends_the_session(byte: int) -> None:
+    """The first byte of what is opened is of the salt, the last one of the draw."""
+
+    def change(got: list[bytes]) -> list[bytes]:
+        opened = bytearray(got[-1])
+        opened[byte] ^= 1
+        return [bytes(opened)]
+
+    first, second = (joint_random(Session(first=f)) for f in (True, False))  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match="not what it had committed itself to"):
+        run_both(first, disturbed(second, 1, change))
+
+
 def test_a_message_of_another_session_is_refused() -> None:
     """Recorded in one session and played in another, at the same place."""
     recorded: list[bytes] = []
@@ -633,11 +690,23 @@ def test_a_session_has_sent_nothing_before_its_first_message() -> None:
     assert (Session(first=True).sent, Session(first=True).received) == (0, 0)
 
 
-def test_the_bytes_that_nobody_chose_are_even_in_a_simulation_too() -> None:
+def drawn_often(session: TwoParty | Simulated) -> Party[bytes]:
+    """125 joint draws of one session."""
+    drawn = []
+    for _ in range(125):
+        drawn.append((yield from joint_random(session)))
+    return b"".join(drawn)
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_the_bits_of_joint_random_are_even(simulated: bool) -> None:
     """32 000 draws of a bit within 5.5 standard errors, and both have the same."""
-    drawn = [run_both(joint_random(Simulated(True)), joint_random(Simulated(False))) for _ in range(125)]
-    assert all(one.result == other.result for one, other in drawn)
-    bits = np.unpackbits(np.frombuffer(b"".join(one.result for one, _ in drawn), dtype=np.uint8))
+    if simulated:
+        drawn, other = (end.result for end in run_both(*(drawn_often(Simulated(f)) for f in (True, False))))
+    else:
+        drawn, other, _ = together(drawn_often, drawn_often)
+    assert drawn == other
+    bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))
     assert abs(bits.mean() - 0.5) < 5.5 * 0.5 / len(bits) ** 0.5
 
 

@@ -2,6 +2,7 @@
 
 import ssl
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
 
 from parties import all_pairs, batches, comparing, pooling, pooling_inputs, ran, random_pairs
-from tls_pair import accept, certify, connect, listen, run_apart
+from tls_pair import End, accept, certify, connect, listen, run_apart
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,28 @@ def test_maxima_of_2708_by_64_numbers_and_the_way_of_their_gradients_are_right_a
     # Who won is in neither's hands: half of each one's bits are ones, whoever has the larger numbers.
     for party in (mine, theirs):
         assert abs(party["chosen"].mean() - 0.5) < 0.01
+
+
+def test_the_last_message_of_a_party_that_has_ended_arrives(certificates: Path) -> None:
+    """More bytes than fit in the socket of who reads, so that some wait in that of a sender that is done."""
+
+    def read_late(end: End) -> int:
+        assert end.receive() == b"ready"
+        time.sleep(1)
+        return len(end.receive())
+
+    assert run_apart(certificates, read_late, "parties:send_second", size=10**6)[0] == 10**6
+
+
+def test_a_party_whose_other_fails_reports_why(certificates: Path) -> None:
+    def send_and_wait(end: End) -> bytes:
+        end.send(b"a message")
+        return end.receive()
+
+    with pytest.raises(
+        RuntimeError, match=r"ended with 1:\n(.|\n)*ValueError: the second party cannot go on"
+    ):
+        run_apart(certificates, send_and_wait, "parties:fail_second")
 
 
 def test_a_certificate_of_another_authority_is_refused_at_once(certificates: Path, tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def check_same(one: Trained, other: Trained, tolerance: float = 1e-9) -> None:
         assert torch.allclose(weight, other[1][key], rtol=0, atol=tolerance), key
 
 
-@pytest.mark.parametrize("aggregation", ["clear", "additive"])
+@pytest.mark.parametrize("aggregation", ["plaintext", "additive"])
 @pytest.mark.parametrize("name", ["sapgnn", "ppgnn"])
 def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     name: str, aggregation: str, banks: Path
@@ -420,7 +420,7 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     compare_schemas({bank: data.schema for bank, data in zip(BANKS, sites, strict=True)})
     cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, hosts, strict=True)]
     own = trained(name, cohorts, hosts, True, aggregation=aggregation)
-    check_same(own, local, 1e-9 if aggregation == "clear" else 1e-5)
+    check_same(own, local, 1e-9 if aggregation == "plaintext" else 1e-5)
 
 
 def test_banks_that_read_their_own_files_have_what_one_party_would_deal_them(banks: Path) -> None:

@@ -41,7 +41,7 @@ class MemoryLink:
 
 
 def run_apart(
-    hosts: Sequence[Sequence[int]], program: Callable[[Federation], Any]
+    hosts: Sequence[Sequence[int]], program: Callable[[Federation], Any], *, simulated: bool = False
 ) -> dict[int, tuple[Any, Federation]]:
     """The program at every place apart, a thread each: {end: (its result, its federation)}."""
     mail: dict[tuple[int, int, str], bytes] = {}
@@ -52,7 +52,7 @@ def run_apart(
     def life(end: int) -> None:
         here = [] if end == SERVER_END else [end]
         link = MemoryLink(mail, arrived, end)
-        fed = Federation(hosts, here=here, server_here=end == SERVER_END, link=link)
+        fed = Federation(hosts, here=here, server_here=end == SERVER_END, link=link, simulated=simulated)
         try:
             done[end] = program(fed), fed
         except BaseException as error:

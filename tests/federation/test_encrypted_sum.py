@@ -52,7 +52,6 @@ def sums(fed: Federation, width: int, wanted: bool) -> list[Tensor]:
         x,
         fed.locate(CLIENTS, "ids", ids),
         width=width,
-        simulated=True,
         name="e",
         wanted=fed.locate(CLIENTS, "wanted", mask) if wanted else None,
     )
@@ -80,7 +79,7 @@ def test_every_client_has_the_sums_that_it_wants_to_the_same_bits_in_any_placeme
 ) -> None:
     results, ledgers = [], []
     for hosts in HOSTS:
-        fed = Federation(hosts)
+        fed = Federation(hosts, simulated=True)
         results.append(torch.cat(sums(fed, width, wanted)))
         ledgers.append(fed.ledger.to_json())
     for got in results:
@@ -91,9 +90,9 @@ def test_every_client_has_the_sums_that_it_wants_to_the_same_bits_in_any_placeme
 
 @pytest.mark.parametrize("wanted", [False, True], ids=["all", "owned"])
 def test_places_apart_have_the_sums_and_the_bytes_of_one_process(wanted: bool) -> None:
-    fed = Federation(HOSTS[2])
+    fed = Federation(HOSTS[2], simulated=True)
     local = sums(fed, 4, wanted)
-    apart = run_apart(HOSTS[2], lambda fed: sums(fed, 4, wanted))
+    apart = run_apart(HOSTS[2], lambda fed: sums(fed, 4, wanted), simulated=True)
     assert all(torch.equal(apart[h][0][0], part) for h, part in enumerate(local))
     between = [e for e in fed.ledger.to_json()["entries"] if e["from"] != e["to"]]
     assert apart[SERVER_END][1].ledger.to_json()["entries"] == between
@@ -107,7 +106,7 @@ def holders(vertex: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> None:
     """Narrow rows of the same senders and receivers share one, which fit; a row that is wide has its own."""
-    fed = Federation(HOSTS[0])
+    fed = Federation(HOSTS[0], simulated=True)
     sums(fed, width, wanted)
     every = sorted({int(vertex) for ids in IDS for vertex in ids})
     takers = {v: tuple(k for k in holders(v) if not wanted or v % CLIENTS_HERE == k) for v in every}
@@ -133,7 +132,7 @@ def test_the_bytes_are_those_of_the_ciphertexts(width: int, wanted: bool) -> Non
 
 
 def test_the_cost_is_told_before_anything_is_encrypted() -> None:
-    fed, news = Federation(HOSTS[0]), []
+    fed, news = Federation(HOSTS[0], simulated=True), []
     fed.on_news = lambda text: news.append((text, [entry.name for entry in fed.ledger.entries]))
     stages: list[str] = []
     fed.on_stage = stages.append
@@ -151,12 +150,12 @@ def test_more_ciphertexts_than_a_process_may_hold_are_refused(monkeypatch: pytes
     up = down = sum(map(len, IDS))
     size = (up + down + len({*np.concatenate(IDS)})) * SUM.ciphertext_bytes + up * SUM.slots * 8
     monkeypatch.setattr(module, "MAX_BYTES", size)
-    sums(Federation(HOSTS[0]), 1500, False)
+    sums(Federation(HOSTS[0], simulated=True), 1500, False)
     monkeypatch.setattr(module, "MAX_BYTES", size - 1)
     with pytest.raises(
         InputError, match=f"encrypted sums of {up} ciphertexts up and {down} down take 0.0 GiB"
     ):
-        sums(Federation(HOSTS[0]), 1500, False)
+        sums(Federation(HOSTS[0], simulated=True), 1500, False)
 
 
 @pytest.mark.parametrize("rows_in_one", [1, 3, 64])

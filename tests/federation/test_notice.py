@@ -39,7 +39,7 @@ def told(fed: Federation, ends: Ends, meant: Ends) -> Ends:
         rows.append(PairRows(table[:, 0] - fed.hosts[h][0], table[:, 1]))
         which.append(torch.tensor([own.index(end) for end in meant if end in own], dtype=torch.int64))
         mine.append(own)
-    pairs = open_pairs(fed, fed.locate(CLIENTS, "rows", rows), name="pairs", simulated=True)
+    pairs = open_pairs(fed, fed.locate(CLIENTS, "rows", rows), name="pairs")
     heard = notify(fed, pairs, fed.locate(CLIENTS, "which", which), name="note")
     for part in heard.parts:
         assert (part.diff() > 0).all()
@@ -77,7 +77,7 @@ def test_notes_that_name_no_shared_pair_are_refused(notes: bytes) -> None:
     """Clients 0 and 1 on two hosts share one pair, number 0."""
     fed = Federation([(0,), (1,)])
     rows = [PairRows(torch.tensor([0]), torch.tensor([k])) for k in (1, 0)]
-    pairs = open_pairs(fed, fed.locate(CLIENTS, "rows", rows), name="pairs", simulated=True)
+    pairs = open_pairs(fed, fed.locate(CLIENTS, "rows", rows), name="pairs")
     nobody = torch.zeros(0, dtype=torch.int64)
     known = pairs.at_clients.parts[0]
     assert read_notes(known, nobody, {1: b"\0\0\0\0"}, "cpu")[0].tolist() == [0]

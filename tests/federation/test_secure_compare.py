@@ -122,9 +122,9 @@ def degree(graph: Graph, k: int) -> int:
     return sum(k in edge for edge in graph.edges)
 
 
-def all_told(fed: Federation, graph: Graph, simulated: bool = True) -> list[Any]:
+def all_told(fed: Federation, graph: Graph) -> list[Any]:
     """Everything that pairs can do, on every call's pairs, checked against plain Python: what they learn."""
-    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=simulated)
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
     learnt = []
     for edges in graph.calls:
         which = at_rows(fed, graph, edges)
@@ -155,7 +155,7 @@ def test_simulated_pairs_learn_what_plain_python_says_and_the_ledger_is_the_same
     case: tuple[Graph, Hosts],
 ) -> None:
     graph, hosts = case
-    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], hosts))
     all_told(stacked, graph)
     all_told(fed, graph)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
@@ -168,9 +168,9 @@ def test_real_pairs_of_any_graph_learn_what_plain_python_says_at_the_bytes_of_th
     case: tuple[Graph, Hosts],
 ) -> None:
     graph, hosts = case
-    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
+    stacked, fed = Federation([range(graph.clients)], simulated=True), Federation(hosts)
     all_told(stacked, graph)
-    all_told(fed, graph, simulated=False)
+    all_told(fed, graph)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
@@ -180,7 +180,7 @@ def test_a_handful_of_many_pairs_is_asked_before_and_after_all_of_them(hosts: Ho
     for some in (every[7:9], every[:1], every[100:110]):
         graph = Graph(24, every, [some, every, some])
         fed = Federation(hosts)
-        pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=True)
+        pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
         for edges in graph.calls:
             x = of_rows(fed, edges, lambda u, v: 100 * u + v)
             got = swap(fed, pairs, x, at_rows(fed, graph, edges), name="told")
@@ -216,25 +216,25 @@ PLACEMENTS: list[Hosts] = [[range(6)], [(0, 1), (2,), (3, 4, 5)], [(k,) for k in
 @real
 @pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 def test_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
-    stacked, fed = Federation([range(6)]), Federation(hosts)
+    stacked, fed = Federation([range(6)], simulated=True), Federation(hosts, simulated=simulated)
     all_told(stacked, TRIANGLE_AND_TAIL)
-    all_told(fed, TRIANGLE_AND_TAIL, simulated)
+    all_told(fed, TRIANGLE_AND_TAIL)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
 @real
 @pytest.mark.parametrize("hosts", PLACEMENTS[1:], ids=["gateways", "one each"])
 def test_in_places_apart_they_learn_the_same_at_the_same_bytes(hosts: Hosts, simulated: bool) -> None:
-    stacked = Federation([range(6)])
+    stacked = Federation([range(6)], simulated=True)
     all_told(stacked, TRIANGLE_AND_TAIL)
-    apart = run_apart(hosts, lambda fed: all_told(fed, TRIANGLE_AND_TAIL, simulated))
+    apart = run_apart(hosts, lambda fed: all_told(fed, TRIANGLE_AND_TAIL), simulated=simulated)
     assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
 
 
 @pytest.mark.slow
 def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_bytes() -> None:
     pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
-    stacked, hosts = Federation([range(6)]), PLACEMENTS[1]
+    stacked, hosts = Federation([range(6)], simulated=True), PLACEMENTS[1]
     all_told(stacked, TRIANGLE_AND_TAIL)
     with Sites(hosts) as sites:
         found = sites.run("test_secure_compare:in_a_process", dict.fromkeys([SERVER_END, 0, 1, 2]))
@@ -246,7 +246,7 @@ def test_in_processes_real_pairs_learn_what_simulated_ones_learn_at_the_same_byt
 
 def in_a_process(fed: Federation, arguments: Any, tell: Any) -> str:
     """It checks there what the pairs learn; the ledger is what comes back."""
-    all_told(fed, TRIANGLE_AND_TAIL, simulated=False)
+    all_told(fed, TRIANGLE_AND_TAIL)
     return json.dumps(fed.ledger.to_json())
 
 
@@ -268,7 +268,7 @@ def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
     for edges in (crossing[:1], crossing):
         graph = Graph(6, edges, [edges, edges])
         sent.append([])
-        run_apart(hosts, lambda fed, graph=graph: all_told(fed, graph, simulated))
+        run_apart(hosts, lambda fed, graph=graph: all_told(fed, graph), simulated=simulated)
     assert sorted(sent[0]) == sorted(sent[1])
 
 
@@ -277,10 +277,8 @@ def test_many_pairs_between_two_hosts_take_as_many_messages_as_one(
 PAIR = Graph(2, [(0, 1)], [])
 
 
-def pair_of(fed: Federation, simulated: bool) -> tuple[Pairs, Located]:
-    return open_pairs(fed, pair_rows(fed, PAIR), name="pair", simulated=simulated), at_rows(
-        fed, PAIR, PAIR.edges
-    )
+def pair_of(fed: Federation) -> tuple[Pairs, Located]:
+    return open_pairs(fed, pair_rows(fed, PAIR), name="pair"), at_rows(fed, PAIR, PAIR.edges)
 
 
 def compared(fed: Federation, pairs: Pairs, which: Located, mine: int, theirs: int, asker: int | None) -> Any:
@@ -293,8 +291,8 @@ def compared(fed: Federation, pairs: Pairs, which: Located, mine: int, theirs: i
 
 @real
 def test_all_pairs_of_4_bit_numbers_compare_as_numbers_do(simulated: bool) -> None:
-    fed = Federation([(0, 1)])
-    pairs, which = pair_of(fed, simulated)
+    fed = Federation([(0, 1)], simulated=simulated)
+    pairs, which = pair_of(fed)
     for x, y in product(range(16), repeat=2):
         sign = (x > y) - (x < y)
         assert compared(fed, pairs, which, x, y, None) == [sign, -sign]
@@ -304,8 +302,8 @@ def test_all_pairs_of_4_bit_numbers_compare_as_numbers_do(simulated: bool) -> No
 
 @real
 def test_a_session_is_recorded_once_and_comparisons_by_their_formulas(simulated: bool) -> None:
-    fed = Federation([(0,), (1,)])
-    pairs, which = pair_of(fed, simulated)
+    fed = Federation([(0,), (1,)], simulated=simulated)
+    pairs, which = pair_of(fed)
     for _ in range(3):
         compared(fed, pairs, which, 3, 5, None)
         compared(fed, pairs, which, 3, 5, 0)
@@ -324,7 +322,7 @@ def test_a_session_is_recorded_once_and_comparisons_by_their_formulas(simulated:
 
 def one_way(fed: Federation, graph: Graph) -> list[list[Any]]:
     """Who asks sends a row to who does not."""
-    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=True)
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
     learnt = []
     for edges in graph.calls:
         which, asker = at_rows(fed, graph, edges), of_rows(fed, edges, asks, torch.bool)
@@ -375,7 +373,7 @@ def leaf(x: torch.Tensor) -> torch.Tensor:
 def test_the_gradient_of_what_is_told_comes_back_to_who_told_it(hosts: Hosts) -> None:
     """d/dx of the sum of squares of what everybody got: 2 x at each end."""
     fed, edges = Federation(hosts), TRIANGLE_AND_TAIL.edges
-    pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs", simulated=True)
+    pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
     x = fed.clients.run(leaf, of_rows(fed, edges, lambda u, v: [10 * u + v]))
     with fed.tape():
         got = swap(fed, pairs, x, at_rows(fed, TRIANGLE_AND_TAIL, edges), name="told", grad=True)
@@ -393,7 +391,7 @@ def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor)
 @pytest.mark.parametrize("hosts", PLACEMENTS, ids=["stacked", "gateways", "one at a time"])
 def test_pairs_run_any_two_party_protocol(hosts: Hosts) -> None:
     fed, edges = Federation(hosts), TRIANGLE_AND_TAIL.edges
-    pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs", simulated=True)
+    pairs = open_pairs(fed, pair_rows(fed, TRIANGLE_AND_TAIL), name="pairs")
     which = at_rows(fed, TRIANGLE_AND_TAIL, edges)
     numbers = of_rows(fed, edges, lambda u, _: u * u)
     first = of_rows(fed, edges, lambda u, v: u < v, torch.bool)
@@ -405,8 +403,8 @@ def test_pairs_run_any_two_party_protocol(hosts: Hosts) -> None:
 
 
 def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
-    fed = Federation([(0, 1)])
-    pairs, which = pair_of(fed, simulated=True)
+    fed = Federation([(0, 1)], simulated=True)
+    pairs, which = pair_of(fed)
     for count in (1, 3):
         parties = fed.locate(CLIENTS, "parties", [[subtract(Simulated(True), np.zeros(1, "<u4"))] * count])
         with pytest.raises(PlaceError, match=f"{count} parties for 2 rows"):
@@ -416,9 +414,9 @@ def test_a_protocol_has_a_party_for_each_end_of_a_pair() -> None:
 # ---- acceptance --------------------------------------------------------------------------------------------
 
 
-def all_accepted(fed: Federation, graph: Graph, simulated: bool, temperature: float, seed: int = 3) -> Any:
+def all_accepted(fed: Federation, graph: Graph, temperature: float, seed: int = 3) -> Any:
     """Who asks has 8; the other 8 + 3 (u + v): what each learns, the same at both ends."""
-    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs", simulated=simulated)
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="pairs")
     learnt: dict[tuple[int, ...], int] = {}
     for number, edges in enumerate(graph.calls):
         which, asker = at_rows(fed, graph, edges), of_rows(fed, edges, asks, torch.bool)
@@ -437,15 +435,18 @@ def all_accepted(fed: Federation, graph: Graph, simulated: bool, temperature: fl
 @given(case=placed(), seed=st.integers(0, 2**40))
 def test_simulated_acceptances_are_the_same_in_any_placement(case: tuple[Graph, Hosts], seed: int) -> None:
     graph, hosts = case
-    stacked, fed = Federation([range(graph.clients)]), Federation(hosts)
-    assert all_accepted(fed, graph, True, 9.0, seed) == all_accepted(stacked, graph, True, 9.0, seed)
+    stacked, fed = (Federation(h, simulated=True) for h in ([range(graph.clients)], hosts))
+    assert all_accepted(fed, graph, 9.0, seed) == all_accepted(stacked, graph, 9.0, seed)
     assert fed.ledger.to_json() == stacked.ledger.to_json()
 
 
 def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others() -> None:
     """Of 1000 draws of a pair with a difference of 3; false alarm: 1e-6."""
     graph = Graph(2, [(0, 1)], [[(0, 1)]] * 1000)
-    drawn = [list(all_accepted(Federation([(0, 1)]), graph, True, 3.0, seed).values()) for seed in (0, 10**6)]
+    feds = [Federation([(0, 1)], simulated=True) for _ in range(2)]
+    drawn = [
+        list(all_accepted(fed, graph, 3.0, seed).values()) for fed, seed in zip(feds, (0, 10**6), strict=True)
+    ]
     assert drawn[0] != drawn[1]
     for bits in drawn:
         assert stats.binomtest(sum(bits), 1000, math.exp(-1)).pvalue > 1e-6
@@ -457,21 +458,21 @@ def test_simulated_acceptances_follow_metropolis_and_another_seed_draws_others()
 def test_where_no_draw_matters_a_real_acceptance_is_the_simulated_one_at_the_same_bytes(
     hosts: Hosts, temperature: float, bit: int
 ) -> None:
-    stacked, fed = Federation([range(6)]), Federation(hosts)
-    found = all_accepted(fed, TRIANGLE_AND_TAIL, False, temperature)
+    stacked, fed = Federation([range(6)], simulated=True), Federation(hosts)
+    found = all_accepted(fed, TRIANGLE_AND_TAIL, temperature)
     assert {*found.values()} == {bit}
-    assert found == all_accepted(stacked, TRIANGLE_AND_TAIL, True, temperature)
+    assert found == all_accepted(stacked, TRIANGLE_AND_TAIL, temperature)
     assert renamed(fed.ledger.to_json()) == stacked.ledger.to_json()
 
 
 @needs_secure
 def test_in_places_apart_both_ends_of_a_real_acceptance_learn_the_same_bit() -> None:
     hosts = PLACEMENTS[1]
-    apart = run_apart(hosts, lambda fed: all_accepted(fed, TRIANGLE_AND_TAIL, False, 9.0))
+    apart = run_apart(hosts, lambda fed: all_accepted(fed, TRIANGLE_AND_TAIL, 9.0))
     for key in {key for h in range(3) for key in apart[h][0]}:
         assert len({apart[h][0][key] for h in range(3) if key in apart[h][0]}) == 1
-    stacked = Federation([range(6)])
-    all_accepted(stacked, TRIANGLE_AND_TAIL, True, 9.0)
+    stacked = Federation([range(6)], simulated=True)
+    all_accepted(stacked, TRIANGLE_AND_TAIL, 9.0)
     assert renamed(every_ledger(hosts, apart)) == stacked.ledger.to_json()
 
 
@@ -481,7 +482,7 @@ def test_in_places_apart_both_ends_of_a_real_acceptance_learn_the_same_bit() -> 
 def opened(clients: int, client: list[int], other: list[int]) -> Pairs:
     fed = Federation([range(clients)])
     rows = PairRows(torch.tensor(client, dtype=torch.int64), torch.tensor(other, dtype=torch.int64))
-    return open_pairs(fed, fed.locate(CLIENTS, "rows", [rows]), name="p", simulated=True)
+    return open_pairs(fed, fed.locate(CLIENTS, "rows", [rows]), name="p")
 
 
 @pytest.mark.parametrize(
@@ -513,7 +514,7 @@ def test_rows_that_break_their_contract_are_refused(client: list[int], other: li
 )
 def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], told: str) -> None:
     fed = Federation([range(3)])
-    pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p", simulated=True)
+    pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     rows = fed.locate(CLIENTS, "which", [torch.tensor(which)])
     x = fed.locate(CLIENTS, "x", [torch.zeros(len(which))])
     with pytest.raises(PlaceError, match=told):
@@ -523,7 +524,7 @@ def test_positions_that_are_not_those_of_pairs_are_refused(which: list[int], tol
 
 def test_a_row_that_nobody_expects_is_refused() -> None:
     fed = Federation([range(3)])
-    pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p", simulated=True)
+    pairs = open_pairs(fed, pair_rows(fed, Graph(3, [(0, 1), (1, 2)], [])), name="p")
     given, wanted = (fed.locate(CLIENTS, "rows", [torch.tensor(w)]) for w in ([0, 2], [1]))
     x = fed.locate(CLIENTS, "x", [torch.zeros(2)])
     with pytest.raises(PlaceError, match="2 rows are sent between clients of one host, which expect 1"):
@@ -531,8 +532,8 @@ def test_a_row_that_nobody_expects_is_refused() -> None:
 
 
 def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
-    fed = Federation([(0, 1)])
-    pairs, which = pair_of(fed, simulated=True)
+    fed = Federation([(0, 1)], simulated=True)
+    pairs, which = pair_of(fed)
     x = fed.locate(CLIENTS, "x", [torch.zeros(3)])
     with pytest.raises(PlaceError, match="where the pairs asked are 2"):
         swap(fed, pairs, x, which, name="t")
@@ -550,8 +551,8 @@ def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
 def test_a_number_that_does_not_fit_is_bad_input_before_anything_is_sent(
     numbers: tuple[int, int], bits: int, told: str
 ) -> None:
-    fed = Federation([(0,), (1,)])
-    pairs, which = pair_of(fed, simulated=True)
+    fed = Federation([(0,), (1,)], simulated=True)
+    pairs, which = pair_of(fed)
     own = of_rows(fed, PAIR.edges, lambda u, _: numbers[u])
     with pytest.raises(InputError, match=told):
         compare_pairs(fed, pairs, own, which, bits=bits, reveal="order", name="c")
@@ -560,8 +561,8 @@ def test_a_number_that_does_not_fit_is_bad_input_before_anything_is_sent(
 
 @pytest.mark.parametrize(("bits", "temperature", "told"), [(13, 1.0, "1 to 12 bits"), (4, 0.0, "got 0")])
 def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float, told: str) -> None:
-    fed = Federation([(0, 1)])
-    pairs, which = pair_of(fed, simulated=True)
+    fed = Federation([(0, 1)], simulated=True)
+    pairs, which = pair_of(fed)
     own, asker = of_rows(fed, PAIR.edges, lambda u, _: u), of_rows(fed, PAIR.edges, asks, torch.bool)
     with pytest.raises(InputError, match=told):
         at_most_pairs(
@@ -572,16 +573,16 @@ def test_an_acceptance_that_cannot_be_is_bad_input(bits: int, temperature: float
 
 @pytest.mark.parametrize("hosts", [[(0, 1)], [(0,), (1,)]], ids=["one host", "two hosts"])
 def test_of_a_pair_one_end_asks(hosts: Hosts) -> None:
-    fed = Federation(hosts)
-    pairs, which = pair_of(fed, simulated=True)
+    fed = Federation(hosts, simulated=True)
+    pairs, which = pair_of(fed)
     own, both = (of_rows(fed, PAIR.edges, lambda *_: True, d) for d in (torch.int64, torch.bool))
     with pytest.raises(PlaceError, match="one end asks, and the other does not"):
         compare_pairs(fed, pairs, own, which, bits=4, reveal="greater", asker=both, name="c")
 
 
 def test_who_asks_is_told_where_one_bit_is_opened_and_nowhere_else() -> None:
-    fed = Federation([(0, 1)])
-    pairs, which = pair_of(fed, simulated=True)
+    fed = Federation([(0, 1)], simulated=True)
+    pairs, which = pair_of(fed)
     own, asker = of_rows(fed, PAIR.edges, lambda u, _: u), of_rows(fed, PAIR.edges, asks, torch.bool)
     for reveal, who in (("greater", None), ("order", asker), ("all", None)):
         with pytest.raises(PlaceError, match=f"got '{reveal}'"):
@@ -593,13 +594,13 @@ def test_hosts_that_ask_for_other_pairs_are_refused() -> None:
     graph, hosts = Graph(3, [(0, 1), (0, 2)], []), [(0,), (1, 2)]
 
     def program(fed: Federation) -> None:
-        pairs = open_pairs(fed, pair_rows(fed, graph), name="p", simulated=True)
+        pairs = open_pairs(fed, pair_rows(fed, graph), name="p")
         edges = graph.edges if 0 in fed.here else graph.edges[:1]
         numbers = of_rows(fed, edges, lambda u, _: u)
         compare_pairs(fed, pairs, numbers, at_rows(fed, graph, edges), bits=4, reveal="order", name="c")
 
     with pytest.raises(ProtocolError, match="is asked for other pairs"):
-        run_apart(hosts, program)
+        run_apart(hosts, program, simulated=True)
 
 
 @needs_secure
@@ -607,7 +608,7 @@ def test_what_takes_long_is_told_beforehand_with_how_long_it_takes(monkeypatch: 
     monkeypatch.setattr(module, "LONG_SECONDS", 0.03)
     fed, heard = Federation([(0, 1)]), []
     fed.on_news = heard.append
-    pairs, which = pair_of(fed, simulated=False)
+    pairs, which = pair_of(fed)
     for _ in range(2):
         compared(fed, pairs, which, 3, 5, None)
     assert len(heard) == 1
@@ -619,13 +620,13 @@ def test_more_sessions_than_memory_holds_are_bad_input(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "MAX_BYTES", 3 * module.BYTES_OF_END)
     fed = Federation([range(3)])
     graph = Graph(3, [(0, 1), (1, 2)], [])
-    pairs = open_pairs(fed, pair_rows(fed, graph), name="p", simulated=False)
+    pairs = open_pairs(fed, pair_rows(fed, graph), name="p")
     for edges in (graph.edges[:1], graph.edges[:1], graph.edges):
         which, own = at_rows(fed, graph, edges), of_rows(fed, edges, lambda u, _: u)
         if len(edges) == 1:
             compare_pairs(fed, pairs, own, which, bits=4, reveal="order", name="c")
             continue
-        with pytest.raises(InputError, match="use fewer clients, or comparison=simulated"):
+        with pytest.raises(InputError, match="use fewer clients, or protocols=simulated"):
             compare_pairs(fed, pairs, own, which, bits=4, reveal="order", name="c")
 
 
@@ -637,16 +638,18 @@ from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.secure.compare import compare_pairs
 from graphfed.federation.secure.pairs import PairRows, open_pairs
-fed = Federation([(0, 1)])
-rows = fed.locate(CLIENTS, "rows", [PairRows(torch.tensor([0, 1]), torch.tensor([1, 0]))])
-pairs = open_pairs(fed, rows, name="p", simulated=True)
-two = fed.locate(CLIENTS, "two", [torch.arange(2)])
-found = compare_pairs(fed, pairs, two, two, bits=4, reveal="order", name="c")
-assert found.parts[0].tolist() == [-1, 1]
+def compared(fed):
+    rows = fed.locate(CLIENTS, "rows", [PairRows(torch.tensor([0, 1]), torch.tensor([1, 0]))])
+    pairs = open_pairs(fed, rows, name="p")
+    two = fed.locate(CLIENTS, "two", [torch.arange(2)])
+    return compare_pairs(fed, pairs, two, two, bits=4, reveal="order", name="c").parts[0].tolist()
+assert compared(Federation([(0, 1)], simulated=True)) == [-1, 1]
+real = Federation([(0, 1)])
 try:
-    open_pairs(fed, rows, name="p", simulated=False)
+    compared(real)
 except InputError as error:
     print(error)
+assert not real.ledger.entries
 """
 
 

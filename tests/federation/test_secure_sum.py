@@ -43,13 +43,13 @@ def likeness(x: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.zeros(x[name].shape[1:]) for name in sorted(x)}
 
 
-def add_up(fed: Federation, present: Sequence[bool] = EVERYONE, simulated: bool = False) -> Located:
+def add_up(fed: Federation, present: Sequence[bool] = EVERYONE) -> Located:
     full = numbers(fed.num_clients)
     x = fed.locate(CLIENTS, "x", [{n: v[list(fed.hosts[h])] for n, v in full.items()} for h in fed.here])
     scale = per_client(fed, "n", counts(fed.num_clients))
     fed.set_roster(np.array(present))
     like = at_server(fed, "like", likeness(full))
-    return secure_sum(fed, x, scale, like, name="update", simulated=simulated)
+    return secure_sum(fed, x, scale, like, name="update")
 
 
 def in_fixed_point(present: Sequence[bool]) -> dict[str, Tensor]:
@@ -67,8 +67,8 @@ def in_fixed_point(present: Sequence[bool]) -> dict[str, Tensor]:
 def test_the_sum_over_who_takes_part_has_the_same_bits_in_every_placement(
     hosts: list[tuple[int, ...]], simulated: bool, present: Sequence[bool]
 ) -> None:
-    fed = Federation(hosts)
-    (total,) = add_up(fed, present, simulated).parts
+    fed = Federation(hosts, simulated=simulated)
+    (total,) = add_up(fed, present).parts
     expected = in_fixed_point(present)
     assert list(total) == sorted(expected), "in the form of what the server has"
     assert all(torch.equal(total[name], expected[name]) for name in expected)
@@ -86,8 +86,8 @@ def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
     hosts = [tuple(range(a, b)) for a, b in zip([0, *cuts], [*cuts, clients], strict=True)]
     results, ledgers = [], []
     for simulated in (True, False):
-        fed = Federation(hosts)
-        results.append(add_up(fed, present, simulated).parts[0])
+        fed = Federation(hosts, simulated=simulated)
+        results.append(add_up(fed, present).parts[0])
         ledgers.append(
             sorted(
                 ({**e.to_json(), "protection": ""} for e in fed.ledger.entries), key=lambda told: told["name"]
@@ -99,9 +99,9 @@ def test_the_ideal_form_and_the_real_one_agree_for_any_roster_and_hosts(
 
 @pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "secure"])
 def test_across_a_link_it_is_the_same_sum_and_the_same_ledger(simulated: bool) -> None:
-    local = Federation(GATEWAYS)
-    (total,) = add_up(local, SOME, simulated).parts
-    apart = run_apart(GATEWAYS, lambda fed: add_up(fed, SOME, simulated))
+    local = Federation(GATEWAYS, simulated=simulated)
+    (total,) = add_up(local, SOME).parts
+    apart = run_apart(GATEWAYS, lambda fed: add_up(fed, SOME), simulated=simulated)
     out, server = apart[SERVER_END]
     assert all(torch.equal(out.parts[0][name], total[name]) for name in total)
     assert server.ledger.to_json() == local.ledger.to_json()
@@ -130,8 +130,8 @@ def test_every_transfer_costs_what_is_written_and_says_what_protects_it() -> Non
         "keys": "public", "all_keys": "public", "survivors": "public",
         "sealed_shares": "encrypted", "for_you": "encrypted", "masked": "aggregate", "unmask": "shared",
     }  # fmt: skip
-    fed = Federation(GATEWAYS)
-    add_up(fed, SOME, simulated=True)
+    fed = Federation(GATEWAYS, simulated=True)
+    add_up(fed, SOME)
     assert {e.protection for e in fed.ledger.entries} == {"simulated"}
 
 
@@ -161,10 +161,10 @@ def test_a_client_of_weight_zero_does_not_count_even_when_its_numbers_are_not_fi
 
 
 def summing(values: Any, **options: Any) -> Located:
-    fed = Federation([tuple(range(len(values)))])
+    fed = Federation([tuple(range(len(values)))], **options)
     x = per_client(fed, "x", torch.as_tensor(values)[:, None])
     scale = per_client(fed, "n", torch.ones(len(values)))
-    return secure_sum(fed, x, scale, at_server(fed, "like", torch.zeros(1)), name="s", **options)
+    return secure_sum(fed, x, scale, at_server(fed, "like", torch.zeros(1)), name="s")
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 2.0**38])

@@ -28,9 +28,6 @@ RECORD = Path(__file__).with_name("golden.json")
 #: Names of transfers that differ from those in golden.json while the code moves: {recorded: now}.
 RENAMED_TRANSFERS: Mapping[str, str] = {}
 
-#: Settings that say how a transfer is protected.
-PROTECTION_SETTINGS = ("aggregation", "comparison", "exchange", "pooling", "vertex_ids")
-
 #: The key that clients share in runs with vertex_ids=keyed.
 CLIENTS_KEY = {"GRAPHFED_HOLDERS_KEY": "5c" * 32}
 
@@ -74,8 +71,9 @@ class GoldenRun:
 def golden_runs() -> list[GoldenRun]:
     """Return every golden run, made from the registry.
 
-    Each method runs with the settings of both presets on each of its tasks, and with every protection that is
-    not the default one on its first task."""
+    Each method runs with the settings of both presets on each of its tasks. On its first task it also runs
+    with every protection that is not the default one, its protocols real and simulated."""
+    from graphfed.federation.secure.protection import PLAINTEXT
     from graphfed.methods.registry import METHODS, get_method
     from graphfed.tasks.base import PRESETS
 
@@ -83,12 +81,25 @@ def golden_runs() -> list[GoldenRun]:
     for name in METHODS.own:
         method = get_method(name)
         runs += [GoldenRun(name, task, {"preset": preset}) for task in method.tasks for preset in PRESETS]
-        hints = typing.get_type_hints(method.config, include_extras=False)
-        defaults = {key: field.default for key, field in method.config.__pydantic_fields__.items()}
-        for setting in PROTECTION_SETTINGS:
-            for value in typing.get_args(hints.get(setting)):
-                if value != defaults[setting]:
-                    runs.append(GoldenRun(name, method.tasks[0], {setting: value}))
+        fields = method.config.__pydantic_fields__
+        protocols = typing.get_args(fields["protocols"].annotation) if "protocols" in fields else ()
+        found: list[dict[str, Any]] = []
+        for setting, values in method.protections.items():
+            for value in values:
+                if value == PLAINTEXT:
+                    found.append({setting: value})
+                else:
+                    found += [{setting: value, "protocols": form} for form in protocols]
+        if protocols and fields["protocols"].default != "real":  # it has protocols whatever its settings
+            found.append({"protocols": "real"})
+        if "vertex_ids" in fields:
+            found += [{"vertex_ids": value} for value in typing.get_args(fields["vertex_ids"].annotation)]
+        runs += [
+            GoldenRun(name, method.tasks[0], settings)
+            for settings in found
+            if any(value != fields[key].default for key, value in settings.items() if key != "protocols")
+            or list(settings) == ["protocols"]
+        ]
     return runs
 
 

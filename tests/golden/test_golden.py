@@ -13,7 +13,7 @@ GOLDEN: dict[str, Any] = json.loads(RECORD.read_text())
 
 
 #: Two-party protocols between 48 clients: the second tier.
-SLOW = ("lumos classification comparison=secure", "lumos classification aggregation=secure")
+SLOW = ("lumos classification protocols=real", "lumos classification aggregation=secure protocols=real")
 PARAMS = [
     pytest.param(run, id=run.name.replace(" ", "-"), marks=[pytest.mark.slow] if run.name in SLOW else [])
     for run in RUNS

@@ -52,16 +52,18 @@ class Balanced:
         return np.array(self.histories)[:, :, 0].max(0).tolist()
 
 
-def run_here(edges: np.ndarray, hosts: Sequence[Sequence[int]], **settings: Any) -> Balanced:
-    fed = Federation(hosts)
+def run_here(
+    edges: np.ndarray, hosts: Sequence[Sequence[int]], simulated: bool = True, **settings: Any
+) -> Balanced:
+    fed = Federation(hosts, simulated=simulated)
     return _joined([_run(fed, edges, settings)], fed.ledger.to_json())
 
 
-def run_apart(edges: np.ndarray, sites: Sites, **settings: Any) -> Balanced:
+def run_apart(edges: np.ndarray, sites: Sites, simulated: bool = True, **settings: Any) -> Balanced:
     """In a process for every host."""
     told = {"edges": edges.tolist(), "settings": settings}
     ends = [-1, *range(len(sites.hosts))]
-    results = sites.run("balanced_graphs:program", dict.fromkeys(ends, told))
+    results = sites.run("balanced_graphs:program", dict.fromkeys(ends, told), simulated=simulated)
     ledger = Ledger.from_json(json.loads(results[-1]["ledger"]))
     for h in ends[1:]:
         ledger.add_peers(Ledger.from_json(json.loads(results[h]["ledger"])))

@@ -64,15 +64,16 @@ def config_of(method: Method, **settings: Any) -> Any:
 def run_local(
     name: str,
     world: LinkWorld,
-    place: Callable[[int], Federation] = stacked,
+    place: Callable[..., Federation] = stacked,
     checkpoints: Checkpoints | None = None,
     **settings: Any,
 ) -> tuple[Outcome, Federation]:
     method = get_method(name)
     world = world.as_asked(method)
-    fed = place(world.clients)
+    config = config_of(method, **settings)
+    fed = place(world.clients, simulated=config.simulated)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
-    data, config = fed.locate("clients", "data", cohorts), config_of(method, **settings)
+    data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
 
 

@@ -86,22 +86,22 @@ def config_of(method: Method, **settings: Any) -> Any:
     return method.config(**{**default_settings(method, FORECASTING), **given})
 
 
-def in_thirds_of(clients: int) -> Federation:
-    return Federation(in_thirds(clients))
+def in_thirds_of(clients: int, *, simulated: bool = False) -> Federation:
+    return Federation(in_thirds(clients), simulated=simulated)
 
 
 def run_local(
     name: str,
     world: SensorWorld,
-    place: Callable[[int], Federation] = stacked,
+    place: Callable[..., Federation] = stacked,
     checkpoints: Checkpoints | None = None,
     **settings: Any,
 ) -> tuple[Outcome, Federation]:
     """Train in this process."""
     method = get_method(name)
-    fed = (stacked if method.pooled else place)(world.clients)
-    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     config = config_of(method, **settings)
+    fed = (stacked if method.pooled else place)(world.clients, simulated=config.simulated)
+    data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     return train(fed, method, data, TASK, config, checkpoints=checkpoints), fed
 
 

@@ -1,6 +1,6 @@
 """Small federations for the laws: a graph dealt over clients, and a run in any placement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,8 @@ def here(method: Method) -> dict[str, Any]:
 class Watched(Federation):
     """Keeps what is delivered, by name: (ends, payload)."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]]) -> None:
-        super().__init__(hosts)
+    def __init__(self, hosts: Sequence[Sequence[int]], *, simulated: bool = False) -> None:
+        super().__init__(hosts, simulated=simulated)
         self.seen: list[tuple[str, tuple[int, int], Any]] = []
         self.observe(self._keep)
 
@@ -179,10 +179,10 @@ class Gateways:
             sites.close()
 
 
-PLACEMENTS = {
+PLACEMENTS: dict[str, Callable[..., Federation]] = {
     "stacked": stacked,
     "one at a time": one_at_a_time,
-    "in thirds": lambda clients: Federation(in_thirds(clients)),
+    "in thirds": lambda clients, simulated=False: Federation(in_thirds(clients), simulated=simulated),
 }
 
 
@@ -192,8 +192,8 @@ def run_local(
     """Train in this process."""
     method = get_method(name)
     world = as_asked(method, world)
-    fed = PLACEMENTS[placement](world.clients)
     config = config_of(method, **settings)
+    fed = PLACEMENTS[placement](world.clients, simulated=config.simulated)
     data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
     return train(fed, method, data, world.task, config), fed
 

@@ -39,7 +39,7 @@ source: payer
 target: payee
 """
 KEY = secrets.token_hex(32)
-SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "clear", "vertex_ids": "keyed"}
+SETTINGS = {"rounds": 5, "dropout": 0.0, "hidden": 8, "aggregation": "plaintext", "vertex_ids": "keyed"}
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +212,9 @@ def test_a_simulated_protection_is_refused_where_parties_are_real(
     assert "vertex_ids=simulated hides nothing from real parties; choose keyed or plain" in (
         capsys.readouterr().err
     )
-    asked = ["--set", "vertex_ids=keyed", "--set", "pooling=simulated"]
+    asked = ["--set", "vertex_ids=keyed", "--set", "protocols=simulated"]
     assert main(["run", "sapgnn", "--kit", kit, "--out", str(out), *asked]) == UNUSABLE
-    assert "pooling=simulated hides nothing" in capsys.readouterr().err
+    assert "protocols=simulated hides nothing from real parties; choose real" in capsys.readouterr().err
     assert not out.exists()
 
 

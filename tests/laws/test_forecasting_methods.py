@@ -53,12 +53,12 @@ INDUCTIVE = [name for name in FORECASTERS if name not in OWN_WEIGHTS]
 VARIANTS: Mapping[str, list[dict[str, Any]]] = {
     "cnfgnn": [
         *({"strategy": name} for name in ("at_fedavg", "at", "sl_fedavg", "sl", "centralised")),
-        {"aggregation": "simulated"},
+        {"aggregation": "secure", "protocols": "simulated"},
         {"hidden_bits": 8},
         {"clip": 1.0},
     ],
     **{
-        name: [{}, {"aggregation": "simulated"}]
+        name: [{}, {"aggregation": "secure", "protocols": "simulated"}]
         for name in ("gru_central", "gru_local", "gru_fedavg", "gru_fmtl")
     },
 }

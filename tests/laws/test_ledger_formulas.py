@@ -9,6 +9,7 @@ import plain_fedgraph
 import pytest
 import torch
 from methods_under_law import METHODS
+from protections import protection
 from worlds import World, config_of, make_world, run_local
 
 from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening, bytes_of_opening_less
@@ -396,7 +397,7 @@ def test_a_hidden_sum_of_gradients_costs_what_secure_aggregation_costs() -> None
     """secure_sum: 112 n + 8 w + 16 bytes from each of n devices, and 145 n - 56 to it. Of w one word says
     whether a device trains."""
     world = make_world()
-    by_name = crossed("lumos", world, aggregation="simulated")
+    by_name = crossed("lumos", world, aggregation="secure", protocols="simulated")
     n, weights = world.graph.num_nodes, F * H + H + H * H + H + H * C + C + 1
     hidden = sum(size for name, size in by_name.items() if name.startswith("lumos/gradient/"))
     assert hidden == ROUNDS * n * ((112 * n + 8 * weights + 16) + (145 * n - 56))
@@ -416,7 +417,7 @@ def shared_world() -> World:
 def test_holders_of_common_vertices_pay_for_each_copy(shared):
     world = shared_world()
     assert len(world.partition.held_id) > world.graph.num_nodes
-    aggregation = "additive" if shared else "clear"
+    aggregation = "additive" if shared else "plaintext"
     assert crossed("sapgnn", world, aggregation=aggregation) == sapgnn(world, shared=shared)
 
 
@@ -446,8 +447,8 @@ def test_simulated_pooling_sends_what_secure_pooling_sends_to_the_byte(settings:
     """Entry by entry, all but the protection: which says simulated, and of real pooling never does."""
     world = shared_world()
     ledgers = [
-        run_local("sapgnn", world, pooling=pooling, **settings)[1].ledger
-        for pooling in ("simulated", "secure")
+        run_local("sapgnn", world, **protection("pooling", form), **settings)[1].ledger
+        for form in ("simulated", "real")
     ]
     simulated, real = (ledger.to_json()["entries"] for ledger in ledgers)
     mine = {e["name"] for e in real if "/protocol" in e["name"] or "_shares" in e["name"]}

@@ -7,50 +7,50 @@ from worlds import World, make_world, run_local, weighted
 
 from graphfed.crypto.keyed_ids import KEY
 from graphfed.data.partitions.partition import partition
-from graphfed.methods.base import Method
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
-from graphfed.runs.settings import settings_of
 from graphfed.runs.train import CONTROL, MESSAGES
 from graphfed.tasks.evaluation import SECURE_MESSAGES
 from graphfed.tasks.registry import get_task
 
 #: Where a setting decides which transfers there are: all of its values.
-AVERAGES = [{}, {"aggregation": "simulated"}]
+AVERAGES = [{}, {"aggregation": "secure", "protocols": "simulated"}]
 #: With the optimiser at the server.
 GRADIENTS = [{"optimizer_at": "server", "local_steps": 1, **average} for average in AVERAGES]
-RULES = [
-    {"rule": rule, "local_steps": 1, "aggregation": how}
-    for rule in ("fedavg", "fedsgd")
-    for how in ("clear", "simulated")
-]
+RULES = [{"rule": rule, "local_steps": 1, **average} for rule in ("fedavg", "fedsgd") for average in AVERAGES]
 VARIANTS = {
     "fedavg": [*AVERAGES, *GRADIENTS],
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "fedavgm": AVERAGES,
     "distgat": [*AVERAGES, *RULES],
-    "fedgat": [{"layers": 3}, {"later": "exchange"}, {"exchange": "simulated"}, *AVERAGES, *RULES],
+    "fedgat": [
+        {"layers": 3},
+        {"later": "exchange"},
+        {"exchange": "encrypted", "protocols": "simulated"},
+        *AVERAGES,
+        *RULES,
+    ],
     "fedgat_ldp": [{"layers": 3}, {"later": "exchange"}, *AVERAGES, *RULES],
     "fedgcn": [
         {"hops": 1},
-        {"hops": 2, "aggregation": "simulated"},
-        {"hops": 1, "exchange": "simulated"},
-        {"hops": 2, "exchange": "simulated"},
+        {"hops": 2, "aggregation": "secure", "protocols": "simulated"},
+        {"hops": 1, "exchange": "encrypted", "protocols": "simulated"},
+        {"hops": 2, "exchange": "encrypted", "protocols": "simulated"},
         *RULES,
     ],
     "fedgraph": [{"share": "all"}, *AVERAGES, *GRADIENTS],
     "sapgnn": [
         {"vertex_ids": "keyed", "pooling": "secure"},
-        {"aggregation": "clear", "batch_size": 5},
+        {"aggregation": "plaintext", "batch_size": 5},
         {"maps": "identity", "pooling": "secure"},
         {"maps": "identity"},
     ],
-    "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "clear"}],
-    # comparison=secure sends what is simulated here (test_lumos.py).
+    "ppgnn": [{"vertex_ids": "keyed"}, {"aggregation": "plaintext"}],
+    # protocols=real sends what is simulated here (test_lumos.py).
     "lumos": [
         {"balancer": "local"},
-        {"balancer": "local", "aggregation": "simulated"},
+        {"balancer": "local", "aggregation": "secure", "protocols": "simulated"},
         {"balancer": "local", "compare_again": "all"},
         {"balancer": "mcmc", "mcmc_steps": 4},
         {"balancer": "mcmc", "mcmc_steps": 4, "acceptance": "opened"},
@@ -91,17 +91,11 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
         assert words.endswith(".")
 
 
-@pytest.mark.parametrize("aggregation", ["clear", "simulated"])
+@pytest.mark.parametrize("settings", AVERAGES, ids=["plaintext", "secure"])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_transfer_of_a_run_with_the_defaults_has_words(name: str, aggregation: str) -> None:
+def test_every_transfer_of_a_run_with_the_defaults_has_words(name: str, settings: dict[str, str]) -> None:
     method = get_method(name)
-    settings = {} if aggregation == "clear" else {"aggregation": aggregation}
-    if settings and aggregation not in choices_of(method, "aggregation"):
-        pytest.skip(f"{name} has no aggregation={aggregation}")
+    if settings and settings["aggregation"] not in method.protections["aggregation"]:
+        pytest.skip(f"{name} has no aggregation={settings['aggregation']}")
     _, fed = run_local(name, world_of(name), preset="default", **settings)
     assert {entry.name for entry in fed.ledger.entries} <= {*method.messages, *MESSAGES}
-
-
-def choices_of(method: Method, key: str) -> tuple[object, ...]:
-    """The choices of a setting."""
-    return next((setting.choices for setting in settings_of(method) if setting.name == key), ())

@@ -66,15 +66,15 @@ def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset,
     assert ledger.to_json() == fed.ledger.to_json()
 
 
-@pytest.mark.parametrize("pooling", ["secure", pytest.param("simulated", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("protocols", ["real", pytest.param("simulated", marks=pytest.mark.slow)])
 def test_holders_and_a_helper_in_separate_processes_equal_stacked(
-    pooling: str, three_sites: Gateways
+    protocols: str, three_sites: Gateways
 ) -> None:
     """The first holder's process and the server's talk; what each entry counts is the same."""
     world = make_world(6)
     world = World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
     world = last_round_stands(world)
-    options = {**SETTINGS, "pooling": pooling}
+    options = {**SETTINGS, "pooling": "secure", "protocols": protocols}
     apart, ledger = run_processes("sapgnn", world, three_sites, **options)
     for placement in ("stacked", "one at a time"):
         together, fed = run_local("sapgnn", world, placement, **options)

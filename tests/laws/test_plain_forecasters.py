@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from plain_cnfgnn import leaves, optimizer_of
+from protections import protection
 from sensor_worlds import HORIZON, LAGS, TASK, SensorWorld, config_of, sensor_world
 from torch import Tensor
 
@@ -32,7 +33,8 @@ from graphfed.tasks.registry import get_task
 
 def begun(name: str, world: SensorWorld, **settings: Any) -> tuple[Federation, Any, State, Any]:
     """A federation after set-up, with its data, state and config."""
-    fed, config = stacked(world.clients), config_of(get_method(name), **settings)
+    config = config_of(get_method(name), **settings)
+    fed = stacked(world.clients, simulated=config.simulated)
     data = get_task(FORECASTING).data.located(fed, world.series(fed.hosts), [world.network()])
     with fed.phase("setup", round=0):
         return fed, data, get_method(name).setup(fed, data, TASK, config), config
@@ -136,12 +138,12 @@ def test_a_site_may_miss_readings_at_the_server_where_no_other_site_does(
         fed.received.check_numbers(readings._replace(finite=True), arrived, {}, 0)
 
 
-@pytest.mark.parametrize("aggregation", ["clear", "simulated", "secure"])
-def test_only_without_secure_aggregation_does_a_site_send_its_own_statistics(aggregation: str) -> None:
-    fed, *_ = begun("gru_local", sensor_world(), aggregation=aggregation)
+@pytest.mark.parametrize("form", ["plaintext", "simulated", "real"])
+def test_only_without_secure_aggregation_does_a_site_send_its_own_statistics(form: str) -> None:
+    fed, *_ = begun("gru_local", sensor_world(), **protection("aggregation", form))
     names = {entry.name for entry in fed.ledger.entries if entry.name.startswith("statistics")}
-    assert ("statistics" in names) == (aggregation == "clear")
-    assert len(names) == 1 or aggregation != "clear"
+    assert ("statistics" in names) == (form == "plaintext")
+    assert len(names) == 1 or form != "plaintext"
 
 
 @pytest.mark.parametrize(

@@ -54,20 +54,20 @@ def run(
     name: str,
     world: World,
     checkpoints: Checkpoints | None,
-    place: Callable[[int], Federation] = stacked,
+    place: Callable[..., Federation] = stacked,
     **more: Any,
 ) -> tuple[Outcome, Federation]:
     method = get_method(name)
     world = as_asked(method, world)
-    fed = place(world.clients)
+    config = config_of(method, **{**settings_of(name), **more})
+    fed = place(world.clients, simulated=config.simulated)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     data = fed.locate("clients", "data", cohorts)
-    config = config_of(method, **{**settings_of(name), **more})
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed
 
 
 def resumed(
-    name: str, world: World, folder: Path, place: Callable[[int], Federation] = stacked, **more: Any
+    name: str, world: World, folder: Path, place: Callable[..., Federation] = stacked, **more: Any
 ) -> tuple[Outcome, Federation]:
     """Go on as `graphfed resume` does."""
     start, _ = newest_round(folder, ["local"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from protections import protection
 from test_resuming import TRANSFERS, Crash, assert_same_bits, crash_at, resumed
 from test_resuming import run as run_with_checkpoints
 from torch import Tensor
@@ -187,11 +188,11 @@ def test_admm_reaches_the_common_optimum_where_fedavg_stops_short() -> None:
     assert norms["admm"] < 1e-4
 
 
-@pytest.mark.parametrize("aggregation", ["clear", "simulated"])
+@pytest.mark.parametrize("form", ["plaintext", "simulated"])
 @pytest.mark.parametrize("rule", RULES)
-def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str, aggregation: str) -> None:
+def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str, form: str) -> None:
     world = last_round_stands(make_world(1))
-    settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, "aggregation": aggregation}
+    settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}
     fast, fed = run_local("distgat", world, **settings)
     slow, oracle = run_local("distgat", world, "one at a time", **settings)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -199,13 +200,13 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(rule: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("aggregation", ["clear", "simulated"])
+@pytest.mark.parametrize("form", ["plaintext", "simulated"])
 @pytest.mark.parametrize("rule", RULES)
 def test_separate_processes_equal_stacked_to_the_last_ledger_entry(
-    rule: str, aggregation: str, three_sites: Gateways
+    rule: str, form: str, three_sites: Gateways
 ) -> None:
     world = last_round_stands(make_world(1))
-    settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, "aggregation": aggregation}
+    settings = {**settings_of(rule), "weight_decay": 1e-2, "dropout": 0.4, **protection("aggregation", form)}
     together, fed = run_local("distgat", world, **settings)
     apart, ledger = run_processes("distgat", world, three_sites, **settings)
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)

@@ -5,7 +5,7 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from worlds import (
 )
 
 from graphfed.audit.transcript import _Recording
-from graphfed.deployment.deploy import deploy, request
+from graphfed.deployment.deploy import request
 from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
@@ -49,6 +49,7 @@ WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 #: (test_forecasting_methods.py).
 OTHERS = [name for name in METHODS.own if not issubclass(get_method(name).config, AggregationSettings)]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
+HIDDEN = {**SETTINGS, "aggregation": "secure"}
 #: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
 ROUNDS, SITES, WEIGHTS = 4, 3, 12 * 5 + 5 + 5 * 3 + 3
 
@@ -87,8 +88,8 @@ def test_the_real_form_and_the_ideal_one_agree_in_bits_and_bytes(
     placement: str, name: str, sparse: bool
 ) -> None:
     world = make_world(sparse=sparse)
-    real, fed = run_local(name, world, placement, aggregation="secure", **SETTINGS)
-    ideal, simulated = run_local(name, world, placement, aggregation="simulated", **SETTINGS)
+    real, fed = run_local(name, world, placement, **HIDDEN)
+    ideal, simulated = run_local(name, world, placement, protocols="simulated", **HIDDEN)
     assert torch.equal(logits(real), logits(ideal))
     assert [h["val"] for h in real.history] == [h["val"] for h in ideal.history]
     assert entries(fed.ledger) == entries(simulated.ledger)
@@ -101,31 +102,31 @@ def test_it_is_the_plain_average_to_within_its_fixed_point(name: str) -> None:
     """In float64; a sum of 3 numbers is off by 3 * 2^-25, its mean by less, and 4 rounds carry it on."""
     world = last_round_stands(make_world())
     plain, _ = run_local(name, world, **SETTINGS)
-    secure, _ = run_local(name, world, aggregation="simulated", **SETTINGS)
+    secure, _ = run_local(name, world, protocols="simulated", **HIDDEN)
     gap = (logits(plain) - logits(secure)).abs().max()
     assert 0 < gap < 1e-4 if name == "fedadam" else 0 < gap < 1e-5
     assert plain.test == pytest.approx(secure.test, abs=1e-3)
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
-def test_placement_does_not_change_it(name: str, aggregation: str) -> None:
+def test_placement_does_not_change_it(name: str, protocols: str) -> None:
     world = make_world(2)
-    fast, fed = run_local(name, world, aggregation=aggregation, **SETTINGS)
-    slow, oracle = run_local(name, world, "one at a time", aggregation=aggregation, **SETTINGS)
+    fast, fed = run_local(name, world, protocols=protocols, **HIDDEN)
+    slow, oracle = run_local(name, world, "one at a time", protocols=protocols, **HIDDEN)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.slow
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, aggregation: str, three_sites: Gateways
+    name: str, protocols: str, three_sites: Gateways
 ) -> None:
     world = last_round_stands(make_world(1))
-    apart, ledger = run_processes(name, world, three_sites, aggregation=aggregation, **SETTINGS)
-    together, fed = run_local(name, world, "one at a time", aggregation=aggregation, **SETTINGS)
+    apart, ledger = run_processes(name, world, three_sites, protocols=protocols, **HIDDEN)
+    together, fed = run_local(name, world, "one at a time", protocols=protocols, **HIDDEN)
     assert torch.equal(logits(apart), logits(together))
     assert ledger.to_json() == fed.ledger.to_json()
 
@@ -139,9 +140,9 @@ def test_it_is_over_those_that_take_part_in_the_round(name: str, fraction: float
     options = {**SETTINGS, "fraction": fraction}
     plain, _ = run_local(name, world, **options)
     outcomes = [
-        run_local(name, world, placement, aggregation=aggregation, **options)
+        run_local(name, world, placement, aggregation="secure", protocols=protocols, **options)
         for placement in ("stacked", "one at a time")
-        for aggregation in ("secure", "simulated")
+        for protocols in ("real", "simulated")
     ]
     first, fed = outcomes[0]
     assert torch.allclose(logits(first), logits(plain), rtol=0, atol=1e-4)
@@ -166,13 +167,13 @@ def test_bytes_are_those_of_the_formula() -> None:
 # ---- what the server has -----------------------------------------------------------------------------------
 
 
-def masked_rows(aggregation: str) -> np.ndarray:
+def masked_rows(protocols: str) -> np.ndarray:
     """What reaches the server of each site in the first round: [sites, words]."""
     world = make_world()
     method = get_method("fedavg")
-    fed = _Recording(SITES, "cpu")
+    fed = _Recording(SITES, "cpu", simulated=protocols == "simulated")
     cohorts = [make_cohort(world.graph, world.split, world.partition, range(SITES))]
-    config = config_of(method, aggregation=aggregation, hidden=400, rounds=1)
+    config = config_of(method, aggregation="secure", protocols=protocols, hidden=400, rounds=1)
     train(fed, method, fed.locate("clients", "data", cohorts), world.task, config)
     (crossing,) = [c for c in fed.crossings if c.name == "update/masked"]
     return np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64)
@@ -180,7 +181,7 @@ def masked_rows(aggregation: str) -> np.ndarray:
 
 def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> None:
     """Chi-square over the values of a byte, 1e-9 for each of 6 tests; the ideal form's words are not."""
-    first, again, ideal = masked_rows("secure"), masked_rows("secure"), masked_rows("simulated")
+    first, again, ideal = masked_rows("real"), masked_rows("real"), masked_rows("simulated")
     assert first.shape == (SITES, 12 * 400 + 400 + 400 * 3 + 3)
     for row, other in zip(first, again, strict=True):
         for words in (row, row - other):
@@ -192,20 +193,20 @@ def test_what_reaches_the_server_of_a_site_is_uniform_and_new_in_every_run() -> 
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize(
     ("name", "clients", "fraction"),
     [*((name, 2, 1.0) for name in AVERAGING), *((name, 5, 0.4) for name in WITH_FEWER)],
 )
 def test_a_round_of_two_sites_is_refused_before_anything_crosses(
-    name: str, clients: int, fraction: float, aggregation: str
+    name: str, clients: int, fraction: float, protocols: str
 ) -> None:
     world, method = make_world(clients=clients), get_method(name)
-    fed = Federation([tuple(range(clients))])
+    fed = Federation([tuple(range(clients))], simulated=protocols == "simulated")
     data = fed.locate(
         "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(clients))]
     )
-    config = config_of(method, aggregation=aggregation, **having(name, fraction=fraction))
+    config = config_of(method, aggregation="secure", protocols=protocols, **having(name, fraction=fraction))
     with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2: of two"):
         train(fed, method, data, world.task, config)
     assert not fed.ledger.entries
@@ -221,13 +222,13 @@ def with_training_at(sites: int) -> World:
     )
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("sites", [1, 2])
 def test_a_round_in_which_others_weigh_nothing_is_refused_before_weights_cross(
-    sites: int, aggregation: str
+    sites: int, protocols: str
 ) -> None:
     with pytest.raises(InputError, match=f"in this one only {sites} of 5 have any: the sum would show"):
-        run_local("fedavg", with_training_at(sites), aggregation=aggregation)
+        run_local("fedavg", with_training_at(sites), aggregation="secure", protocols=protocols)
 
 
 @pytest.mark.slow
@@ -272,17 +273,14 @@ def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None
     pytest.fail("the site took part in 20 of 20 first rounds")
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_method_without_a_step_for_it_refuses_the_setting(name: str, aggregation: str) -> None:
-    choices = get_args(get_type_hints(get_method(name).config).get("aggregation"))
+def test_a_method_without_a_step_for_it_refuses_the_setting(name: str) -> None:
+    choices = get_method(name).protections.get("aggregation", ())
     refused = f"{name} has no setting 'aggregation'; it is a setting of fedavg"
     if choices:
-        refused = (
-            f"aggregation='{aggregation}' cannot be used: {name} has no step for it .fedavg, .*choose one of"
-        )
+        refused = f"aggregation='secure' cannot be used: {name} has no step for it .fedavg, .*choose one of"
     with pytest.raises(InputError, match=refused) as told:
-        checked_training(name, {"aggregation": aggregation}, None, 0)
+        checked_training(name, {"aggregation": "secure"}, None, 0)
     assert all(choice in str(told.value) for choice in choices)
 
 
@@ -292,10 +290,10 @@ import sys
 sys.modules["cryptography"] = None
 import graphfed
 from graphfed.errors import InputError
-for aggregation in ("simulated", "secure"):
+for protocols in ("simulated", "real"):
     try:
-        graphfed.run("fedavg", clients=3, rounds=1, out=False, aggregation=aggregation)
-        print(aggregation, "ran")
+        graphfed.run("fedavg", clients=3, rounds=1, out=False, aggregation="secure", protocols=protocols)
+        print(protocols, "ran")
     except InputError as error:
         print(error)
 """
@@ -305,14 +303,6 @@ for aggregation in ("simulated", "secure"):
     ran, refused = done.stdout.splitlines()
     assert ran == "simulated ran"
     assert "not installed; install it: pip install 'graphfed[secure]'" in refused
-
-
-@pytest.mark.parametrize("name", AVERAGING)
-def test_a_deployment_refuses_what_is_only_simulated(name: str) -> None:
-    with pytest.raises(
-        InputError, match=r"aggregation=simulated hides nothing from real parties; choose .*secure"
-    ):
-        deploy(name, kit="nowhere", settings={"aggregation": "simulated"})
 
 
 # ---- over NVIDIA FLARE -------------------------------------------------------------------------------------
@@ -332,7 +322,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
         save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
     asked = []
     for name in AVERAGING:
-        config = config_of(get_method(name), aggregation="secure", **SETTINGS)
+        config = config_of(get_method(name), **HIDDEN)
         asked.append(
             request(
                 project,
@@ -364,9 +354,7 @@ def test_over_flare_it_has_the_bits_and_the_ledger_of_one_at_a_time(
     name: str, deployed: dict[str, tuple[Outcome, Ledger]]
 ) -> None:
     apart, ledger = deployed[name]
-    together, fed = run_local(
-        name, last_round_stands(make_world(1)), "one at a time", aggregation="secure", **SETTINGS
-    )
+    together, fed = run_local(name, last_round_stands(make_world(1)), "one at a time", **HIDDEN)
     assert torch.equal(logits(apart), logits(together))
     told = [e for e in ledger.to_json()["entries"] if e["name"] not in ("join", "agreed")]
     assert told == fed.ledger.to_json()["entries"]

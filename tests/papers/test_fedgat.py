@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from protections import protection
 from pydantic import TypeAdapter
 from worlds import (
     PLACEMENTS,
@@ -126,15 +127,16 @@ def test_direct_evaluation_is_refused_where_sites_are_apart() -> None:
         METHOD.setup(fed, data, world.task, config_of(METHOD, evaluation="direct"))
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("name", ["fedgat", "fedgat_ldp"])
 def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_crosses(
-    name: str, aggregation: str
+    name: str, protocols: str
 ) -> None:
     """By itself: not only where a run that also hides its scores has refused them before."""
     for clients, fraction in ((2, 1.0), (6, 0.3)):
-        world, method, fed = make_world(clients=clients), get_method(name), stacked(clients)
-        config = config_of(method, aggregation=aggregation, fraction=fraction)
+        world, method = make_world(clients=clients), get_method(name)
+        config = config_of(method, aggregation="secure", protocols=protocols, fraction=fraction)
+        fed = stacked(clients, simulated=config.simulated)
         data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
         with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2"):
             method.setup(fed, data, world.task, config)
@@ -189,9 +191,9 @@ def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: p
     run_local("fedgat", small_world(), form="matrix", evaluation="direct")
 
 
-@pytest.mark.parametrize("exchange", ["clear", "simulated"])
+@pytest.mark.parametrize("form", ["plaintext", "simulated"])
 def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
-    monkeypatch: pytest.MonkeyPatch, exchange: str
+    monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """The routes of the slots and entries are as long as the message: on a graph of mean degree 31 they took
     two minutes before the refusal."""
@@ -200,7 +202,7 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
     monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.memory_bytes", little)
     monkeypatch.setattr(Federation, "expand_route", None)
     with pytest.raises(InputError, match="GiB of memory"):
-        run_local("fedgat", small_world(), exchange=exchange)
+        run_local("fedgat", small_world(), **protection("exchange", form))
 
 
 def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,17 +219,13 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
     ("reason", "settings"),
     [
         *(
-            (
-                rf"later=exchange cannot be used with exchange={how}: the server would read",
-                {"exchange": how, "later": "exchange"},
+            (f"exchange=encrypted cannot be used with {name}={value}: .*{why}.*; use {name}={fix}, or",
+             {"exchange": "encrypted", name: value})
+            for name, value, why, fix in (
+                ("later", "exchange", "the server would read embeddings", "hops"),
+                ("form", "matrix", "the message of vectors", "vector"),
+                ("evaluation", "direct", "the message of vectors", "message"),
             )
-            for how in ("simulated", "encrypted")
-        ),
-        *(
-            (f"exchange={how} cannot be used with {name}={value}: .* use {name}={fix}, or exchange=clear",
-             {"exchange": how, name: value})
-            for how in ("simulated", "encrypted")
-            for name, value, fix in (("form", "matrix", "vector"), ("evaluation", "direct", "message"))
         ),
     ],
 )  # fmt: skip
@@ -266,7 +264,7 @@ def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its
         {"form": "matrix"},
         {"evaluation": "direct"},
         {"later": "exchange"},
-        {"exchange": "simulated", "most_neighbours": 3},
+        {"exchange": "encrypted", "protocols": "simulated", "most_neighbours": 3},
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from protections import protection
 from torch import Tensor
 from worlds import (
     PLACEMENTS,
@@ -86,7 +87,8 @@ def set_up(
     **settings: Any,
 ) -> Received:
     """The set-up alone, and what came to the clients."""
-    fed = fed or PLACEMENTS[placement](world.clients)
+    config = config_of(METHOD, **settings)
+    fed = fed or PLACEMENTS[placement](world.clients, simulated=config.simulated)
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     real = pretraining.moments_view
 
@@ -97,7 +99,6 @@ def set_up(
         return real(cohort, hood, size, sums, scores, decoders, heads)
 
     monkeypatch.setattr(pretraining, "moments_view", watched)
-    config = config_of(METHOD, **settings)
     data = fed.locate(CLIENTS, "data", cohorts_of(world, fed.hosts, config))
     with fed.phase("setup", round=0):
         METHOD.setup(fed, data, world.task, config)
@@ -138,7 +139,8 @@ def test_an_encrypted_message_is_the_clear_one_within_the_schemes_error(
     number is a sum of at most B products, whose sizes add up to less than 3."""
     world = small_world(features, nodes)
     clear, ideal, real = (
-        set_up(world, monkeypatch, exchange=how).tensors() for how in ("clear", "simulated", "encrypted")
+        set_up(world, monkeypatch, **protection("exchange", form)).tensors()
+        for form in ("plaintext", "simulated", "real")
     )
     allowed = 3 * 2e-7 + nodes * 1e-8
     for a, b, c in zip(clear[:2], ideal[:2], real[:2], strict=True):
@@ -153,8 +155,8 @@ def test_an_encrypted_message_is_the_clear_one_within_the_schemes_error(
 def test_logits_under_encryption_are_those_in_clear(layers: int) -> None:
     world = small_world()
     clear, ideal, real = (
-        logits(run_local("fedgat", world, layers=layers, exchange=how)[0])
-        for how in ("clear", "simulated", "encrypted")
+        logits(run_local("fedgat", world, layers=layers, **protection("exchange", form))[0])
+        for form in ("plaintext", "simulated", "real")
     )
     assert torch.allclose(clear, ideal, rtol=0, atol=1e-8)
     assert torch.allclose(clear, real, rtol=0, atol=1e-4)
@@ -167,7 +169,9 @@ def test_simulated_is_encrypted_to_the_byte() -> None:
     world = small_world()
     entries, ideal_entries = (
         {(e["phase"], e["name"], e["from"]): e for e in fed.ledger.to_json()["entries"]}
-        for _, fed in (run_local("fedgat", world, exchange=how) for how in ("encrypted", "simulated"))
+        for _, fed in (
+            run_local("fedgat", world, exchange="encrypted", protocols=form) for form in ("real", "simulated")
+        )
     )
     assert entries.keys() == ideal_entries.keys()
     simulated = 0
@@ -187,11 +191,11 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = small_world()
-    whole = set_up(world, monkeypatch, exchange="simulated")
+    whole = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated")
     expected, told = whole.tensors(), whole.fed.ledger.to_json()["entries"]
     monkeypatch.setattr(encrypted_moments, "PART", part)
     for placement in PLACEMENTS:
-        found = set_up(world, monkeypatch, placement, exchange="simulated")
+        found = set_up(world, monkeypatch, placement, exchange="encrypted", protocols="simulated")
         for a, b in zip(expected, found.tensors(), strict=True):
             assert torch.equal(a, b), placement
         crossed = [e for e in found.fed.ledger.to_json()["entries"] if e["phase"] == "setup"]
@@ -202,20 +206,21 @@ def test_a_simulated_message_is_the_same_bits_in_every_placement_and_in_parts(
         assert (parts > 3) == (part < 2**29)
 
 
-@pytest.mark.parametrize("exchange", ["simulated", "encrypted"])
+@pytest.mark.parametrize("protocols", ["simulated", "real"])
 @pytest.mark.slow
-def test_separate_processes_give_what_one_process_gives(exchange: str, three_sites: Gateways) -> None:
+def test_separate_processes_give_what_one_process_gives(protocols: str, three_sites: Gateways) -> None:
     world = last_round_stands(make_world(1, nodes=24))
-    together, fed = run_local("fedgat", world, exchange=exchange)
-    apart, ledger = run_processes("fedgat", world, three_sites, exchange=exchange)
-    off = 1e-9 if exchange == "simulated" else 1e-4
+    hidden = {"exchange": "encrypted", "protocols": protocols}
+    together, fed = run_local("fedgat", world, **hidden)
+    apart, ledger = run_processes("fedgat", world, three_sites, **hidden)
+    off = 1e-9 if protocols == "simulated" else 1e-4
     assert torch.allclose(logits(together), logits(apart), rtol=0, atol=off)
     assert fed.ledger.to_json() == ledger.to_json()
 
 
 def test_an_empty_client_and_vertices_without_neighbours_go_through(monkeypatch: pytest.MonkeyPatch) -> None:
     world = last_round_stands(make_world(nodes=12, assignment=[0, 2] * 6))
-    clear, real = (set_up(world, monkeypatch, exchange=how).tensors() for how in ("clear", "encrypted"))
+    clear, real = (set_up(world, monkeypatch, exchange=how).tensors() for how in ("plaintext", "encrypted"))
     for a, b in zip(clear, real, strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-6)
 
@@ -246,8 +251,8 @@ def test_the_server_receives_no_feature_and_no_key(monkeypatch: pytest.MonkeyPat
 
 def test_a_simulated_exchange_shows_the_server_every_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is why it is never called protection."""
-    world, fed = small_world(), Watched([(0,), (1,), (2,)])
-    set_up(world, monkeypatch, fed=fed, exchange="simulated")
+    world, fed = small_world(), Watched([(0,), (1,), (2,)], simulated=True)
+    set_up(world, monkeypatch, fed=fed, exchange="encrypted", protocols="simulated")
     cells = [p for name, _, p in fed.seen if name == "fedgat/encrypted/features"]
     read = read_in_clear(PRODUCT, torch.cat(cells).numpy().reshape(-1, PRODUCT.ciphertext_bytes))
     cohorts = cohorts_of(world, fed.hosts, config_of(METHOD))
@@ -266,9 +271,9 @@ def test_the_bytes_are_those_of_the_formula_and_are_foretold(
     told: list[str] = []
     monkeypatch.setattr(Federation, "tell", lambda fed, news: told.append(news))
     world = small_world(features, 10)
-    fed = set_up(world, monkeypatch, exchange="simulated").fed
+    fed = set_up(world, monkeypatch, exchange="encrypted", protocols="simulated").fed
     crossed = fed.ledger.totals()["by_transfer"]
-    clear = set_up(world, monkeypatch, exchange="clear").fed.ledger.totals()["by_transfer"]
+    clear = set_up(world, monkeypatch, exchange="plaintext").fed.ledger.totals()["by_transfer"]
     fit, pieces = max(1, PRODUCT.slots // features), -(-features // PRODUCT.slots)
     sizes = sizes_asked_for(world)
     down = pieces * int(np.ceil(6 * sizes / fit).sum())
@@ -400,9 +405,9 @@ def test_the_memory_that_is_told_counts_the_clients_of_the_servers_process(
 
     monkeypatch.setattr(encrypted_moments, "predict_cost", predict)
     monkeypatch.setattr(encrypted_moments, "PART", 2**21)
-    fed = PLACEMENTS["in thirds"](3)
+    fed = PLACEMENTS["in thirds"](3, simulated=True)
     fed.on_news, fed.on_stage = reported.append, stages.append
-    set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="simulated")
+    set_up(small_world(nodes=10), monkeypatch, fed=fed, exchange="encrypted", protocols="simulated")
     assert asked == [True]
     (size,) = [entry for entry in fed.ledger.entries if entry.name == "fedgat/size"]
     assert (size.dtype, size.phase) == ("json", "control")
@@ -432,7 +437,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_encrypted(monkeypatch: 
     monkeypatch.setattr(encrypted_moments, "memory_bytes", lambda: (2**20, 2**30))
     monkeypatch.setattr(encrypted_moments, "share_key", None)
     expected = (
-        r"takes about \d\.\d GiB of memory with exchange=encrypted or simulated, and 0\.0 GiB are free; use "
+        r"takes about \d\.\d GiB of memory with exchange=encrypted, and 0\.0 GiB are free; use "
         r"most_neighbours \(the largest neighbourhood has \d+ neighbours\)"
     )
     with pytest.raises(InputError, match=expected):
@@ -442,12 +447,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_encrypted(monkeypatch: 
 @pytest.mark.parametrize(
     ("other", "fix"), [({"form": "matrix"}, "form=vector"), ({"evaluation": "direct"}, "evaluation=message")]
 )
-@pytest.mark.parametrize("exchange", ["simulated", "encrypted"])
-def test_only_the_message_of_vectors_is_encrypted(exchange: str, other: dict[str, str], fix: str) -> None:
-    with pytest.raises(
-        InputError, match=rf"exchange={exchange} cannot be used with .*use {fix}, or exchange"
-    ):
-        config_of(METHOD, exchange=exchange, **other)
+def test_only_the_message_of_vectors_is_encrypted(other: dict[str, str], fix: str) -> None:
+    with pytest.raises(InputError, match=rf"exchange=encrypted cannot be used with .*use {fix}, or exchange"):
+        config_of(METHOD, exchange="encrypted", **other)
 
 
 def test_features_that_a_ciphertext_cannot_carry_are_refused_with_the_value(
@@ -468,15 +470,6 @@ def test_weights_too_small_for_a_ciphertext_are_made_large_enough(monkeypatch: p
     expected = [SMALLEST_WEIGHT, -SMALLEST_WEIGHT, 0.5, 0.0, 0.25, 1.0]
     assert found.toarray()[:, 0].tolist() == expected
     assert found.nnz == 5
-
-
-@pytest.mark.slow
-def test_a_deployment_refuses_the_simulated_exchange() -> None:
-    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
-    from graphfed.deployment.deploy import deploy
-
-    with pytest.raises(InputError, match=r"exchange=simulated hides nothing .*choose clear or encrypted"):
-        deploy("fedgat", kit="nowhere", settings={"exchange": "simulated"})
 
 
 # ---- the audit

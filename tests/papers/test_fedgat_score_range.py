@@ -145,8 +145,8 @@ def test_a_run_says_that_its_domain_is_too_small(placement: str, monkeypatch: py
     [
         ({"features": "raw"}, True),
         ({"features": "unit"}, True),
-        ({"features": "unit", "exchange": "simulated"}, True),
-        ({"features": "raw", "exchange": "simulated"}, False),
+        ({"features": "unit", "exchange": "encrypted", "protocols": "simulated"}, True),
+        ({"features": "raw", "exchange": "encrypted", "protocols": "simulated"}, False),
     ],
     ids=str,
 )
@@ -154,8 +154,9 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
     settings: dict[str, str], watched: bool
 ) -> None:
     here = make_world(nodes=12)
-    method, fed = get_method("fedgat"), stacked(here.clients)
+    method = get_method("fedgat")
     config = config_of(method, **settings)
+    fed = stacked(here.clients, simulated=config.simulated)
     assert isinstance(config, FedGATConfig)
     state = method.setup(
         fed, fed.locate("clients", "data", cohorts_of(here, fed.hosts, config)), here.task, config
@@ -177,9 +178,11 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
 
 def test_with_encrypted_features_the_bound_is_watched_where_their_length_is_known() -> None:
     clear, _ = run_local("fedgat", world(), features="unit")
-    cohorts_are_unit, _ = run_local("fedgat", world(), features="unit", exchange="simulated")
+    cohorts_are_unit, _ = run_local(
+        "fedgat", world(), features="unit", exchange="encrypted", protocols="simulated"
+    )
     assert cohorts_are_unit.details["largest_score"] > clear.details["largest_score"]
-    unknown, _ = run_local("fedgat", world(), features="raw", exchange="simulated")
+    unknown, _ = run_local("fedgat", world(), features="raw", exchange="encrypted", protocols="simulated")
     assert unknown.details["largest_score"] == 0
     known, _ = run_local("fedgat", world(), features="raw")
     assert known.details["largest_score"] > clear.details["largest_score"]

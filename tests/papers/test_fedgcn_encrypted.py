@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from protections import protection
 from torch import Tensor
 from worlds import (
     Gateways,
@@ -71,8 +72,7 @@ def exchanged(world: World, fed: Federation, hops: int, exchange: str) -> tuple[
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     data = fed.locate(CLIENTS, "data", cohorts)
     closure = fed.clients.run(fedgcn.find_closure, data)
-    way = fedgcn.clear_exchange if exchange == "clear" else fedgcn.encrypted_exchange
-    sums, degrees = way(fed, data, closure, world.task, config)
+    sums, degrees = fedgcn.EXCHANGES[exchange](fed, data, closure, world.task, config)
     return [densify(s) for s in sums.parts], [] if degrees is None else list(degrees.parts)
 
 
@@ -88,7 +88,7 @@ def test_encrypted_sums_are_those_in_clear_within_the_grids_error(kind, hops):
         "in pieces": lambda: wide_world(2100),
         "weighted": lambda: weighted(make_world()),
     }[kind]()
-    clear, degrees = exchanged(world, stacked(3), hops, "clear")
+    clear, degrees = exchanged(world, stacked(3), hops, "plaintext")
     hidden, hidden_degrees = exchanged(world, stacked(3), hops, "encrypted")
     for a, b in zip(clear, hidden, strict=True):
         assert 0 < float((a - b).abs().max()) <= Grid(3).error
@@ -103,7 +103,7 @@ def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
     """Ledgers differ in the name of the protection, and in nothing else."""
     world = make_world() if kind == "narrow" else wide_world(2100)
     real, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted")
-    ideal, fed_ideal = run_local("fedgcn", world, hops=hops, exchange="simulated")
+    ideal, fed_ideal = run_local("fedgcn", world, hops=hops, exchange="encrypted", protocols="simulated")
     assert torch.equal(logits(real), logits(ideal))
     entries, ideal_entries = (
         {(e["phase"], e["name"], e["from"]): e for e in f.ledger.to_json()["entries"]}
@@ -202,7 +202,7 @@ def test_the_bytes_are_those_of_the_formula(hops):
     }
     if hops == 1:
         expected |= {"wanted_ids": 8 * len(sets), "wanted_ciphertext_ids": 8 * down}
-    _, fed = run_local("fedgcn", world, hops=hops, exchange="simulated")
+    _, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted", protocols="simulated")
     told = fed.ledger.totals()["by_transfer"]
     assert {
         name.removeprefix("fedgcn/encrypted/"): n for name, n in told.items() if "crypt" in name
@@ -211,7 +211,7 @@ def test_the_bytes_are_those_of_the_formula(hops):
 
 def test_wide_rows_need_no_word_about_packing():
     world = wide_world(1100)
-    _, fed = run_local("fedgcn", world, exchange="simulated")
+    _, fed = run_local("fedgcn", world, exchange="encrypted", protocols="simulated")
     told = fed.ledger.totals()["by_transfer"]
     rows = sum(len(touching) for touching in border_sets(world).values())
     assert told["fedgcn/encrypted/rows"] == rows * SUM.ciphertext_bytes
@@ -247,8 +247,8 @@ def test_no_number_of_a_client_leaves_it_in_clear_and_the_server_receives_no_key
 def test_every_client_decrypts_its_own_sums_and_is_sent_no_others():
     """What a client decrypts, all slots of it, holds numbers at the places of its own rows only."""
     for hops in (1, 2):
-        world, fed = make_world(), Watched([(0,), (1,), (2,)])
-        exchanged(world, fed, hops, "simulated")
+        world, fed = make_world(), Watched([(0,), (1,), (2,)], simulated=True)
+        exchanged(world, fed, hops, "encrypted")
         sets = border_sets(world)
         owner = dict(zip(world.partition.held_id.tolist(), world.partition.held_site.tolist(), strict=True))
         width = world.graph.num_features + (hops == 2)
@@ -315,22 +315,20 @@ def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, s
 @HOPS
 def test_the_audit_reads_everything_of_a_simulated_exchange_and_nothing_of_an_encrypted_one(hops, tmp_path):
     findings = {}
-    for exchange in ("clear", "simulated", "encrypted"):
-        settings = {"hops": hops, "exchange": exchange, "rounds": 1}
-        folder = tmp_path / exchange
-        result = graphfed.run("fedgcn", clients=3, threads=1, out=folder, **settings)
-        config = make_config(
-            "fedgcn", clients=3, rounds=1, settings={k: settings[k] for k in ("hops", "exchange")}
-        )
-        findings[exchange] = fedgcn_features(AuditedRun(folder, config, load_inputs(config), result))
-    assert findings["clear"].leaks
+    for form in ("plaintext", "simulated", "real"):
+        settings = {"hops": hops, **protection("exchange", form)}
+        folder = tmp_path / form
+        result = graphfed.run("fedgcn", clients=3, rounds=1, threads=1, out=folder, settings=settings)
+        config = make_config("fedgcn", clients=3, rounds=1, settings=settings)
+        findings[form] = fedgcn_features(AuditedRun(folder, config, load_inputs(config), result))
+    assert findings["plaintext"].leaks
     assert findings["simulated"].leaks
-    assert findings["encrypted"].leaks is False
-    assert findings["encrypted"].details["recovered"] == 0
-    assert findings["encrypted"].details["shares"] > 0
-    assert "no key" in findings["encrypted"].verdict
+    assert findings["real"].leaks is False
+    assert findings["real"].details["recovered"] == 0
+    assert findings["real"].details["shares"] > 0
+    assert "no key" in findings["real"].verdict
     # Every share that was sent is read: all but those of vertices that never left their client.
-    assert findings["simulated"].details["recovered"] > 0.9 * findings["clear"].details["recovered"]
+    assert findings["simulated"].details["recovered"] > 0.9 * findings["plaintext"].details["recovered"]
 
 
 def test_the_audit_finds_a_key_that_was_sent_to_the_server_by_mistake(tmp_path, monkeypatch):
@@ -413,16 +411,10 @@ def test_features_that_a_ciphertext_cannot_carry_are_refused_with_the_value():
 
 
 def test_an_exchange_of_nothing_cannot_be_encrypted():
-    with pytest.raises(InputError, match="exchange=encrypted has no use with hops=0"):
+    with pytest.raises(
+        InputError, match="encrypted cannot be used with hops=0: nothing is exchanged; use hops=1 or 2"
+    ):
         config_of(get_method("fedgcn"), hops=0, exchange="encrypted")
-
-
-def test_a_deployment_refuses_the_simulated_exchange():
-    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
-    from graphfed.deployment.deploy import deploy
-
-    with pytest.raises(InputError, match=r"exchange=simulated hides nothing .*choose clear or encrypted"):
-        deploy("fedgcn", kit="nowhere", settings={"exchange": "simulated"})
 
 
 # ---- on real machines, and real data
@@ -447,6 +439,6 @@ def test_on_cora_encryption_changes_no_prediction_that_counts(clients, real_data
         graphfed.run("fedgcn", data="cora", clients=clients, seed=0, out=False, exchange=exchange).test[
             "accuracy"
         ]
-        for exchange in ("clear", "encrypted")
+        for exchange in ("plaintext", "encrypted")
     ]
     assert accuracy[0] == accuracy[1]

@@ -523,7 +523,7 @@ def test_what_cannot_be_used_is_refused_with_the_reason(settings, told):
 def test_other_policies_average_under_secure_aggregation_to_what_they_do_in_clear():
     world = make_world(3)
     clear, _ = trained(world, probability=0.5, batch=4)
-    hidden, _ = trained(world, probability=0.5, batch=4, aggregation="simulated")
+    hidden, _ = trained(world, probability=0.5, batch=4, aggregation="secure", protocols="simulated")
     for name in clear:
         assert torch.allclose(clear[name], hidden[name], rtol=0, atol=1e-5)
 

@@ -105,7 +105,7 @@ def test_comparisons_by_the_protocol_train_on_the_same_trees_for_the_same_bytes(
 ) -> None:
     world = last_round_stands(make_world(1))
     ideal, fed = run_local("lumos", world)
-    real, ledger = run_processes("lumos", world, three_sites, comparison="secure")
+    real, ledger = run_processes("lumos", world, three_sites, protocols="real")
     assert torch.allclose(logits(ideal), logits(real), rtol=0, atol=1e-9)
     assert sizes(ledger) == sizes(fed.ledger)
     assert ideal.details == real.details
@@ -126,8 +126,8 @@ def test_two_hundred_devices_that_really_compare_keep_whom_the_simulation_keeps(
     told = {"balancer": "local", "degree_bits": 6, "shuffle_rounds": 3}
     ideal = run_here(edges, [tuple(range(200))], **told)
     for real in (
-        run_here(edges, [tuple(range(200))], comparison="secure", **told),
-        run_apart(edges, three_sites.of(200), comparison="secure", **told),
+        run_here(edges, [tuple(range(200))], simulated=False, **told),
+        run_apart(edges, three_sites.of(200), simulated=False, **told),
     ):
         assert (real.keeps, real.kept_by, real.outcomes) == (ideal.keeps, ideal.kept_by, ideal.outcomes)
         assert (real.counts, real.maxima) == (ideal.counts, ideal.maxima)
@@ -196,7 +196,7 @@ def stages_of(**settings: Any) -> list[str]:
     """What a run of one round says that it begins, between its first line and its training."""
     said: list[Event] = []
     world = as_asked(lumos.METHOD, make_world(1))
-    fed = stacked(world.clients, "cpu")
+    fed = stacked(world.clients, simulated=True)
     config = config_of(lumos.METHOD, rounds=1, **settings)
     data = fed.locate("clients", "data", cohorts_of(world, fed.hosts, config))
     train(fed, lumos.METHOD, data, world.task, config, on_event=said.append)
@@ -232,7 +232,7 @@ def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, 
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
     options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
     clear, _ = run(**options)
-    hidden, fed = run(**options, aggregation="simulated")
+    hidden, fed = run(**options, aggregation="secure", protocols="simulated")
     assert torch.allclose(logits(clear), logits(hidden), rtol=0, atol=1e-5)
     assert not [e for e in fed.ledger.entries if e.name == "model/grad"]
     by_name = {e.name: e for e in fed.ledger.entries if e.phase == "train"}
@@ -243,7 +243,7 @@ def test_summed_without_being_seen_the_gradients_train_the_same_model(run: Run, 
 @pytest.mark.slow
 def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balances(run: Run) -> None:
     """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
-    _, fed = run(rounds=2, aggregation="secure", balancer="greedy")
+    _, fed = run(rounds=2, aggregation="secure", protocols="real", balancer="greedy")
     assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
         f"{what}/{step}": protection
         for what in ("lumos/gradient", "scores")
@@ -254,12 +254,12 @@ def test_with_hidden_sums_the_server_reads_nothing_of_a_device_but_that_it_balan
             ("unmask", "shared"),
         )
     }
-    _, fed = run(rounds=2, aggregation="clear", balancer="greedy")
+    _, fed = run(rounds=2, aggregation="plaintext", balancer="greedy")
     assert ("model/grad", "clear") in {(e.name, e.protection) for e in fed.ledger.entries}
 
 
 def test_a_hidden_sum_has_the_same_bits_in_every_placement() -> None:
-    options = {"rounds": 2, "aggregation": "simulated", "dropout": 0.3}
+    options = {"rounds": 2, "aggregation": "secure", "protocols": "simulated", "dropout": 0.3}
     fast, fed = classified(**options)
     slow, oracle = run_local("lumos", make_world(1), "one at a time", **options)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -315,7 +315,7 @@ def test_every_process_says_of_its_own_devices_what_one_process_says_of_all(thre
 
 def test_a_client_with_more_than_a_vertex_is_refused() -> None:
     world = make_world()
-    fed = Federation(in_thirds(3))
+    fed = Federation(in_thirds(3), simulated=True)
     from graphfed.federation.cohort import make_cohort
     from graphfed.methods.lumos.method import METHOD
 
@@ -340,13 +340,13 @@ def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
     monkeypatch.setattr(lumos, "MAX_BYTES", 1000)
     monkeypatch.setattr(lumos, "encode", pytest.fail)
     with pytest.raises(InputError, match=r"every device.s own gradient takes about .* GB for 60 devices"):
-        run_local("lumos", make_world(), aggregation="simulated")
+        run_local("lumos", make_world(), aggregation="secure", protocols="simulated")
 
 
 def test_the_memory_of_gradients_is_counted_by_hand() -> None:
     """Twice every device's copy of the weights, and the first layer's once more for each of its pairs."""
     task, ids = Task(12, 3), torch.arange(6)
-    config = lumos.METHOD.config(aggregation="simulated", hidden=5, backbone="gcn", layers=2)
+    config = lumos.METHOD.config(aggregation="secure", hidden=5, backbone="gcn", layers=2)
     trees = {"keeps": torch.tensor([True] * 4 + [False] * 4)}
     weights = 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3
     need = (2 * 6 * weights + 2 * (6 + 4) * 12 * 5) * torch.get_default_dtype().itemsize

@@ -171,7 +171,7 @@ def test_the_real_protocol_keeps_the_same_edges_for_the_same_bytes(balancer: str
     edges = random_graph(2, 7, 9)
     told = {"balancer": balancer, "degree_bits": 4, "balance_rounds": 4, "shuffle_rounds": 1}
     ideal = run_here(edges, [tuple(range(7))], **told)
-    real = run_here(edges, [(0, 1, 2), (3,), (4, 5, 6)], comparison="secure", **told)
+    real = run_here(edges, [(0, 1, 2), (3,), (4, 5, 6)], simulated=False, **told)
     assert (ideal.keeps, ideal.counts) == (real.keeps, real.counts)
     assert sizes(ideal) == sizes(real)
     assert "simulated" not in protections(real)
@@ -181,7 +181,7 @@ def test_the_real_protocol_keeps_the_same_edges_for_the_same_bytes(balancer: str
 def test_the_real_search_ends_in_a_cover_that_its_own_history_says_is_the_best() -> None:
     edges = random_graph(3, 8, 14)
     found = run_here(
-        edges, [(0, 1, 2, 3), (4, 5, 6, 7)], balancer="mcmc", mcmc_steps=3, comparison="secure", degree_bits=4
+        edges, [(0, 1, 2, 3), (4, 5, 6, 7)], balancer="mcmc", mcmc_steps=3, simulated=False, degree_bits=4
     )
     assert found.cover(edges, 8).any(0).all()
     assert largest(edges, found.cover(edges, 8), 8) == min(found.maxima)

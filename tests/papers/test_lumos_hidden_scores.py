@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from link_worlds import link_world
+from protections import protection
 from scipy.integrate import trapezoid
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -24,14 +25,15 @@ CLIENTS = 3
 
 
 def scores_of(
-    evaluation: Evaluation, world: Any, outputs: Tensor, aggregation: str, name: str = "val"
+    evaluation: Evaluation, world: Any, outputs: Tensor, form: str, name: str = "val"
 ) -> tuple[Scored, _Recording, Cohort]:
-    """The scores of some validation outputs, and what crossed for them; name: "val", or "final_val" with the
-    metrics of every score's rank."""
-    fed = _Recording(CLIENTS, "cpu")
+    """The scores of some validation outputs, and what was sent for them; form: of the protection (see
+    `protection`); name: "val", or "final_val" with the metrics of every score's rank."""
+    chosen: dict[str, Any] = protection("aggregation", form)
+    config = FedAvgConfig(**chosen)
+    fed = _Recording(CLIENTS, "cpu", simulated=config.simulated)
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
-    config = FedAvgConfig(aggregation=aggregation)  # type: ignore[arg-type]
     prepared = evaluation.prepare(fed, data, world.task, config)
     with fed.phase("eval", round=1):
         _, scored = evaluation.score(fed, data, given, "val", name, prepared, config)
@@ -49,15 +51,13 @@ def some_logits(world: World, seed: int) -> Tensor:
     return torch.randn(int(cohort.val.sum()), 3, generator=torch.Generator().manual_seed(seed)) * 5
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
+@pytest.mark.parametrize("form", ["real", "simulated"])
 @pytest.mark.parametrize("world", [make_world(2), shared_world()], ids=["own vertices", "shared vertices"])
-def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(
-    world: World, aggregation: str
-) -> None:
+def test_counts_of_classes_are_the_same_and_so_is_every_metric_of_them(world: World, form: str) -> None:
     """The loss within the fixed point of the sum."""
     logits = some_logits(world, 1)
-    clear, _, _ = scores_of(VERTICES, world, logits, "clear", "final_val")
-    hidden, fed, _ = scores_of(VERTICES, world, logits, aggregation, "final_val")
+    clear, _, _ = scores_of(VERTICES, world, logits, "plaintext", "final_val")
+    hidden, fed, _ = scores_of(VERTICES, world, logits, form, "final_val")
     assert {"auc", "average_precision"} <= {*clear.metrics}
     assert hidden.told == clear.told
     assert hidden.metrics["loss"] == pytest.approx(clear.metrics["loss"], abs=CLIENTS * 2.0**-25)
@@ -70,7 +70,7 @@ def test_predictions_that_are_not_finite_are_lost_in_a_hidden_sum_too(bad: float
     world = make_world(2)
     logits = some_logits(world, 2)
     logits[3, 1] = bad
-    clear, _, _ = scores_of(VERTICES, world, logits, "clear")
+    clear, _, _ = scores_of(VERTICES, world, logits, "plaintext")
     hidden, _, _ = scores_of(VERTICES, world, logits, "simulated")
     assert clear.lost
     assert hidden.lost
@@ -78,13 +78,13 @@ def test_predictions_that_are_not_finite_are_lost_in_a_hidden_sum_too(bad: float
     assert np.isfinite(hidden.metrics["loss"])
 
 
-@pytest.mark.parametrize("aggregation", ["secure", "simulated"])
-def test_the_area_is_that_of_scores_without_their_last_bits(aggregation: str) -> None:
+@pytest.mark.parametrize("form", ["real", "simulated"])
+def test_the_area_is_that_of_scores_without_their_last_bits(form: str) -> None:
     world = link_world(3)
     count = len(make_cohort(world.graph, world.split, world.partition, range(CLIENTS)).pairs("val"))
     scores = torch.randn(count, generator=torch.Generator().manual_seed(3)) * 3
-    clear, _, cohort = scores_of(LINKS, world, scores, "clear")
-    hidden, _, _ = scores_of(LINKS, world, scores, aggregation)
+    clear, _, cohort = scores_of(LINKS, world, scores, "plaintext")
+    hidden, _, _ = scores_of(LINKS, world, scores, form)
     assert cohort.links is not None
     label = cohort.links.label[cohort.pairs("val")].numpy()
     coarse = pair_codes(scores).long().numpy() >> COARSE_BITS
@@ -112,15 +112,13 @@ def test_the_words_that_reach_the_server_of_a_client_are_new_in_every_sum_and_ad
     world = make_world(2)
     logits = some_logits(world, 1)
     seen = {}
-    for aggregation in ("secure", "simulated"):
+    for form in ("real", "simulated"):
         for again in (False, True):
-            _, fed, _ = scores_of(VERTICES, world, logits, aggregation)
+            _, fed, _ = scores_of(VERTICES, world, logits, form)
             # The first sum agrees on the metric that selects rounds.
             _, crossing = [c for c in fed.crossings if c.name == "scores/masked"]
-            seen[aggregation, again] = (
-                np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64).copy()
-            )
-    assert not (seen["secure", False] == seen["secure", True]).any()
-    assert (np.abs(seen["secure", False]) > 2**40).mean() > 0.99
+            seen[form, again] = np.ascontiguousarray(crossing.payload.numpy()[:, 8:]).view(np.int64).copy()
+    assert not (seen["real", False] == seen["real", True]).any()
+    assert (np.abs(seen["real", False]) > 2**40).mean() > 0.99
     assert np.array_equal(seen["simulated", False], seen["simulated", True])
     assert (np.abs(seen["simulated", False]) < 2**40).all()

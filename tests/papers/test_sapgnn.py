@@ -22,8 +22,8 @@ from graphfed.data.partitions.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
+from graphfed.federation.secure import shared_sum as module
 from graphfed.methods.base import Task
-from graphfed.methods.common import split_learning
 from graphfed.methods.common.entity_alignment import prepare
 from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.registry import get_method
@@ -179,7 +179,8 @@ class Dense:
 
 
 SETTINGS = {
-    "hidden": HIDDEN, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "rounds": 1, "aggregation": "clear",
+    "hidden": HIDDEN, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "rounds": 1,
+    "aggregation": "plaintext",
 }  # fmt: skip
 
 
@@ -225,7 +226,7 @@ NETWORKS = st.fixed_dictionaries(
     network=NETWORKS, seed=st.integers(0, 2**31), n=st.integers(3, 25), m=st.integers(0, 60),
     holders=st.integers(1, 6), endpoints=st.booleans(), share=st.sampled_from([0.0, 0.3, 1.0]),
     placement=st.sampled_from(["stacked", "one at a time"]), sparse=st.booleans(),
-    aggregation=st.sampled_from(["additive", "clear"]),
+    aggregation=st.sampled_from(["additive", "plaintext"]),
 )  # fmt: skip
 def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled_graph(
     *, network: dict, seed: int, n: int, m: int, holders: int, endpoints: bool, share: float, placement: str,
@@ -235,7 +236,7 @@ def test_any_cover_of_the_edges_gives_the_embeddings_and_gradients_of_the_pooled
     admissible network, whole and in batches: against loops over the pooled graph, in float64. Secret sharing
     rounds each holder's gradient to 2^-24 in every batch."""
     world = covered(seed, n, m, holders, endpoints=endpoints, share=share, sparse=sparse)
-    tolerance = 1e-9 if aggregation == "clear" else 1e-5
+    tolerance = 1e-9 if aggregation == "plaintext" else 1e-5
     agree(world, placement, tolerance, aggregation=aggregation, **network)
 
 
@@ -257,13 +258,13 @@ def test_every_holder_shares_out_the_gradient_of_its_own_loss_in_a_cohort_as_alo
     """Of sparse features too: the sum alone would not show it if a holder shared out another's part."""
     world = covered(5, 20, 40, 3, endpoints=True, share=0.3, sparse=True)
     shared: list[list[dict[str, torch.Tensor]]] = []
-    whole = split_learning.shared_sum
+    whole = module.shared_sum
 
     def watched(fed: Federation, gradient: Located, *, name: str) -> Located:
         shared[-1].append({k: torch.cat([part[k] for part in gradient.parts]) for k in gradient.parts[0]})
         return whole(fed, gradient, name=name)
 
-    monkeypatch.setattr(split_learning, "shared_sum", watched)
+    monkeypatch.setattr(module, "shared_sum", watched)
     options = {**SETTINGS, "aggregation": "additive", "lr": 0.02, "dropout": 0.0}
     for placement in ("stacked", "one at a time"):
         shared.append([])
@@ -309,7 +310,7 @@ def test_the_number_of_holders_changes_no_metric_over_a_whole_run() -> None:
     outcomes = [
         run_local(
             "sapgnn", covered(3, 40, 120, holders, endpoints=False, share=0.2),
-            hidden=HIDDEN, rounds=30, dropout=0.4, lr=0.02, weight_decay=1e-3, aggregation="clear",
+            hidden=HIDDEN, rounds=30, dropout=0.4, lr=0.02, weight_decay=1e-3, aggregation="plaintext",
         )[0]
         for holders in (1, 2, 3, 4)
     ]  # fmt: skip
@@ -495,16 +496,16 @@ def test_balanced_class_weights_weigh_every_training_vertex_in_the_loss_of_the_p
         assert torch.allclose(found[name], w.detach() - 0.5 * w.grad, rtol=0, atol=1e-9), name
 
 
-@pytest.mark.parametrize("pooling", ["simulated", "secure"])
+@pytest.mark.parametrize("protocols", ["simulated", "real"])
 @pytest.mark.parametrize("aggr", ["max", "min"])
 @pytest.mark.parametrize("maps", ["linear", "identity"])
 @pytest.mark.parametrize("placement", ["stacked", "one at a time"])
 def test_a_secure_maximum_on_fixed_point_gives_what_pooling_in_clear_gives_up_to_its_rounding(
-    pooling: str, aggr: str, maps: str, placement: str
+    protocols: str, aggr: str, maps: str, placement: str
 ) -> None:
     """Rounded to 2^-17 in every layer, in the forward pass and in what the step makes of it."""
     world = covered(4, 30, 60, 3, endpoints=True, share=0.4, sparse=maps == "identity")
-    fed = agree(world, placement, 2e-4, pooling=pooling, maps=maps, aggr=aggr)
+    fed = agree(world, placement, 2e-4, pooling="secure", protocols=protocols, maps=maps, aggr=aggr)
     sent = {entry.name for entry in fed.ledger.entries}
     assert "sapgnn/local_embedding" not in sent  # in clear
     assert "sapgnn/local_embedding/server_shares" in sent
@@ -524,7 +525,7 @@ def test_the_memory_foretold_is_that_of_embeddings_and_of_every_holders_shares_o
     embeddings = layers * rows * 3 * HIDDEN * 4 * 4
     for name in ("sapgnn", "ppgnn"):
         method = get_method(name)
-        config = method.config(hidden=HIDDEN, layers=layers, aggregation="clear")
+        config = method.config(hidden=HIDDEN, layers=layers, aggregation="plaintext")
         assert method.memory(extent, config) == embeddings
     config = get_method("sapgnn").config(hidden=HIDDEN, layers=layers, aggregation="additive")
     local = initial_local("cpu", Task(FEATURES, CLASSES), config)

@@ -21,7 +21,7 @@ from graphfed.tasks.registry import default_settings
 HIDDEN = 5
 SETTINGS = {
     "hidden": HIDDEN, "optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "rounds": 1, "dropout": 0.0,
-    "aggregation": "clear",
+    "aggregation": "plaintext",
 }  # fmt: skip
 
 

@@ -157,7 +157,11 @@ def test_a_run_says_what_it_works_on_from_loading_to_writing(tmp_path: Path) -> 
         ("sapgnn", {}, ["in common", "preparing the layers"]),
         ("ppgnn", {}, ["in common", "preparing the layers"]),
         ("fedgcn", {}, ["features of neighbours"]),
-        ("fedgcn", {"exchange": "simulated"}, ["making and sending keys", "encrypting"]),
+        (
+            "fedgcn",
+            {"exchange": "encrypted", "protocols": "simulated"},
+            ["making and sending keys", "encrypting"],
+        ),
         ("lpgnn", {}, ["adding noise"]),
     ],
 )

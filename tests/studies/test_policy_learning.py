@@ -469,7 +469,7 @@ def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: P
         (
             "ddpg",
             {"settings": {"aggregation": "secure"}},
-            "cannot be used with aggregation=secure",
+            "aggregation=secure cannot be used with policy=ddpg",
         ),
         ("ddpg", {"settings": {"backbone": "gat"}}, "cannot use backbone='gat'"),
         ("ddpg", {"data": "roads"}, "is for forecasting"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from protections import protection
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.methods.baselines.gru_local import GruLocalConfig
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
-from graphfed.tasks.evaluation import is_hidden
 from graphfed.tasks.graphs.class_weights import agree_class_weights, balanced_weights
 from graphfed.tasks.graphs.link_scores import (
     COARSE,
@@ -184,11 +184,11 @@ def test_the_sensors_that_take_part_are_those_that_the_network_names() -> None:
 
 
 @pytest.mark.parametrize(("missing", "metric"), [("masked", "rmse"), ("as_read", "rmse_as_read")])
-@pytest.mark.parametrize("aggregation", ["clear", "simulated"])
-def test_forecasts_are_scored_by_their_sums_in_clear_or_hidden(
-    aggregation: str, missing: str, metric: str
+@pytest.mark.parametrize("protection", ["plaintext", "secure"])
+def test_forecasts_are_scored_by_their_sums_in_plaintext_or_hidden(
+    protection: str, missing: str, metric: str
 ) -> None:
-    fed, config = Federation([range(CLIENTS)]), forecast_config(aggregation, missing)
+    fed, config = Federation([range(CLIENTS)], simulated=True), forecast_config(protection, missing)
     data, forecast = sensor_data(fed, [True] * 3), forecast_of("val")
     prepared = FORECASTS.prepare(fed, data, Task(1, 0, FORECASTING), config)
     located = fed.locate("clients", "forecast", [forecast])
@@ -199,18 +199,18 @@ def test_forecasts_are_scored_by_their_sums_in_clear_or_hidden(
     assert scores.parts[0]["errors"].sum(0).tolist() == [pytest.approx(row) for row in sums.tolist()]
     assert FORECASTS.decides(config, prepared) == metric
     names = {entry.name for entry in fed.ledger.entries}
-    assert names == {"val_errors"} if aggregation == "clear" else "scores/masked" in names
+    assert names == {"val_errors"} if protection == "plaintext" else "scores/masked" in names
     kinds = {entry.protection for entry in fed.ledger.entries}
-    assert kinds == {"clear"} if aggregation == "clear" else "simulated" in kinds
+    assert kinds == {"clear"} if protection == "plaintext" else "simulated" in kinds
 
 
 def errors_table(data: Series, forecast: Tensor, client: int) -> np.ndarray:
     return np.array([[s[name] for name in ERRORS] for s in errors_by_hand(data, forecast, "val", client)])
 
 
-def forecast_config(aggregation: str, missing: str) -> Any:
+def forecast_config(protection: str, missing: str) -> Any:
     """Of the settings of a run those that its evaluation reads."""
-    return GruLocalConfig(horizon=2, aggregation=aggregation, missing=missing)  # type: ignore[arg-type]
+    return GruLocalConfig(horizon=2, aggregation=protection, missing=missing)  # type: ignore[arg-type]
 
 
 def test_one_clients_part_of_a_hidden_sum_has_a_row_of_errors_for_each_step_ahead() -> None:
@@ -389,9 +389,9 @@ def test_a_clients_loss_that_is_not_finite_loses_the_run_and_is_not_refused() ->
     assert found.parts[0].count == sum(len(cohort.pairs("val")) for cohort in cohorts)
 
 
-@pytest.mark.parametrize("aggregation", ["clear", "simulated"])
-def test_pairs_cross_in_clear_only_where_sums_do(aggregation: str) -> None:
-    fed, cohort = Federation([range(CLIENTS)]), link_cohort()
+@pytest.mark.parametrize("aggregation", ["plaintext", "secure"])
+def test_scores_of_pairs_are_sent_in_plaintext_only_where_sums_are(aggregation: str) -> None:
+    fed, cohort = Federation([range(CLIENTS)], simulated=True), link_cohort()
     config = FedAvgConfig(aggregation=aggregation)  # type: ignore[arg-type]
     data = fed.locate("clients", "data", [cohort])
     prepared = LINKS.prepare(fed, data, link_task(), config)
@@ -400,7 +400,7 @@ def test_pairs_cross_in_clear_only_where_sums_do(aggregation: str) -> None:
     assert own is None
     assert found.parts[0].count == len(cohort.pairs("val"))
     names = {entry.name: entry for entry in fed.ledger.entries}
-    if aggregation == "clear":
+    if aggregation == "plaintext":
         assert {*names} == {"val_pairs", "test_pairs", "val_pair_scores", "val_pair_loss"}
         assert names["val_pair_scores"].bytes == 3 * len(cohort.pairs("val"))
         assert names["test_pairs"].bytes == 8 * len(cohort.pairs("test"))
@@ -408,13 +408,12 @@ def test_pairs_cross_in_clear_only_where_sums_do(aggregation: str) -> None:
         assert {name.partition("/")[0] for name in names} == {"scores"}
         assert names["scores/masked"].protection == "simulated"
     assert LINKS.decides(config, prepared) == "auc"
-    assert is_hidden(aggregation) == (aggregation != "clear")
 
 
 def test_scores_ask_for_no_gradient_even_where_transfers_are_recorded() -> None:
     fed, cohort = Federation([range(CLIENTS)]), link_cohort()
     data, sensors = fed.locate("clients", "data", [cohort]), sensor_data(fed, [True] * 3)
-    links, forecasts = FedAvgConfig(), forecast_config("clear", "masked")
+    links, forecasts = FedAvgConfig(), forecast_config("plaintext", "masked")
     prepared = LINKS.prepare(fed, data, link_task(), links)
     with fed.tape():
         scores = fed.clients.run(as_leaves, fed.locate("clients", "scores", [some_scores(cohort)]))
@@ -425,12 +424,6 @@ def test_scores_ask_for_no_gradient_even_where_transfers_are_recorded() -> None:
     assert {entry.name for entry in fed.ledger.entries} == {
         "val_pairs", "test_pairs", "val_pair_scores", "val_pair_loss", "val_errors",
     }  # fmt: skip
-
-
-def test_sums_are_hidden_by_secure_and_simulated_aggregation_alone() -> None:
-    assert [is_hidden(name) for name in ("clear", "secure", "simulated", "additive")] == [
-        False, True, True, False,
-    ]  # fmt: skip
 
 
 # ---- class weights -----------------------------------------------------------------------------------------
@@ -447,14 +440,15 @@ def node_cohort(fed: Federation) -> Located:
     return fed.locate("clients", "data", cohorts)
 
 
-@pytest.mark.parametrize("aggregation", ["clear", "secure", "simulated"])
+@pytest.mark.parametrize("form", ["plaintext", "real", "simulated"])
 @pytest.mark.parametrize("hosts", [[(0, 1, 2)], [(0,), (1,), (2,)]], ids=["stacked", "one at a time"])
 def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the_same(
-    hosts: list[tuple[int, ...]], aggregation: str
+    hosts: list[tuple[int, ...]], form: str
 ) -> None:
     """4 / (2 * 1) and 4 / (2 * 3), and 1 for a class without nodes; agreed on before training."""
-    fed = Federation(hosts)
-    config = FedAvgConfig(class_weights="balanced", aggregation=aggregation)  # type: ignore[arg-type]
+    chosen: dict[str, Any] = protection("aggregation", form)
+    config = FedAvgConfig(class_weights="balanced", **chosen)
+    fed = Federation(hosts, simulated=config.simulated)
     data = agree_class_weights(fed, node_cohort(fed), Task(1, 3), config)
     for cohort in data.parts:
         assert cohort.class_weights.tolist() == pytest.approx([2, 2 / 3, 1])
@@ -462,12 +456,12 @@ def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the
     entries = {entry.name: entry for entry in fed.ledger.entries}
     assert {entry.phase for entry in entries.values()} == {"eval"}
     assert (entries["class_weights"].protection, entries["class_weights"].bytes) == ("aggregate", 3 * 3 * 4)
-    if aggregation == "clear":
+    if form == "plaintext":
         assert {name: entry.protection for name, entry in entries.items()} == {
             "class_counts": "clear", "class_weights": "aggregate",
         }  # fmt: skip
     else:
-        masked = "aggregate" if aggregation == "secure" else "simulated"
+        masked = "aggregate" if form == "real" else "simulated"
         assert entries["class_counts/masked"].protection == masked
 
 

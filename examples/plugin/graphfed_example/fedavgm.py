@@ -29,6 +29,7 @@ from graphfed.methods.config import (
     CommonSettings,
     GraphSettings,
     LocalStepsSettings,
+    ProtocolSettings,
     SamplingSettings,
     TrainingSettings,
 )
@@ -42,6 +43,7 @@ Tensors = dict[str, Tensor]
 class FedAvgMConfig(
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,

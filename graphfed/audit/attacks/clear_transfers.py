@@ -7,7 +7,7 @@ what is only simulated protects nothing."""
 from typing import Any
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.federation.ledger import Entry, Ledger
+from graphfed.federation.ledger import Entry, Ledger, is_readable, is_simulated
 from graphfed.runs.folder import plain
 from graphfed.runs.progress import human_bytes
 from graphfed.tasks.registry import TASKS
@@ -41,14 +41,14 @@ def _by_class(statement: Any) -> dict[str, tuple[int, list[str]]]:
 
 def _told(entry: Entry) -> str:
     way = {"up": "to the server", "down": "to the clients", "peer": "between clients"}[entry.direction]
-    simulated = ", its protection only simulated" if entry.protection == "simulated" else ""
+    simulated = ", its protection only simulated" if is_simulated(entry.protection) else ""
     return f"{entry.name} ({entry.phase}, {way}, {human_bytes(entry.bytes)}{simulated})"
 
 
 def run(audited: AuditedRun) -> Finding:
     """Names every clear transfer; leaks where a client sent one."""
     wrong = disagreements(audited.ledger, audited.result.bytes, audited.result.privacy)
-    clear = [entry for entry in audited.ledger.entries if entry.protection in ("clear", "simulated")]
+    clear = [entry for entry in audited.ledger.entries if is_readable(entry.protection)]
     left = [entry for entry in clear if entry.direction != "down"]
     named = "; ".join(_told(entry) for entry in clear) or "nothing crossed in clear"
     result = named if not wrong else f"the ledger does not add up: {'; '.join(wrong)}. {named}"

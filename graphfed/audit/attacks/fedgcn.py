@@ -13,7 +13,7 @@ share is i's own, and the counts of all clients add up to d_i, so that it has x_
 The set-up is run again, the shares are taken as the server received them, and every one of the above is
 divided by its factor and compared with the vertex's features.
 
-With exchange=encrypted or simulated the server received ciphertexts of the shares of vertices that several
+With exchange=encrypted the server received ciphertexts of the shares of vertices that several
 clients touch. It tries what it can do with them without the key: it decrypts with what came with its context,
 if that is a key, and else reads the bytes as they lie. That finds everything where the encryption is only
 simulated, and would find a key that was sent to the server by mistake; it is no attack on the encryption
@@ -67,7 +67,7 @@ def run(audited: AuditedRun) -> Finding:
     transcript = audited.transcript
     cohort = transcript.cohort
     hops = audited.config.training.hops  # type: ignore[attr-defined]
-    in_clear = audited.config.training.exchange == "clear"  # type: ignore[attr-defined]
+    in_clear = "fedgcn/partial_sums" in audited.transfers
     share, source, own, factor = lone_shares(cohort)
     if in_clear:
         uploaded, rounding = transcript.first("fedgcn/partial_sums", "setup").payload, 0.0

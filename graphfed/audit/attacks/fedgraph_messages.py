@@ -17,6 +17,7 @@ from graphfed.audit.prepared_data import prepared_data
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import PeerRoute
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.base import State
 from graphfed.methods.fedgraph.client_graphs import Layer, Silo, aggregate, choose, transform, wants_of
@@ -79,11 +80,10 @@ class Opened:
 
 
 def opened(audited: AuditedRun) -> Opened:
-    """Set-up as the run made it; but weights are averaged in clear, which comes to the same."""
+    """Set-up as the run made it, except that weights are averaged in plaintext, which comes to the same."""
     config, inputs = audited.config, audited.inputs
     assert isinstance(config.training, FedGraphConfig)
-    in_clear: dict[str, Any] = {"aggregation": "clear"}
-    training = replace(config.training, **in_clear)
+    training = replace(config.training, aggregation=PLAINTEXT)
     fed = _Listening(inputs.clients_of(config.method), config.device)
     data, task = prepared_data(fed, config, inputs)
     with fed.phase("setup", round=0):

@@ -18,7 +18,7 @@ At most EQUATIONS numbers are used, from rounds evenly spread over the run; wher
 failure proves nothing. With three layers u is taken to know how many neighbours v keeps."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerRoute
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
@@ -70,7 +71,7 @@ class _Listening(Federation):
     """All clients in one cohort; keeps the leaves' embeddings that crossed last, [P, H] in senders' order."""
 
     def __init__(self, num_clients: int, device: str) -> None:
-        super().__init__([tuple(range(num_clients))], device=device)
+        super().__init__([tuple(range(num_clients))], device=device, simulated=True)
         self.leaves = torch.empty(0)
 
     def exchange(self, x: Located, route: PeerRoute, **options: Unpack[Options]) -> Located:
@@ -83,9 +84,8 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and keep what the attackers get; also what they do not have: their neighbours' features
     [S, F], and the mean over all devices [F]."""
     config = audited.config
-    in_clear: dict[str, Any] = {"comparison": "simulated", "aggregation": "clear"}
-    training = replace(config.training, **in_clear)
-    assert isinstance(training, LumosConfig)
+    assert isinstance(config.training, LumosConfig)
+    training = replace(config.training, aggregation=PLAINTEXT)
     fed = _Listening(audited.inputs.clients_of(config.method), config.device)
     data, task = prepared_data(fed, config, audited.inputs)
     cohort = data.parts[0]

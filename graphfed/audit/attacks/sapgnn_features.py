@@ -15,6 +15,7 @@ import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import Transcript, dense_rows, record_first_round
+from graphfed.federation.secure.protection import PLAINTEXT
 
 __all__ = ["CHECK"]
 
@@ -60,10 +61,9 @@ def run(audited: AuditedRun) -> Finding:
 
 def transcript_of(audited: AuditedRun) -> Transcript:
     """The first round, with uploads in clear."""
-    training = audited.config.training
-    if training.pooling == "clear":  # type: ignore[attr-defined]
+    if audited.transfers & {"sapgnn/features", "sapgnn/local_embedding"}:
         return audited.transcript
-    in_clear = replace(training, pooling="clear")  # type: ignore[call-arg]
+    in_clear = replace(audited.config.training, pooling=PLAINTEXT)  # type: ignore[call-arg]
     return record_first_round(replace(audited.config, training=in_clear), audited.inputs)
 
 

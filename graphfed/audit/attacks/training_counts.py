@@ -6,6 +6,7 @@ updates of `label_histogram` become shares of a known total."""
 import numpy as np
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.federation.ledger import is_readable
 
 __all__ = ["CHECK"]
 
@@ -16,7 +17,7 @@ def run(audited: AuditedRun) -> Finding:
     received = transcript.first("training_counts", "setup").payload.cpu().numpy()
     truth = transcript.cohort.counts(transcript.cohort.train).cpu().numpy()
     exact = int((received == truth).sum())
-    clear = any(e.name == "training_counts" and e.protection == "clear" for e in audited.ledger.entries)
+    clear = any(e.name == "training_counts" and is_readable(e.protection) for e in audited.ledger.entries)
     spread = f"from {truth.min()} to {truth.max()}"
     return Finding(
         result=f"the exact number of {exact} of {len(truth)} clients ({spread})",

@@ -6,28 +6,46 @@ same to the last bit however the clients are placed. What holds, against whom: `
 With n clients and w numbers a client sends 112 n + 8 w + 16 bytes and gets 145 n - 56 (`Terms.sizes`).
 
 A transfer waits for all clients of the round: who drops out within one is waited for, as in any other
-transfer, or the run ends. That the sum can do without those who drop out is used by nothing here yet."""
+transfer, or the run ends. That the sum can do without those who drop out is used by nothing here yet.
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+`protected_sum` and `protected_mean` are the sum and the mean under the protection that a setting asks for: in
+plaintext the server reads each part. The mean is sum_k n_k w_k / sum_k n_k: securely, every client sends
+n_k w_k masked, and the server, which knows the n_k, divides the sum. So at least three clients of a weight
+above 0 must take part: fewer are refused, since the sum of one is its own, and of two, each could take its
+own part out of the next model."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.crypto.aggregation import Client, IdealClient, IdealServer, Server, Terms
+from graphfed.crypto.aggregation import FEWEST_CLIENTS, Client, IdealClient, IdealServer, Server, Terms
 from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.sharing import decode, encode
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
 from graphfed.federation.payload import Leaf, Payload
-from graphfed.federation.transfer import Options
+from graphfed.federation.secure.protection import needs_parts
+from graphfed.federation.transfer import Accept, Options
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["messages", "secure_sum"]
+__all__ = [
+    "SumForm",
+    "SumProtection",
+    "check_sums",
+    "messages",
+    "protected_mean",
+    "protected_sum",
+    "secure_sum",
+]
 
+#: How a sum at the server is protected: it reads each part, or by secure aggregation their sum only.
+SumProtection = Literal["plaintext", "secure"]
 #: Bytes of masked vectors and sealed shares that one process may hold for its clients.
 MAX_BYTES = 4 * 2**30
 #: Every message's protection on the ledger.
@@ -56,23 +74,122 @@ def messages(name: str, when: str, what: str) -> dict[str, str]:
         f"{name}/for_you": f"{when}, from the server: the shares that the other sites sealed for this one. "
         "Fewer than the threshold of them (more than two thirds of the sites) say nothing.",
         f"{name}/masked": f"{when}: {what}, under masks that cancel in the sum over the sites. The server "
-        "learns the sum and no site's own; with aggregation=simulated there are no masks, and it reads them.",
+        "learns the sum and no site's own; with protocols=simulated there are no masks, and it reads them.",
         f"{name}/survivors": f"{when}, from the server: whose masked numbers have come.",
         f"{name}/unmask": f"{when}: the shares that open the masks left over in the sum. The server can take "
         "them off the sum, and off no single site's numbers.",
     }
 
 
-def secure_sum(
-    fed: Federation, x: Located, scale: Located | None, like: Located, *, name: str, simulated: bool = False
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SumForm:
+    """What a sum over clients adds up, in plaintext and hidden.
+
+    Attributes:
+        total: At the clients, the sum over a host's clients. The server adds these up in plaintext.
+        parts: At the clients, each client's own part as floating tensors, [K_h, ...].
+        like: At the server, a value of the form of one client's part.
+        opened: At the server, turns a sum of parts into a sum of totals (None: they are the same).
+    """
+
+    total: Callable[..., Any]
+    parts: Callable[..., Any]
+    like: Callable[..., Any]
+    opened: Callable[[Any], Any] | None = None
+
+
+def check_sums(fed: Federation, protection: str, clients: int) -> None:
+    """Refuse sums that a protection cannot hide, before anything is sent.
+
+    Args:
+        protection: A `SumProtection`.
+        clients: How many take part in a round.
+
+    Raises:
+        InputError: If too few clients take part, or a library is missing.
+    """
+    if not needs_parts(protection):
+        return
+    Terms.usual("a round", clients)
+    if not fed.simulated:
+        import graphfed.crypto.pairwise  # noqa: F401 - refuses where cryptography is missing
+
+
+def protected_sum(
+    fed: Federation,
+    form: SumForm,
+    *values: object,
+    protection: str,
+    name: str,
+    hidden_name: str = "",
+    like: tuple[object, ...] = (),
+    accept: Accept | None = None,
+    finite: bool = True,
 ) -> Located:
+    """Add up at the server what the clients have, under the protection that a setting asks for.
+
+    Args:
+        form: What is added up.
+        values: The arguments of `form.total` and `form.parts`.
+        protection: A `SumProtection`.
+        name: The name of the transfer in plaintext; the hidden one is called `hidden_name`, if that is given.
+        like: The arguments of `form.like`.
+        accept, finite: The checks of what other processes send in plaintext (`transfer.Options`).
+
+    Returns:
+        The sum at the server, in the form of `form.total`.
+    """
+    if not needs_parts(protection):
+        total = fed.clients.run(form.total, *values)
+        return fed.sum(total, name=name, grad=False, accept=accept, finite=finite)
+    parts, one = fed.clients.run(form.parts, *values), fed.server.run(form.like, *like)
+    hidden = secure_sum(fed, parts, None, one, name=hidden_name or name)
+    return hidden if form.opened is None else fed.server.run(form.opened, hidden)
+
+
+def protected_mean(
+    fed: Federation,
+    x: Located,
+    weight: Located,
+    weights: Located,
+    otherwise: Located,
+    protection: str,
+    *,
+    name: str,
+) -> Located:
+    """Average at the server what the clients have, under the protection that a setting asks for.
+
+    Args:
+        x: Every client's own floating tensors, [K_h, ...] at each host, or `SparseWeights`.
+        weight: [K_h] at the clients, the weight of each in the mean.
+        weights: [K] at the server, all of them.
+        otherwise: The result, at the server, where all that take part have weight 0.
+        protection: A `SumProtection`.
+
+    Returns:
+        The mean at the server, in the form of `otherwise`.
+
+    Raises:
+        InputError: If a hidden mean is of 1 or 2 clients with a weight above 0; what `secure_sum` raises.
+    """
+    if not needs_parts(protection):
+        return fed.average(x, weights, otherwise=otherwise, name=name, grad=False)
+    members = tuple(fed.roster.nonzero()[0].tolist())
+    fed.server.run(enough_to_hide, weights, members)
+    total = secure_sum(fed, x, weight, otherwise, name=name)
+    return fed.server.run(divide, total, weights, members, otherwise)
+
+
+def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located, *, name: str) -> Located:
     """sum_k scale_k x_k over the clients that take part, at the server: [...] float64, off by at most K *
     2^-25.
 
     x: every client's own floating tensors, [K_h, ...] at each host, or `SparseWeights`; scale [K_h] at the
     clients, where 0 leaves a client out whatever its numbers (None: 1 for each); like: a value at the server
-    of the form of one client's part. The transfers are ``name/keys`` and so on (`PROTECTION`). simulated: the
-    ideal form, which protects nothing and says so on the ledger.
+    of the form of one client's part. The transfers are ``name/keys`` and so on (`PROTECTION`).
 
     InputError for fewer than 3 clients, a number that cannot be summed, a library that is missing, and where
     the masked vectors of a cohort take more than 4 GiB."""
@@ -80,13 +197,13 @@ def secure_sum(
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
     def options(step: str) -> Options:
-        protection = "simulated" if simulated else PROTECTION[step]
+        protection = fed.protection_of(PROTECTION[step])
         return {"name": f"{name}/{step}", "protection": protection, "grad": False}
 
     present, ids = fed.present(), fed.client_ids()
     scale = present if scale is None else scale
-    clients = fed.clients.run(begin_clients, x, ids, present, members, terms, simulated)
-    server = fed.server.run(begin_server, like, terms, simulated)
+    clients = fed.clients.run(begin_clients, x, ids, present, members, terms, fed.simulated)
+    server = fed.server.run(begin_server, like, terms, fed.simulated)
 
     keys = fed.collect(fed.clients.run(advertise, clients), **options("keys"))
     all_keys = fed.server.run(list_keys, server, keys)
@@ -117,7 +234,7 @@ def begin_clients(
     if size > MAX_BYTES:
         raise InputError(
             f"secure aggregation of {width} numbers among {terms.clients} clients takes {size / 2**30:.1f} "
-            "GiB here; use fewer clients in a process, a smaller network, or aggregation=clear"
+            "GiB here; use fewer clients in a process, a smaller network, or aggregation=plaintext"
         )
     machine = IdealClient if simulated else Client
     return tuple(machine(terms, members.index(k)) for k in ids[present].tolist())
@@ -179,6 +296,26 @@ def open_sum(server: Server, shares: Tensor, like: Payload) -> Any:
     words = torch.from_numpy(server.open(dict(enumerate(_messages(shares)))))
     parts = iter(torch.split(words, [leaf.numel() for leaf in _tensors(like)]))
     return _filled(like, parts)
+
+
+def enough_to_hide(weights: Tensor, members: tuple[int, ...]) -> None:
+    """Refuse a mean in which fewer than `FEWEST_CLIENTS` have a weight above 0. A client of weight 0 hides
+    nobody."""
+    weighty = int((weights[list(members)] > 0).sum())
+    if 0 < weighty < FEWEST_CLIENTS:
+        raise InputError(
+            f"secure aggregation needs {FEWEST_CLIENTS} clients with training vertices in a round, and in "
+            f"this one only {weighty} of {len(members)} have any: the sum would show the weights of one to "
+            "the server or to another; use a larger fraction, another partition, or aggregation=plaintext"
+        )
+
+
+def divide(total: Any, weights: Tensor, members: tuple[int, ...], otherwise: Any) -> Any:
+    """sum_k n_k w_k / sum_k n_k, in the dtype of `otherwise`."""
+    count = float(weights[list(members)].sum())
+    if not count:
+        return otherwise
+    return pay.tree_map(lambda part, like: (part / count).to(like.dtype), total, otherwise)
 
 
 # ---- messages as rows of bytes, payloads as vectors --------------------------------------------------------

@@ -43,6 +43,8 @@ from graphfed.random import uniform
 __all__ = ["at_most_pairs", "compare_pairs"]
 
 Reveal = Literal["order", "greater"]
+#: How the ledger records what the protocols send.
+HIDDEN = "encrypted"
 
 
 def compare_pairs(
@@ -71,7 +73,8 @@ def compare_pairs(
         The outcomes, [n_h] int8.
 
     Raises:
-        InputError: For a number that does not fit, or bits out of 1..32.
+        InputError: For a number that does not fit, or bits out of 1..32; if protocols are real, also without
+            the extra `secure`.
     """
     if reveal not in ("order", "greater") or (reveal == "greater") != (asker is not None):
         raise PlaceError(
@@ -84,15 +87,16 @@ def compare_pairs(
     asked = fed.clients.run(meet, known, which)
     words = fed.clients.run(operands, known, asked, numbers, asker, bits)
     open_sessions(fed, pairs, asked)
-    if not pairs.simulated:
+    hidden = fed.protection_of(HIDDEN)
+    if not fed.simulated:
         parties = fed.clients.run(comparing, known, asked, words, bits, reveal)
-        ended = run_asked(fed, pairs, asked, parties, f"{name}/compare", pairs.hidden)
+        ended = run_asked(fed, pairs, asked, parties, f"{name}/compare", hidden)
         return fed.clients.run(opened_outcomes, known, asked, ended, reveal, device)
     opening = bytes_of_opening(1) if reveal == "order" else bytes_of_opening_less(1)
     costs = tuple(size + opening for size in bytes_of_comparison(1, bits))
     seen = fed.run_host_protocols(fed.clients.run(show, asked, words), name=f"{name}/compare")
     found = fed.clients.run(compare_shown, asked, words, seen, reveal, device)
-    record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/compare", pairs.hidden)
+    record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/compare", hidden)
     return found
 
 
@@ -136,14 +140,15 @@ def at_most_pairs(
     asked = fed.clients.run(meet, known, which)
     words = fed.clients.run(operands, known, asked, numbers, asker, bits)
     open_sessions(fed, pairs, asked)
-    if not pairs.simulated:
+    hidden = fed.protection_of(HIDDEN)
+    if not fed.simulated:
         parties = fed.clients.run(accepting, known, asked, words, bits, temperature)
-        ended = run_asked(fed, pairs, asked, parties, f"{name}/accept", pairs.hidden)
+        ended = run_asked(fed, pairs, asked, parties, f"{name}/accept", hidden)
         return fed.clients.run(opened_bits, ended, device)
     seen = fed.run_host_protocols(fed.clients.run(show, asked, words), name=f"{name}/accept")
     found = fed.clients.run(accept_shown, known, asked, words, seen, temperature, seed, device)
     costs = acceptance.bytes_of_accept(bits)
-    record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/accept", pairs.hidden)
+    record_traffic(fed, fed.clients.run(weigh, known, asked, *costs), f"{name}/accept", hidden)
     return found
 
 

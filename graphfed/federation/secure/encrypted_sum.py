@@ -13,7 +13,7 @@ learns which of its ids the same clients have, and not which clients. Wide rows 
 **All clients have one secret key.** A client that colludes with the server reads every row of everybody.
 
 Sums are exact on a grid (`ckks.Grid`): they do not depend on keys, noise or placement, so a run that is
-resumed or made again has the same bits. `simulated` is the ideal form: the same transfers and bytes, the same
+resumed or made again has the same bits. Simulated, they are the same transfers and bytes, with the same
 results to the bit, and rows that the server could read."""
 
 from dataclasses import dataclass
@@ -98,20 +98,20 @@ def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator
     return loaded[0]
 
 
-def share_key(
-    fed: Federation, *, simulated: bool, name: str, parameters: str = SUM.name
-) -> tuple[Located, Located]:
+def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tuple[Located, Located]:
     """A key of a parameter set of `ckks`: its holder at the clients, and an evaluator at the server.
 
     The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``."""
-    clients, protection = fed.client_ids(), "simulated" if simulated else "clear"
+    clients, simulated = fed.client_ids(), fed.simulated
     fed.begin(f"{name}: making and sending keys")
     made = fed.clients.run(make_key, clients, parameters, simulated)
     route = fed.peer_route(
         fed.clients.run(wants_key, clients), name=f"{name}/key_request", protection="public"
     )
     secret = fed.clients.run(secret_rows, made, parameters)
-    secret = fed.exchange(secret, route, name=f"{name}/secret_key", protection=protection, grad=False)
+    secret = fed.exchange(
+        secret, route, name=f"{name}/secret_key", protection=fed.protection_of("clear"), grad=False
+    )
     holder = fed.clients.run(key_of, made, secret, parameters, simulated)
     public = fed.clients.run(public_rows, holder, clients)
     public = fed.gather(public, name=f"{name}/public_context", protection="public", grad=False)
@@ -190,7 +190,7 @@ def predict_cost(sent: RouteTable, taken: RouteTable, pieces: int) -> dict[str, 
         raise InputError(
             f"encrypted sums of {up} ciphertexts up and {down} down take {size / 2**30:.1f} GiB in the "
             f"server's process, and at most {MAX_BYTES / 2**30:.0f} GiB are allowed; use fewer clients or "
-            "features, a partition that cuts fewer edges, or exchange in clear"
+            "features, a partition that cuts fewer edges, or exchange=plaintext"
         )
     return {"up": up, "down": down}
 
@@ -246,7 +246,6 @@ def encrypted_sum(
     ids: Located,
     *,
     width: int,
-    simulated: bool,
     name: str,
     wanted: Located | None = None,
 ) -> Located:
@@ -259,8 +258,8 @@ def encrypted_sum(
     ``name/packing`` and ``name/ciphertext_ids`` (and ``name/wanted_ciphertext_ids``), ``name/rows`` and
     ``name/sums``. InputError for numbers that cannot be encrypted, and for more than 8 GiB of ciphertexts;
     ProtocolError for damaged messages."""
-    protection, layout = "simulated" if simulated else "encrypted", Layout(width, SUM.slots)
-    holder, evaluator = share_key(fed, simulated=simulated, name=name)
+    protection, layout = fed.protection_of("encrypted"), Layout(width, SUM.slots)
+    holder, evaluator = share_key(fed, name=name)
     fed.begin(f"{name}: encrypting, summing and decrypting")
     have = fed.route(ids, name=f"{name}/ids")
     want_ids = ids if wanted is None else fed.clients.run(chosen_ids, ids, wanted)
@@ -280,7 +279,7 @@ def encrypted_sum(
         take = send if wanted is None else _wanted_route(fed, want_places, name)
 
     cost = fed.control(predict_cost, fed.table(send), fed.table(take), layout.pieces)
-    fed.tell(f"{name}: {tell_cost(cost, simulated)}")
+    fed.tell(f"{name}: {tell_cost(cost, fed.simulated)}")
     sealed = fed.clients.run(encrypt_rows, holder, x, places, fed.num_clients)
     sealed = fed.upload(sealed, send, name=f"{name}/rows", protection=protection, grad=False)
     sums = fed.server.run(add_ciphertexts, evaluator, sealed, fed.table(send))

@@ -14,7 +14,10 @@ has the maxima. Back: they talk again, and each client gets a share of its gradi
     NAME/grad/helper_shares   helper -> client  the same
 
 Simulated, the shares for the server are the numbers themselves, those for the helper are 0, and the two show
-each other all they have: the same results and the same bytes, under the protection `simulated`."""
+each other all they have: the same results and the same bytes, under the protection `simulated`.
+
+`open_maximum`, `plan_maximum` and `protected_max` are the maximum under the protection that a setting asks
+for: in plaintext it is `Federation.max`, which shows the server each row."""
 
 import os
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from graphfed.federation.core import Federation
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.federation.route import PeerRoute, Route, RouteTable
+from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseMatrix
 
@@ -40,27 +44,25 @@ Session = TwoParty | Simulated
 #: What a party has of the maxima: its shares of them, and of who won on every level.
 Found = tuple[protocol.Shares, protocol.Bits]
 
-__all__ = ["Helped", "Meeting", "open_helped", "plan_meeting", "secure_max"]
+__all__ = [
+    "Helped",
+    "Meeting",
+    "open_helped",
+    "open_maximum",
+    "plan_maximum",
+    "plan_meeting",
+    "protected_max",
+    "secure_max",
+]
 
 
 @dataclass(frozen=True)
 class Helped:
-    """The session of the server and the helper: one end at each, and whether it is simulated."""
+    """The session of the server and the helper: one end at each."""
 
     at_server: Located[Session]
     at_clients: Located[Session | None]
-    simulated: bool
     name: str
-
-    @property
-    def hidden(self) -> str:
-        """The protection of what the protocols send."""
-        return "simulated" if self.simulated else "encrypted"
-
-    @property
-    def shared(self) -> str:
-        """The protection of shares."""
-        return "simulated" if self.simulated else "shared"
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,42 @@ class Meeting:
     back: PeerRoute
 
 
-def open_helped(fed: Federation, *, name: str, simulated: bool) -> Helped:
+def open_maximum(fed: Federation, protection: str, *, name: str) -> Helped | None:
+    """Prepare maxima under a protection, once a run: None in plaintext, else `open_helped`."""
+    return open_helped(fed, name=name) if needs_parts(protection) else None
+
+
+def plan_maximum(fed: Federation, route: Route, helped: Helped | None) -> Route | Meeting:
+    """Prepare maxima over the rows of a route, once a route: nothing in plaintext, else `plan_meeting`."""
+    return route if helped is None else plan_meeting(fed, route, helped)
+
+
+def protected_max(
+    fed: Federation, x: Located, planned: Route | Meeting, *, name: str, grad: bool = True
+) -> Located:
+    """Take the maximum of the rows of the same id at the server.
+
+    Args:
+        x: [M_h, H] at each host, a row for every id of the route.
+        planned: What `plan_maximum` returned.
+
+    Returns:
+        [U, H] at the server, in the order of the route's table.
+    """
+    if isinstance(planned, Meeting):
+        return secure_max(fed, x, planned, name=name, grad=grad)
+    return fed.max(x, planned, name=name, grad=grad)
+
+
+def open_helped(fed: Federation, *, name: str) -> Helped:
     """Set up the session, once a run. The transfer is ``name/session``.
 
     InputError where the extra `secure` is not installed."""
-    server = fed.server.run(open_end, True, simulated)
-    helper = fed.clients.run(open_end, False, simulated)
-    protection = "simulated" if simulated else "public"
+    server = fed.server.run(open_end, True, fed.simulated)
+    helper = fed.clients.run(open_end, False, fed.simulated)
+    protection = fed.protection_of("public")
     ends = fed.run_protocol(server, helper, name=f"{name}/session", protection=protection)
-    return Helped(*ends, simulated, name)
+    return Helped(*ends, name)
 
 
 def plan_meeting(fed: Federation, route: Route, helped: Helped) -> Meeting:
@@ -101,8 +130,8 @@ def secure_max(fed: Federation, x: Located, meeting: Meeting, *, name: str, grad
     bits after the point, and gradients to 40.
 
     InputError for a number that is not below 2^14 in size."""
-    helped, kind = meeting.helped, meeting.helped.shared
-    for_server, for_helper = fed.clients.run(deal, x, helped.simulated, outputs=2)
+    helped, kind = meeting.helped, fed.protection_of("shared")
+    for_server, for_helper = fed.clients.run(deal, x, fed.simulated, outputs=2)
     at_server = fed.upload(
         for_server, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False
     )
@@ -113,7 +142,7 @@ def secure_max(fed: Federation, x: Located, meeting: Meeting, *, name: str, grad
         fed.server.run(find_maxima, helped.at_server, meeting.at_server, at_server),
         fed.clients.run(help_maxima, helped.at_clients, meeting.at_clients, for_helper, at_helper),
         name=f"{name}/protocol",
-        protection=helped.hidden,
+        protection=fed.protection_of("encrypted"),
     )
     found = fed.server.run(opened, told, meeting.at_server, str(fed.device))
     if not grad:
@@ -131,12 +160,12 @@ def _back(
     gradient: Located,
 ) -> Located:
     """The gradient of x, from that of the maxima."""
-    helped, kind, name = meeting.helped, meeting.helped.shared, f"{name}/grad"
+    helped, kind, name = meeting.helped, fed.protection_of("shared"), f"{name}/grad"
     at_server, at_helper = fed.run_protocol(
         fed.server.run(send_back, helped.at_server, meeting.at_server, told, gradient),
         fed.clients.run(help_back, helped.at_clients, meeting.at_clients, chosen),
         name=f"{name}/protocol",
-        protection=helped.hidden,
+        protection=fed.protection_of("encrypted"),
     )
     rows = fed.server.run(as_words, at_server, str(fed.device))
     mine = fed.scatter(rows, meeting.route, name=f"{name}/server_shares", protection=kind, grad=False)

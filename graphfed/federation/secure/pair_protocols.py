@@ -88,15 +88,17 @@ def open_sessions(fed: Federation, pairs: Pairs, asked: Located[Asked]) -> None:
     """Set up sessions for those of the asked pairs that have none."""
     known, name = pairs.at_clients, f"{pairs.name}/session"
     fresh = fed.clients.run(unopened, known, asked)
-    if pairs.simulated:
-        record_traffic(fed, fed.clients.run(weigh, known, fresh, *bytes_of_set_up()), name, "simulated")
+    if fed.simulated:
+        traffic = fed.clients.run(weigh, known, fresh, *bytes_of_set_up())
+        record_traffic(fed, traffic, name, fed.protection_of("public"))
     else:
+        TwoParty(first=True)  # refuses where cryptography is missing, before anything is sent
         ends = sum(len(part.rows) for part in fresh.parts)
         held = (ends + sum(len(part.sessions) for part in known.parts)) * BYTES_OF_END
         if held > MAX_BYTES:
             raise InputError(
                 f"{pairs.name}: real sessions between pairs of clients would take {held / 2**30:.0f} GiB "
-                f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or comparison=simulated"
+                f"here (at most {MAX_BYTES / 2**30:g}); use fewer clients, or protocols=simulated"
             )
         if (seconds := ends * SECONDS_OF_SET_UP) > LONG_SECONDS:
             fed.tell(

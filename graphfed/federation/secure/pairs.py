@@ -76,35 +76,25 @@ class Known:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Opened pairs: a `Known` at each host of the clients, and whether their comparisons are simulated."""
+    """Opened pairs: a `Known` at each host of the clients."""
 
     at_clients: Located[Known]
-    simulated: bool
     name: str
 
-    @property
-    def hidden(self) -> str:
-        """The protection of what the protocols send."""
-        return "simulated" if self.simulated else "encrypted"
 
-
-def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str, simulated: bool) -> Pairs:
+def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
     """Open pairs of clients. Nothing is sent.
 
     Args:
         rows: A `PairRows` at the clients.
         name: What the ledger calls the pairs' sessions.
-        simulated: Whether comparisons are simulated.
 
     Raises:
         PlaceError: For rows that break their contract.
-        InputError: Where comparisons are to be real and the extra `secure` is not installed.
     """
-    if not simulated:
-        TwoParty(first=True)  # refuses where cryptography is missing, before anything is sent
     starts = tuple(clients[0] for clients in fed.hosts)
     known = fed.clients.run(know_pairs, rows, fed.client_ids(), starts, fed.num_clients, name)
-    return Pairs(known, simulated, name)
+    return Pairs(known, name)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------

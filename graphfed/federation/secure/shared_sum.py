@@ -8,7 +8,7 @@ system's entropy; the sum does not depend on them. K (K - 1) messages twice: 2 K
 A client learns the sum, so with two clients each learns the other's part. Everybody must take part. Argument
 and assumptions: `graphfed.crypto.sharing`."""
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,14 +18,34 @@ from graphfed.crypto.sharing import additive_shares, decode, encode
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
 from graphfed.federation.payload import Payload
+from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.values import Located
 
-__all__ = ["shared_sum"]
+__all__ = ["HolderSum", "protected_sum_at_clients", "shared_sum"]
 
 P = TypeVar("P", bound=Payload)
 
+#: How a sum that every client gets is protected: read by the server, which adds it up, or by additive shares.
+HolderSum = Literal["additive", "plaintext"]
+
 #: Bytes of shares that one process may hold: a stacked cohort deals those of all its clients at once.
 MAX_BYTES = 4 * 2**30
+
+
+def protected_sum_at_clients(fed: Federation, x: Located, protection: HolderSum, *, name: str) -> Located:
+    """Return sum_k x_k at every client, under the protection that a setting asks for.
+
+    In plaintext the server adds up and returns the sum: the transfers are ``name`` and ``name_sum``. With
+    additive shares (`shared_sum`) the clients do.
+
+    Args:
+        x: Every client's own floating tensors, [K_h, ...] at each host, where the protection needs them
+            (`needs_parts`), else the sum over the host's clients, [...].
+    """
+    if needs_parts(protection):
+        return shared_sum(fed, x, name=name)
+    total = fed.sum(x, name=name, grad=False)
+    return fed.broadcast(total, name=f"{name}_sum", grad=False)
 
 
 def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:
@@ -50,7 +70,7 @@ def deal(x: Payload, clients: int) -> Tensor:
     if size > MAX_BYTES:
         raise InputError(
             f"secret sharing among {clients} clients takes {size / 2**30:.1f} GiB here; use fewer clients, a "
-            "smaller network, or aggregation=clear"
+            "smaller network, or aggregation=plaintext"
         )
     words = encode(flat, clients)
     return additive_shares(words, clients).movedim(-1, 1).flatten(0, 1)

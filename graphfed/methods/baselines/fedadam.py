@@ -29,6 +29,7 @@ from graphfed.methods.config import (
     CommonSettings,
     GraphSettings,
     LocalStepsSettings,
+    ProtocolSettings,
     SamplingSettings,
     TrainingSettings,
 )
@@ -60,6 +61,7 @@ class FedAdamConfig(
     ServerAdamSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,

@@ -29,7 +29,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state, full_like
-from graphfed.federation.secure.aggregation import messages
+from graphfed.federation.secure.aggregation import check_sums, messages, protected_mean
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import averaging
@@ -52,12 +52,13 @@ from graphfed.methods.config import (
     GraphSettings,
     GraphTraining,
     LocalStepsSettings,
+    ProtocolSettings,
     SamplingSettings,
     ServerOptimizerSettings,
     TrainingSettings,
-    aggregation_of,
     clients_in_round,
     steps_at_server,
+    sum_protection,
 )
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 
@@ -84,6 +85,7 @@ class FedAvgConfig(
     ServerOptimizerSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,
@@ -159,7 +161,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: GraphTraining)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
-    averaging.check_aggregation(aggregation_of(config), clients_in_round(config, fed.num_clients))
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(prepare_own, data, config), task, config)
 
 
@@ -184,8 +186,8 @@ def average_local_training(
     # w_{t+1} = sum_k (n_k / n) w_k over the clients that take part; w_t where none of them has a training
     # vertex
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = averaging.average(
-        fed, local, counts, clients.counts, state.weights, aggregation_of(config), name="update"
+    mean = protected_mean(
+        fed, local, counts, clients.counts, state.weights, sum_protection(config), name="update"
     )
     return mean, fed.keep_absent(optimizer, state.values["optimizer"])
 
@@ -198,9 +200,7 @@ def step_at_server(fed: Federation, state: State, config: GraphTraining, number:
     local = fed.clients.run(gradient_from_shared, ready, received, fed.present(), config, number)
     zero = fed.server.run(full_like, state.weights, 0.0)
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = averaging.average(
-        fed, local, counts, clients.counts, zero, aggregation_of(config), name="gradient"
-    )
+    mean = protected_mean(fed, local, counts, clients.counts, zero, sum_protection(config), name="gradient")
     weights, optimizer = fed.server.run(
         take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
     )
@@ -224,12 +224,12 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
 
 #: Shared by every method whose optimiser can run at the server.
 GRADIENT_MESSAGES = {
-    "gradient": "With one local step (optimizer_at=server) and aggregation=clear: each site's gradient of "
-    "its loss, which the server averages by the number of training vertices. The server reads each site's "
+    "gradient": "With one local step (optimizer_at=server) and aggregation=plaintext: each site's gradient "
+    "of its loss, which the server averages by the number of training vertices. The server reads each site's "
     "gradient; from one of few training vertices, their features and labels can be worked out.",
     **messages(
         "gradient",
-        "With one local step (optimizer_at=server) and aggregation=secure or simulated, in every round",
+        "With one local step (optimizer_at=server) and aggregation=secure, in every round",
         "a site's gradient, times its number of training vertices",
     ),
 }
@@ -237,7 +237,7 @@ GRADIENT_MESSAGES = {
 WEIGHT_MESSAGES = {
     "training_counts": "How many training vertices each site has: one number, which the server reads.",
     "model": "The shared model's weights, from the server to every site.",
-    "update": "With several local steps (optimizer_at=clients) and aggregation=clear: each site's model "
+    "update": "With several local steps (optimizer_at=clients) and aggregation=plaintext: each site's model "
     "weights after local training, which the server averages by the number of training vertices. The server "
     "reads each site's weights; from weights, features and labels of training vertices can in part be "
     "inferred.",

@@ -25,6 +25,7 @@ from graphfed.methods.config import (
     CommonSettings,
     GraphSettings,
     LocalStepsSettings,
+    ProtocolSettings,
     SamplingSettings,
     TrainingSettings,
 )
@@ -44,6 +45,7 @@ class FedProxConfig(
     ProximalSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,

@@ -8,9 +8,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
     PART,
@@ -33,6 +33,7 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.config import (
     AggregationSettings,
     CommonSettings,
+    ProtocolSettings,
     RecurrentLayerSettings,
     RecurrentSettings,
     SequenceTrainingSettings,
@@ -53,6 +54,7 @@ class GruCentralConfig(
     RecurrentSettings,
     WindowSettings,
     AggregationSettings,
+    ProtocolSettings,
     TrainingSettings,
     CommonSettings,
 ):
@@ -60,7 +62,7 @@ class GruCentralConfig(
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruCentralConfig) -> State:
-    check_aggregation(config.aggregation, int(fed.roster.sum()))
+    check_sums(fed, config.aggregation, int(fed.roster.sum()))
     split = common_split(fed, data.network)
     scaler = fit_scaler(fed, data.series, config)
     training = pool(fed, data, scaler, split, "train", config)

@@ -7,10 +7,10 @@ Scheduled sampling ends almost at once (teacher=1), as in the authors' program."
 from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import averaging
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
     MESSAGES,
@@ -29,6 +29,7 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.config import (
     AggregationSettings,
     CommonSettings,
+    ProtocolSettings,
     RecurrentLayerSettings,
     RecurrentSettings,
     SequenceTrainingSettings,
@@ -48,6 +49,7 @@ class GruFedAvgConfig(
     RecurrentSettings,
     WindowSettings,
     AggregationSettings,
+    ProtocolSettings,
     TrainingSettings,
     CommonSettings,
 ):
@@ -55,7 +57,7 @@ class GruFedAvgConfig(
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruFedAvgConfig) -> State:
-    check_aggregation(config.aggregation, int(fed.roster.sum()))
+    check_sums(fed, config.aggregation, int(fed.roster.sum()))
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     device = str(fed.device)
@@ -106,7 +108,7 @@ METHOD = Method(
         **MESSAGES,
         **averaging.MESSAGES,
         "model": "The shared weights, from the server to every site.",
-        "update": "Only with aggregation=clear: each site's weights after its training, which the server "
+        "update": "Only with aggregation=plaintext: each site's weights after its training, which the server "
         "averages. The server reads each site's; from weights, readings can in part be inferred.",
     },
 )

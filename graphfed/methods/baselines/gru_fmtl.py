@@ -28,10 +28,10 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerIds, PeerRoute
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, Series
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines.gru_local import refuse_unseen
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
     MESSAGES,
@@ -49,6 +49,7 @@ from graphfed.methods.config import (
     AggregationSettings,
     ClientStateSettings,
     CommonSettings,
+    ProtocolSettings,
     RecurrentLayerSettings,
     RecurrentSettings,
     SequenceTrainingSettings,
@@ -73,6 +74,7 @@ class FmtlConfig(
     RecurrentSettings,
     WindowSettings,
     AggregationSettings,
+    ProtocolSettings,
     TrainingSettings,
     CommonSettings,
 ):
@@ -139,7 +141,7 @@ def wanted(series: Series, rows: Tensor) -> PeerIds:
 
 def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> State:
     refuse_unseen(fed, "gru_fmtl")
-    check_aggregation(config.aggregation, fed.num_clients)
+    check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     rows = fed.scatter(fed.server.run(shares, data.network), name="neighbours", grad=False)

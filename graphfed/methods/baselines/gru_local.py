@@ -7,9 +7,9 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
     MESSAGES,
@@ -26,6 +26,7 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.config import (
     AggregationSettings,
     CommonSettings,
+    ProtocolSettings,
     RecurrentLayerSettings,
     RecurrentSettings,
     SequenceTrainingSettings,
@@ -46,6 +47,7 @@ class GruLocalConfig(
     RecurrentSettings,
     WindowSettings,
     AggregationSettings,
+    ProtocolSettings,
     TrainingSettings,
     CommonSettings,
 ):
@@ -63,7 +65,7 @@ def refuse_unseen(fed: Federation, method: str) -> None:
 
 def setup(fed: Federation, data: SensorData, task: Task, config: GruLocalConfig) -> State:
     refuse_unseen(fed, "gru_local")
-    check_aggregation(config.aggregation, fed.num_clients)
+    check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     own = fed.clients.run(own_forecasters, training, config)

@@ -39,13 +39,13 @@ from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.functions import empty_state
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, starts_of
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.cnfgnn.config import ALTERNATING, CNFGNNConfig, epsilon_of
 from graphfed.methods.cnfgnn.server_gnn import get_server_network
 from graphfed.methods.common import averaging
-from graphfed.methods.common.averaging import check_aggregation
 from graphfed.methods.common.forecasting import (
     MESSAGES,
     PART,
@@ -343,7 +343,7 @@ def memory(extent: SeriesExtent, config: CNFGNNConfig) -> float:
 
 def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -> State:
     """The common scale, and first weights everywhere."""
-    check_aggregation(config.aggregation, int(fed.roster.sum()))
+    check_sums(fed, config.aggregation, int(fed.roster.sum()))
     if not config.averages and config.strategy != "centralised" and not fed.roster.all():
         raise InputError(
             f"strategy={config.strategy} gives every sensor weights of its own, and sensors that training "
@@ -564,9 +564,9 @@ METHOD = Method(
         **averaging.MESSAGES,
         "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
         "at_fedavg and sl_fedavg).",
-        "update": "Only with aggregation=clear, of strategies at_fedavg and sl_fedavg: each site's weights "
-        "after its training, which the server averages. The server reads each site's; from weights, readings "
-        "can in part be inferred.",
+        "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each site's "
+        "weights after its training, which the server averages. The server reads each site's; from weights, "
+        "readings can in part be inferred.",
         "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
         "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
         "site's.",

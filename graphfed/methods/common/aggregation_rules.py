@@ -25,11 +25,11 @@ from torch import Tensor
 from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import empty_state
+from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.base import State, Task
 from graphfed.methods.baselines import fedadam, fedavg, fedprox
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedavg import Clients, count_training
-from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import (
     Prepared,
     Pull,
@@ -41,8 +41,8 @@ from graphfed.methods.config import (
     LocalStepsSettings,
     SamplingSettings,
     ServerOptimizerSettings,
-    aggregation_of,
     clients_in_round,
+    sum_protection,
 )
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
@@ -145,8 +145,8 @@ def admm_round(fed: Federation, state: State, config: RuleTraining, number: int)
         admm_step, ready, received, parts, optimizer, config, number, outputs=3
     )
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = averaging.average(
-        fed, told, counts, clients.counts, state.weights, aggregation_of(config), name="update"
+    mean = protected_mean(
+        fed, told, counts, clients.counts, state.weights, sum_protection(config), name="update"
     )
     values = {"parts": fed.keep_absent(new, parts), "optimizer": fed.keep_absent(after, optimizer)}
     return State({"weights": mean, **values}, state.prepared)
@@ -176,7 +176,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: RuleTraining) 
 
 def setup(fed: Federation, data: Located, task: Task, config: RuleTraining) -> State:
     """`fedavg.setup`: every client's own subgraph."""
-    averaging.check_aggregation(aggregation_of(config), clients_in_round(config, fed.num_clients))
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
 
 

@@ -37,10 +37,10 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
-from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import Method, Task
-from graphfed.methods.config import CommonSettings, GraphSettings, aggregation_of
+from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["ARRAYS", "MESSAGES", "Scaling", "apply_scaling", "scale_features", "scaling_from"]
@@ -303,6 +303,9 @@ def from_shares(sums: Sums) -> Sums:
     return {name: (x * OWNER_UNITS).round().long() for name, x in sums.items()}
 
 
+_SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
+
+
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -329,17 +332,19 @@ def scale_features(
 
 def _agree(fed: Federation, data: Located, config: CommonSettings, num_features: int) -> Located:
     """Agree on a scaling; `to_message` at the clients."""
-    dtype, aggregation = str(torch.get_default_dtype()), aggregation_of(config)
+    dtype = str(torch.get_default_dtype())
 
     def added(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
-        if aggregation not in ("secure", "simulated"):
-            part = fed.clients.run(sum_over_clients, sums)
-            return fed.sum(part, name=name, grad=False, accept=accept_sums)
-        like = fed.server.run(like_sums, width, fields)
-        shares = fed.clients.run(as_shares, sums)
-        total = secure_sum(fed, shares, None, like, name=name, simulated=aggregation == "simulated")
-        return fed.server.run(from_shares, total)
+        return protected_sum(
+            fed,
+            _SUMS,
+            sums,
+            protection=sum_protection(config),
+            name=name,
+            like=(width, fields),
+            accept=accept_sums,
+        )
 
     first = added(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
     agreement = fed.server.run(begin, first)
@@ -453,14 +458,14 @@ def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
 _MAGNITUDES = ("feature_magnitudes", "count", "exponent")
 _POSITIONS = ("feature_positions", "position")
 
-_SECURE = "With aggregation=secure or simulated, before training"
+_SECURE = "With aggregation=secure, before training"
 
 MESSAGES = {
-    "feature_magnitudes": "Before training, with features=scaled and aggregation=clear: for every feature, "
-    "at how many of a client's nodes it is not zero (not at its centre), and the sum of the binary orders of "
-    "magnitude of its values (of their distances from the centre). The server reads each client's sums; no "
-    "value is sent.",
-    "feature_positions": "Before training, with features=scaled and aggregation=clear: for every feature "
+    "feature_magnitudes": "Before training, with features=scaled and aggregation=plaintext: for every "
+    "feature, at how many of a client's nodes it is not zero (not at its centre), and the sum of the binary "
+    "orders of magnitude of its values (of their distances from the centre). The server reads each client's "
+    "sums; no value is sent.",
+    "feature_positions": "Before training, with features=scaled and aggregation=plaintext: for every feature "
     "that is not sparse, the sum of the positions of a client's nodes, rounded to quarters of what is "
     "typical for all clients. The server reads each client's sums; where a client has a single node, the sum "
     "is its position.",

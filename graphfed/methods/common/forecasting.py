@@ -17,11 +17,15 @@ from torch import Tensor
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.aggregation import (
+    SumForm,
+    messages,
+    protected_mean,
+    protected_sum,
+)
 from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
 from graphfed.methods.base import State
-from graphfed.methods.common import averaging
-from graphfed.methods.config import GradientSteps, aggregation_of
+from graphfed.methods.config import GradientSteps, sum_protection
 from graphfed.nn import gru
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -76,11 +80,11 @@ Weights = Mapping[str, Tensor]
 PART = 128
 
 STATISTICS = {
-    "statistics": "With aggregation=clear, once: how many training readings a sensor has, their sum and the "
-    "sum of their squares, from which the common scale is made. The server reads each sensor's.",
+    "statistics": "With aggregation=plaintext, once: how many training readings a sensor has, their sum and "
+    "the sum of their squares, from which the common scale is made. The server reads each sensor's.",
     **messages(
         "statistics",
-        "With aggregation=secure or simulated, once",
+        "With aggregation=secure, once",
         "how many training readings a site has, their sum and the sum of their squares",
     ),
 }
@@ -134,8 +138,16 @@ def total(parts: Tensor, present: Tensor) -> Tensor:
     return parts[present].sum(0)
 
 
+def every_part(parts: Tensor, present: Tensor) -> Tensor:
+    """Every client's own statistics: who takes part is known where they are hidden."""
+    return parts
+
+
 def no_statistics() -> Tensor:
     return torch.zeros(3)
+
+
+_STATISTICS = SumForm(total=total, parts=every_part, like=no_statistics)
 
 
 def scale_of(sums: Tensor) -> dict[str, Tensor]:
@@ -155,13 +167,9 @@ def scale_of(sums: Tensor) -> dict[str, Tensor]:
 def fit_scaler(fed: Federation, series: Located, config: ForecastTraining) -> Located:
     """The mean and standard deviation of all training readings, at the server."""
     parts = fed.clients.run(statistics, series, config.missing)
-    aggregation = aggregation_of(config)
-    if aggregation == "clear":
-        sums = fed.sum(fed.clients.run(total, parts, fed.present()), name="statistics", grad=False)
-    else:
-        like = fed.server.run(no_statistics)
-        simulated = aggregation == "simulated"
-        sums = secure_sum(fed, parts, None, like, name="statistics", simulated=simulated)
+    sums = protected_sum(
+        fed, _STATISTICS, parts, fed.present(), protection=sum_protection(config), name="statistics"
+    )
     return fed.server.run(scale_of, sums)
 
 
@@ -467,13 +475,13 @@ def average(
 ) -> tuple[Located, Located]:
     """The mean of the weights of all clients that take part, at the server and, sent back, at the clients.
     before: the mean of the round before, at the server."""
-    mean = averaging.average(
+    mean = protected_mean(
         fed,
         fed.clients.run(of_all, own, fed.present()),
         fed.clients.run(share_of_own, data.series),
         fed.server.run(alike, data.network),
         before,
-        aggregation_of(config),
+        sum_protection(config),
         name="update",
     )
     return mean, fed.broadcast(mean, name="model", grad=False)

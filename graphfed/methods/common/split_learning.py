@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
-from graphfed.federation.secure.shared_sum import shared_sum
+from graphfed.federation.secure.protection import needs_parts
+from graphfed.federation.secure.shared_sum import HolderSum, protected_sum_at_clients
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import Holders
 from graphfed.methods.config import GradientSteps
@@ -49,9 +50,10 @@ class SplitSettings:
         default="holders",
         description="who has the last linear layer: with server, its gradients tell it the training labels",
     )
-    aggregation: Literal["additive", "clear"] = Field(
+    aggregation: HolderSum = Field(
         default="additive",
-        description="how local gradients are summed: by additive secret sharing, or in clear at the server",
+        description="how local gradients are summed: by additive secret sharing, or in plaintext at the "
+        "server",
     )
 
     @field_validator("aggregation", mode="before")
@@ -70,8 +72,8 @@ class SplitSettings:
 
 def copies(weights: Weights, holders: Holders, config: SplitSettings) -> Weights:
     """Common weights [...] as leaves: a copy for each holder [K_h, ...] where every holder's own gradient is
-    shared out, else one for the cohort, whose gradient is the sum."""
-    if config.aggregation == "additive":
+    needed, else one for the cohort, whose gradient is the sum."""
+    if needs_parts(config.aggregation):
         count = holders.cohort.num_clients
         weights = {name: w.expand(count, *w.shape).contiguous() for name, w in weights.items()}
     leaves: Weights = as_leaves(weights)
@@ -97,10 +99,7 @@ def times(
 
 def summed(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
     """The sum of the holders' gradients, at every holder (SAPGNN, eqs. 21 and 22); gradient: of `copies`."""
-    if config.aggregation == "additive":
-        return shared_sum(fed, gradient, name=f"{name}_gradient")
-    total = fed.sum(gradient, name=f"{name}_gradient", grad=False)
-    return fed.broadcast(total, name=f"{name}_gradient_sum", grad=False)
+    return protected_sum_at_clients(fed, gradient, config.aggregation, name=f"{name}_gradient")
 
 
 def fresh(weights: dict[str, Any], config: GradientSteps) -> AdamState:

@@ -1,7 +1,7 @@
 """The settings of FedGAT."""
 
 from functools import cache
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
@@ -19,6 +19,8 @@ from graphfed.methods.config import (
     CommonSettings,
     GraphSettings,
     LocalStepsSettings,
+    PlaintextOnly,
+    ProtocolSettings,
     SamplingSettings,
     ServerOptimizerSettings,
     TrainingSettings,
@@ -114,6 +116,7 @@ class FedGATConfig(
     ServerOptimizerSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,
@@ -124,26 +127,21 @@ class FedGATConfig(
 ):
     """The settings of FedGAT."""
 
-    exchange: Literal["clear", "simulated", "encrypted"] = Field(
-        default="clear",
-        description="the features before training: read by the server, multiplied by it under encryption, "
-        "or sent as if encrypted (its bytes, no protection)",
+    plaintext_only: ClassVar = (
+        PlaintextOnly(
+            "exchange",
+            "later",
+            "exchange",
+            "the server would read embeddings of the features that are hidden from it",
+        ),
+        PlaintextOnly("exchange", "form", "matrix", "what is encrypted is the message of vectors"),
+        PlaintextOnly("exchange", "evaluation", "direct", "what is encrypted is the message of vectors"),
     )
 
-    @model_validator(mode="after")
-    def _vectors_under_encryption(self) -> Self:
-        if self.later == "exchange" and self.exchange != "clear":
-            raise InputError(
-                f"later=exchange cannot be used with exchange={self.exchange}: the server would read "
-                "embeddings of the features that are hidden from it; leave one of them out"
-            )
-        for name, needed in (("form", "vector"), ("evaluation", "message")):
-            if self.exchange != "clear" and getattr(self, name) != needed:
-                raise InputError(
-                    f"exchange={self.exchange} cannot be used with {name}={getattr(self, name)}: what is "
-                    f"encrypted is the message of vectors; use {name}={needed}, or exchange=clear"
-                )
-        return self
+    exchange: Literal["plaintext", "encrypted"] = Field(
+        default="plaintext",
+        description="the features before training: read by the server, or multiplied by it under encryption",
+    )
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
@@ -156,6 +154,7 @@ class FedGATLdpConfig(
     ServerOptimizerSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,
@@ -171,11 +170,6 @@ class FedGATLdpConfig(
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
     k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
-
-    @property
-    def exchange(self) -> Literal["clear"]:
-        """The server reads the features, which are noised."""
-        return "clear"
 
 
 #: What the functions of both methods take.

@@ -163,9 +163,9 @@ def predict_cost(
     if free is not None and memory > free:
         raise InputError(
             f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
-            f"exchange=encrypted or simulated, and {free / 2**30:.1f} GiB are free; use most_neighbours (the "
+            f"exchange=encrypted, and {free / 2**30:.1f} GiB are free; use most_neighbours (the "
             f"largest neighbourhood has {int(size.max()) - 1} neighbours), fewer features, a partition that "
-            "cuts fewer edges, or exchange=clear"
+            "cuts fewer edges, or exchange=plaintext"
         )
     return cost
 
@@ -254,14 +254,13 @@ def foretell_encrypted(
     *,
     width: int,
     degree: int,
-    simulated: bool,
     name: str,
 ) -> int:
     """Say what it will take, before anything is encrypted: how many parts the message crosses in. hoods, and
     sizes [U] of the wanted vertices, at the server. InputError where that has too little memory."""
     together, table = fed.link is None, fed.table(wanted)
     cost = fed.control(predict_cost, hoods, table, sizes, width, degree, together, name=name)
-    fed.tell(tell_cost(cost, together, simulated))
+    fed.tell(tell_cost(cost, together, fed.simulated))
     return parts_of(cost)
 
 
@@ -278,7 +277,6 @@ def encrypted_rows(
     width: int,
     key: int,
     parts: int,
-    simulated: bool,
 ) -> list[Located]:
     """At the clients, the rows of M1, M2 and K2 of the wanted vertices, a value for each part.
 
@@ -286,8 +284,8 @@ def encrypted_rows(
     `Neighbourhoods`, at the server; wanted: a route, with `ids` and size at the clients and sizes at the
     server. The transfers are those of `share_key`, and ``fedgat/encrypted/features`` and ``.../products``.
     InputError for features that cannot be encrypted; ProtocolError for damaged messages."""
-    protection, layout = "simulated" if simulated else "encrypted", layout_of(width)
-    holder, evaluator = share_key(fed, simulated=simulated, name=ENCRYPTED, parameters=PRODUCT.name)
+    protection, layout = fed.protection_of("encrypted"), layout_of(width)
+    holder, evaluator = share_key(fed, name=ENCRYPTED, parameters=PRODUCT.name)
     fed.begin("encrypting the features")
     sealed = fed.clients.run(encrypt_features, holder, data, layout)
     sealed = fed.upload(sealed, vertices, name=f"{ENCRYPTED}/features", protection=protection, grad=False)
@@ -309,7 +307,7 @@ def encrypted_rows(
     return rows
 
 
-#: With exchange=encrypted, or simulated, in place of `fedgat/features`, `fedgat/sums` and `fedgat/scores`.
+#: With exchange=encrypted, in place of `fedgat/features`, `fedgat/sums` and `fedgat/scores`.
 MESSAGES: Mapping[str, str] = {
     "fedgat/encrypted/key_request": "A site's request for the sites' key. It says nothing.",
     "fedgat/encrypted/secret_key": "The key that all sites encrypt and decrypt with, from one site to the "
@@ -317,7 +315,7 @@ MESSAGES: Mapping[str, str] = {
     "server reads the features of every site.",
     "fedgat/encrypted/public_context": "The parameters of the encryption, without a key. Public.",
     "fedgat/encrypted/features": "Encrypted, the features of all vertices of a site. The server multiplies "
-    "them by its random matrices and reads none; with exchange=simulated it could.",
+    "them by its random matrices and reads none; with protocols=simulated it could.",
     "fedgat/encrypted/keys": "From the server, once, of each vertex of `fedgat/hood_ids`: K1, which has "
     "nothing of the features. It shows where a neighbour's features are in the products.",
     "fedgat/encrypted/products": "Encrypted, from the server, once, of each of these vertices: M1, M2 and "

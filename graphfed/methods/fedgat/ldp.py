@@ -87,7 +87,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -
     vertices = vertex_route(fed, data, task)
     released = release(fed, data, vertices, task, config)
     pooled = pooled_of(fed, data, vertices, released, config)
-    state = fedgat.begin(fed, data, vertices, pooled, task, config)
+    state = fedgat.begin(fed, data, vertices, pooled, task, config, pretraining.READABLE)
     return State({**state.values, "released": released}, state.prepared)
 
 
@@ -98,7 +98,9 @@ def restore(
     data = fed.clients.run(fedgat.kept_edges, data, config)
     vertices = vertex_route(fed, data, task)
     pooled = pooled_of(fed, data, vertices, values["released"], config)
-    return State(values, fedgat.begin(fed, data, vertices, pooled, task, config).prepared)
+    return State(
+        values, fedgat.begin(fed, data, vertices, pooled, task, config, pretraining.READABLE).prepared
+    )
 
 
 def round(fed: Federation, state: State, config: FedGATLdpConfig, number: int) -> State:

@@ -52,10 +52,11 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import Clients
-from graphfed.methods.common import aggregation_rules, averaging
+from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
@@ -64,17 +65,7 @@ from graphfed.methods.fedgat.moment_messages import (
     Pooled,
     numbers,
 )
-from graphfed.methods.fedgat.pretraining import (
-    ask,
-    extend,
-    foretell,
-    memory_of,
-    receive,
-    receive_directly,
-    receive_encrypted,
-    upload,
-    want,
-)
+from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, memory_of, upload
 from graphfed.methods.fedgat.receptive_fields import (
     first_hood,
     without_messages_of_others,
@@ -147,11 +138,11 @@ def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     return memory_of(sent, sent, together=True) + places
 
 
-def setup(fed: Federation, data: Located, task: Task, config: AnyFedGATConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
     check(fed, config)
-    data = fed.clients.run(kept_edges, data, config)
-    vertices, pooled = upload(fed, data, task, features=config.exchange == "clear")
-    return begin(fed, data, vertices, pooled, task, config)
+    data, exchange = fed.clients.run(kept_edges, data, config), EXCHANGES[config.exchange]
+    vertices, pooled = upload(fed, data, task, features=exchange.reads_features)
+    return begin(fed, data, vertices, pooled, task, config, exchange)
 
 
 def check(fed: Federation, config: AnyFedGATConfig) -> None:
@@ -161,20 +152,34 @@ def check(fed: Federation, config: AnyFedGATConfig) -> None:
             "evaluation=direct is a simulation: it shows a site the features of other sites' vertices; use "
             "evaluation=message where sites are apart"
         )
-    averaging.check_aggregation(config.aggregation, clients_in_round(config, fed.num_clients))
+    check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
 
 
 def begin(
-    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: AnyFedGATConfig
+    fed: Federation,
+    data: Located,
+    vertices: Route,
+    pooled: Located,
+    task: Task,
+    config: AnyFedGATConfig,
+    exchange: Exchange,
 ) -> State:
     """From what the server has, `Pooled`: the message before training, and the first weights. data: with the
     edges that are kept."""
-    state = with_message(fed, data, vertices, pooled, task, config)
-    return watched(fed, state, pooled, config)
+    state = with_message(fed, data, vertices, pooled, task, config, exchange)
+    # Of encrypted features the server knows at most the length, with features=unit.
+    seen = pooled if exchange.reads_features or config.features == "unit" else None
+    return watched(fed, state, seen)
 
 
 def with_message(
-    fed: Federation, data: Located, vertices: Route, pooled: Located, task: Task, config: AnyFedGATConfig
+    fed: Federation,
+    data: Located,
+    vertices: Route,
+    pooled: Located,
+    task: Task,
+    config: AnyFedGATConfig,
+    exchange: Exchange,
 ) -> State:
     hood = fed.clients.run(first_hood, data, config.layers)
     exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
@@ -184,21 +189,13 @@ def with_message(
         hood = extend(fed, pooled, hood)
     fed.begin("asking for the messages of neighbourhoods")
     asked = ask(fed, pooled, hood)
-    if config.exchange != "clear":
-        prepared = receive_encrypted(fed, data, vertices, pooled, asked, task, config)
-        return aggregation_rules.start(fed, prepared, task, config)
-    # Before the routes of the message, which are as long as it is.
-    foretell(fed, pooled, asked, task, config)
-    fed.begin("making and sending the message before training")
-    wanted = want(fed, asked)
-    take = receive_directly if config.evaluation == "direct" else receive
-    prepared = take(fed, data, pooled, wanted, task, config)
+    prepared = exchange.receive(fed, data, vertices, pooled, asked, task, config)
     state = aggregation_rules.start(fed, prepared, task, config)
     if not exchanged:
         return state
     border = embedding_exchange.find_border(fed, vertices, hood, prepared, config)
-    exchange = partial(embedding_exchange.exchange, border)
-    return replace(state, prepared=replace(state.prepared, exchange=exchange))
+    again = partial(embedding_exchange.exchange, border)
+    return replace(state, prepared=replace(state.prepared, exchange=again))
 
 
 @dataclass(frozen=True)
@@ -208,11 +205,9 @@ class Watched(Clients):
     pooled: Located | None = None
 
 
-def watched(fed: Federation, state: State, pooled: Located, config: AnyFedGATConfig) -> State:
-    """The state with what is known of the scores. Of encrypted features the server knows at most the length,
-    with features=unit."""
+def watched(fed: Federation, state: State, seen: Located | None) -> State:
+    """The state with what is known of the scores, from what the server has to see them."""
     clients: Clients = state.prepared
-    seen = pooled if config.exchange == "clear" or config.features == "unit" else None
     facts = fed.server.run(first_facts, str(fed.device))
     prepared = Watched(clients.prepared, clients.counts, clients.exchange, seen)
     return State({**state.values, "facts": facts}, prepared)

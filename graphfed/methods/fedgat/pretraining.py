@@ -1,5 +1,6 @@
 """The message before training: features and edges to the server, moments of neighbourhoods to the clients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,6 +254,41 @@ def want(fed: Federation, asked: Asked) -> Wanted:
     return Wanted(asked.hood, asked.route, asked.size, asked.sizes, slots, entries)
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """How the message before training is made and sent under a protection.
+
+    Attributes:
+        reads_features: Whether the server reads the features that the message is made of.
+        receive: (fed, data, vertices, pooled, asked, task, config) -> the message at the clients that ask for
+            it, ready for training. vertices: the route of all of them; pooled: what the server has.
+    """
+
+    reads_features: bool
+    receive: Callable[
+        [Federation, Located, Route, Located, Asked, Task, AnyFedGATConfig],
+        Located,
+    ]
+
+
+def receive_readable(
+    fed: Federation,
+    data: Located,
+    vertices: Route,
+    pooled: Located,
+    asked: Asked,
+    task: Task,
+    config: AnyFedGATConfig,
+) -> Located:
+    """The message, made by a server that reads the features."""
+    # Before the routes of the message, which are as long as it is.
+    foretell(fed, pooled, asked, task, config)
+    fed.begin("making and sending the message before training")
+    wanted = want(fed, asked)
+    take = receive_directly if config.evaluation == "direct" else receive
+    return take(fed, data, pooled, wanted, task, config)
+
+
 def receive(
     fed: Federation,
     data: Located,
@@ -318,12 +354,12 @@ def receive_encrypted(
     config: AnyFedGATConfig,
 ) -> Located:
     """The message, made by a server that reads no features."""
-    simulated, width = config.exchange == "simulated", task.num_features
+    width = task.num_features
     key = fold(config.seed, "fedgat")
     hoods, ids = fed.server.run(hoods_of, pooled), fed.clients.run(hood_ids, asked.hood)
     route, size, sizes = asked.route, asked.size, asked.sizes
     parts = foretell_encrypted(
-        fed, hoods, route, sizes, width=width, degree=config.degree, simulated=simulated, name="fedgat/size"
+        fed, hoods, route, sizes, width=width, degree=config.degree, name="fedgat/size"
     )
     wanted = want(fed, asked)
     k1, _, r = fed.server.run(messages_of, pooled, config, outputs=3)  # of no features
@@ -331,12 +367,17 @@ def receive_encrypted(
     decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False)
     rows = encrypted_rows(
         fed, data, vertices, hoods, route, ids, size, sizes,
-        width=width, key=key, parts=parts, simulated=simulated,
+        width=width, key=key, parts=parts,
     )  # fmt: skip
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
     hood = asked.hood
     view = fed.clients.run(moments_view, data, hood, size, sums, scores, decoders, heads_of(config))
     return fed.clients.run(prepare_moments, data, hood, view, config)
+
+
+READABLE = Exchange(True, receive_readable)
+#: The exchange under each protection. They send different rows: see `encrypted_moments`.
+EXCHANGES = {"plaintext": READABLE, "encrypted": Exchange(False, receive_encrypted)}
 
 
 def features_of(cohort: Cohort) -> Rows:

@@ -17,8 +17,8 @@ training, then FedAvg.
    aggregates (2 hops), which makes a two-layer GCN exact, or the client's own vertices only (1 hop). hops=0
    sends nothing: it is FedAvg.
 
-What it shows, with exchange=clear. The server sees every share in clear, which client touches which vertex,
-and (2 hops) how many neighbours it has there (in a weighted graph, the sum of its edges' weights). A share of
+What it shows, with exchange=plaintext. The server sees every share, which client touches which vertex, and
+(2 hops) how many neighbours it has there (in a weighted graph, the sum of its edges' weights). A share of
 one vertex, such as that of a vertex without neighbours at its own client, is that vertex's features times a
 positive factor. A client sees sums: of a neighbour with a single neighbour, exact features.
 
@@ -27,31 +27,31 @@ With exchange=encrypted the server adds ciphertexts (homomorphic encryption, as 
 features which of those the same clients touch; no share, no count (counts are one more column), and no vertex
 whose neighbours are all at its own client, because that share is complete there. Clients see what they see in
 clear. **The clients have one key: one that colludes with the server reads every share.** Sums are off by at
-most `ckks.Grid(K).error`, 8e-5 for 10 clients. exchange=simulated is the same with the shares readable.
+most `ckks.Grid(K).error`, 8e-5 for 10 clients.
 
 Differs from the paper: degrees of the closure cross too (the 2-hop form needs them; the papers' programs copy
 raw features of the hops instead and know the graph). A layer beyond the second uses the client's own vertices
 only. Weights are averaged by n_k where the authors' program takes the plain mean."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedprox import ProximalSettings
-from graphfed.methods.common import aggregation_rules, averaging
+from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, own_view, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
@@ -62,6 +62,8 @@ from graphfed.methods.config import (
     CommonSettings,
     GraphSettings,
     LocalStepsSettings,
+    PlaintextOnly,
+    ProtocolSettings,
     SamplingSettings,
     ServerOptimizerSettings,
     TrainingSettings,
@@ -94,6 +96,7 @@ class FedGCNConfig(
     ServerOptimizerSettings,
     SamplingSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,
@@ -103,21 +106,14 @@ class FedGCNConfig(
 ):
     """The settings of FedGCN."""
 
-    hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
-    exchange: Literal["clear", "simulated", "encrypted"] = Field(
-        default="clear",
-        description="the sums of features before training: read by the server, added by it under encryption, "
-        "or sent as if encrypted (its bytes, no protection)",
-    )
+    plaintext_only: ClassVar = (PlaintextOnly("exchange", "hops", 0, "nothing is exchanged"),)
 
-    @model_validator(mode="after")
-    def _something_to_exchange(self) -> "FedGCNConfig":
-        if self.hops == 0 and self.exchange != "clear":
-            raise InputError(
-                f"exchange={self.exchange} has no use with hops=0, which exchanges nothing; leave one of "
-                "them out"
-            )
-        return self
+    hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
+    exchange: Literal["plaintext", "encrypted"] = Field(
+        default="plaintext",
+        description="the sums of features before training: read by the server, or added by it under "
+        "encryption",
+    )
 
 
 @dataclass(frozen=True)
@@ -289,7 +285,7 @@ def put_rows(x: Rows, at: Tensor, rows: Tensor) -> Rows:
 def encrypted_exchange(
     fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
 ) -> tuple[Located, Located | None]:
-    """What `clear_exchange` gives; the server adds up what it cannot read."""
+    """Return what `plaintext_exchange` does; the server adds up what it cannot read."""
     border = fed.clients.run(border_of, data, closure)
     shares = fed.clients.run(partial_sums, data, closure)
     degrees = fed.clients.run(partial_degrees, data, closure)
@@ -299,7 +295,6 @@ def encrypted_exchange(
         fed.clients.run(border_rows, shares, degrees, border, config.hops),
         fed.clients.run(border_ids, closure, border),
         width=task.num_features + (config.hops == 2),
-        simulated=config.exchange == "simulated",
         name=ENCRYPTED,
         wanted=mine,
     )
@@ -320,11 +315,10 @@ def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
         return aggregation_rules.setup(fed, data, task, config)
-    averaging.check_aggregation(config.aggregation, clients_in_round(config, fed.num_clients))
+    check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("summing the features of neighbours")
     closure = fed.clients.run(find_closure, data)
-    exchange = clear_exchange if config.exchange == "clear" else encrypted_exchange
-    aggregated, degrees = exchange(fed, data, closure, task, config)
+    aggregated, degrees = EXCHANGES[config.exchange](fed, data, closure, task, config)
     if config.hops == 1:
         view = fed.clients.run(aggregated_own_view, data, aggregated)
         prepared = fed.clients.run(prepare_view, data, view, None, config)
@@ -334,7 +328,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
     return aggregation_rules.start(fed, prepared, task, config)
 
 
-def clear_exchange(
+def plaintext_exchange(
     fed: Federation, data: Located, closure: Located, task: Task, config: FedGCNConfig
 ) -> tuple[Located, Located | None]:
     """At the clients the sums [M, F] and degrees [M, 1] of the closure, or with one hop the sums [N, F] of
@@ -351,6 +345,11 @@ def clear_exchange(
     degrees = fed.sum(counts, give, name="fedgcn/neighbour_counts", grad=False)
     degrees = fed.download(degrees, give, name="fedgcn/degrees", grad=False)
     return fed.download(sums, give, name="fedgcn/aggregates", grad=False), degrees
+
+
+#: The exchange before training under each protection. They send different rows: under encryption only those
+#: of vertices that several clients touch.
+EXCHANGES = {"plaintext": plaintext_exchange, "encrypted": encrypted_exchange}
 
 
 def rows_of_ids(x: Rows, have: RouteTable, want: RouteTable) -> Rows:
@@ -371,7 +370,7 @@ MESSAGES = {
     "graph (in a weighted graph, the sum of its edges' weights).",
     "fedgcn/aggregates": "From the server: for each vertex, the sum of its neighbours' features over all "
     "sites. The site reads it; for a vertex with one neighbour elsewhere it is that neighbour's features.",
-    # With exchange=encrypted, or simulated, in place of all of the above:
+    # With exchange=encrypted, in place of all of the above:
     "fedgcn/encrypted/key_request": "A site's request for the sites' key. It says nothing.",
     "fedgcn/encrypted/secret_key": "The key that all sites encrypt and decrypt with, from one site to the "
     "others. Who has it, and what the server receives, reads everything: a site that colludes with the "
@@ -387,7 +386,7 @@ MESSAGES = {
     "fedgcn/encrypted/wanted_ciphertext_ids": "Those of them that have the site's own vertices, likewise.",
     "fedgcn/encrypted/rows": "Encrypted, for every vertex of that list: the sum of the features of its "
     "neighbours at this site, and how many they are. The server adds what the sites sent and reads none of "
-    "it; with exchange=simulated it could.",
+    "it; with protocols=simulated it could.",
     "fedgcn/encrypted/sums": "Encrypted, from the server: for each vertex, the sum of its neighbours' "
     "features over all sites, and their number. The site decrypts it; for a vertex with one neighbour "
     "elsewhere it is that neighbour's features.",

@@ -1,6 +1,6 @@
 """The settings of FedGraph."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
@@ -13,6 +13,8 @@ from graphfed.methods.config import (
     CommonSettings,
     GraphSettings,
     LocalStepsSettings,
+    PlaintextOnly,
+    ProtocolSettings,
     ServerOptimizerSettings,
     TrainingSettings,
 )
@@ -25,6 +27,7 @@ __all__ = ["FedGraphConfig"]
 class FedGraphConfig(
     ServerOptimizerSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClientStateSettings,
     LocalStepsSettings,
     ClassWeightSettings,
@@ -34,6 +37,14 @@ class FedGraphConfig(
 ):
     """The settings of FedGraph."""
 
+    plaintext_only: ClassVar = (
+        PlaintextOnly(
+            "aggregation",
+            "policy",
+            "ddpg",
+            "what it decides by is every client's weights, which the server must read",
+        ),
+    )
     policy: Literal["full", "constant", "graphsage", "fastgcn", "ddpg", "bandit"] = Field(
         default="full",
         description="how much is sampled: nothing is left out, neighbours with one chance, so many "
@@ -110,16 +121,6 @@ class FedGraphConfig(
             raise InputError(
                 f"policy_file={shown(self.policy_file)} cannot be used with policy={self.policy}, which is "
                 "not learned: expected none; set policy=ddpg or bandit, or leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _seen_by_the_server(self) -> "FedGraphConfig":
-        if self.policy == "ddpg" and self.aggregation != "clear":
-            raise InputError(
-                f"policy=ddpg cannot be used with aggregation={self.aggregation}: what it decides by is "
-                "every client's weights, which the server must read; use another policy, or "
-                "aggregation=clear"
             )
         return self
 

@@ -49,6 +49,7 @@ import graphfed.federation.payload as pay
 from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.route import PeerRoute
+from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import accept_counts, check_counts
@@ -307,7 +308,7 @@ class Clients:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> State:
-    averaging.check_aggregation(config.aggregation, fed.num_clients)
+    check_sums(fed, config.aggregation, fed.num_clients)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     policy = fed.server.run(learned_policy, config, fed.num_clients, weights)
     if config.policy in LEARNED and fed.control(saw_test, policy)["policy_saw_test"]:
@@ -457,7 +458,7 @@ def round_with(
     values["optimizer"] = fed.clients.run(kept_state, optimizer, config)
     if config.at_server:
         kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
-        mean = averaging.average(fed, gradient, sizes, kappa, zero, config.aggregation, name="gradient")
+        mean = protected_mean(fed, gradient, sizes, kappa, zero, config.aggregation, name="gradient")
         mean, values["server_optimizer"] = fed.server.run(
             fedavg.take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
         )
@@ -468,7 +469,7 @@ def round_with(
         values["observed"] = fed.server.run(observation, values["policy"], sight)
     else:
         kappa = fed.server.run(batch_sizes, decision)
-        mean = averaging.average(fed, weights, sizes, kappa, state.weights, config.aggregation, name="update")
+        mean = protected_mean(fed, weights, sizes, kappa, state.weights, config.aggregation, name="update")
     values["weights"] = mean
     seconds = fed.clients.run(modelled_seconds, silo, work, before, fed.traffic(), clients.size, config)
     seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
@@ -505,9 +506,9 @@ MESSAGES: Mapping[str, str] = {
     "for its features times the first layer's weights, which the other site reads and knows: as good as "
     "the features, up to the width of the layer, and after some rounds as good as all of them.",
     "update": "With several local steps (optimizer_at=clients), or a policy learned by DDPG, and "
-    "aggregation=clear: each site's model weights after local training, averaged at the server by the size "
-    "of the batches. The server reads each site's weights; from weights, features and labels of training "
-    "vertices can in part be inferred.",
+    "aggregation=plaintext: each site's model weights after local training, averaged at the server by the "
+    "size of the batches. The server reads each site's weights; from weights, features and labels of "
+    "training vertices can in part be inferred.",
     "fedgraph/seconds": "In every round: how long it takes a site by the time model, one number. It follows "
     "from the size of its sample, its neighbours' features and what crossed.",
     **averaging.MESSAGES,

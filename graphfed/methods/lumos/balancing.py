@@ -30,7 +30,7 @@ degree is at least the workload. That a workload changed in a round is told to a
 an edge, or takes it, shows its neighbour that it is not at an end. The server learns, in every round, which
 devices could still pass something on, and nothing of who is whose neighbour.
 
-With comparison=simulated the numbers are compared in clear inside the process: the same outcomes, the same
+With protocols=simulated the numbers are compared in clear inside the process: the same outcomes, the same
 bytes on the ledger, and no protection."""
 
 from dataclasses import dataclass
@@ -211,7 +211,7 @@ def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
         )
         return Balance(fed.clients.run(do_as_told, around, answers), 0, 0, fed.server.run(constant, 0))
     level = fed.clients.run(levels, around, config.degree_bits)
-    pairs = open_pairs(fed, rows, name="balance", simulated=config.simulated)
+    pairs = open_pairs(fed, rows, name="balance")
     order = compare_pairs(
         fed,
         pairs,

@@ -15,6 +15,7 @@ from graphfed.methods.config import (
     ClassWeightSettings,
     CommonSettings,
     GraphSettings,
+    ProtocolSettings,
     TrainingSettings,
 )
 from graphfed.privacy.bins import Accounting
@@ -81,20 +82,12 @@ class BalanceSettings:
         description="what a step of balancer=mcmc shows of the two largest workloads: whether it is "
         "accepted, or (the paper) both",
     )
-    comparison: Literal["simulated", "secure"] = Field(
-        default="simulated",
-        description="how two devices compare: in clear with the protocol's cost, or by the protocol",
-    )
     compare_again: Literal["changed", "all"] = Field(
         default="changed", description="which pairs compare again: those that changed, or (the paper) all"
     )
     degree_bits: int = Field(
         default=12, ge=1, le=31, description="bits that hold every degree; known to everyone"
     )
-
-    @property
-    def simulated(self) -> bool:
-        return self.comparison == "simulated"
 
     @property
     def level_bits(self) -> int:
@@ -110,6 +103,7 @@ class LumosConfig(
     FeatureBoundSettings,
     NoiseSettings,
     AggregationSettings,
+    ProtocolSettings,
     ClassWeightSettings,
     AttentionSettings,
     BackboneSettings,
@@ -126,6 +120,11 @@ class LumosConfig(
     trainer: Literal["fused", "general"] = Field(
         default="fused",
         description="pair by pair where that is exact (trees, up to 3 layers), or always as one graph",
+    )
+    protocols: Literal["real", "simulated"] = Field(
+        default="simulated",
+        description="secure protocols, of which comparisons between devices are always one: really run, or "
+        "simulated: the same numbers and bytes, and nothing hidden",
     )
     negatives: int = Field(
         default=1, ge=1, description="link prediction: pairs that are no edge for every kept neighbour"

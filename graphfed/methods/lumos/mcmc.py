@@ -415,7 +415,7 @@ def find_largest(
     chain, meeting = fed.clients.run(meet, chain, new, staying, changes, whole, outputs=2)
     # Alg. 3, l. 10-14
     rows = fed.clients.run(rivals, around, meeting)
-    rivalry = open_pairs(fed, rows, name="balance/candidates", simulated=config.simulated)
+    rivalry = open_pairs(fed, rows, name="balance/candidates")
     order = compare_pairs(
         fed,
         rivalry,
@@ -454,7 +454,7 @@ def judge(
     of_u, of_holder = (fed.clients.run(column, told_other, number) for number in (0, 1))
     mine = fed.clients.run(column, told_u, 0)
     rows, asks = fed.clients.run(two_told, around, found.largest, mine, after.largest, of_u, outputs=2)
-    pair = open_pairs(fed, rows, name="balance/acceptance", simulated=config.simulated)
+    pair = open_pairs(fed, rows, name="balance/acceptance")
     which = fed.clients.run(every_row, rows)
     numbers = fed.clients.run(two_numbers, rows, asks, found.chain, after.chain)
     if config.acceptance == "opened":
@@ -481,7 +481,7 @@ def judge(
 
     mine = fed.clients.run(column, told_holder, 0)
     rows, asks = fed.clients.run(two_told, around, best.largest, mine, after.largest, of_holder, outputs=2)
-    pair = open_pairs(fed, rows, name="balance/best", simulated=config.simulated)
+    pair = open_pairs(fed, rows, name="balance/best")
     numbers = fed.clients.run(two_numbers, rows, asks, best.chain, after.chain)
     outcome = compare_pairs(
         fed,

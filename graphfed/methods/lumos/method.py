@@ -23,9 +23,9 @@ has, and in every round, as the gradient that it sends back, how its loss change
 from every device that keeps it, the embedding of the leaf that stands for it; and that comes from that
 device's own features, without noise: two layers above them, with weights that both know, anew in every round.
 No epsilon covers it. The paper counts features as protected because they are noised when they are sent; it
-does not count what goes back in embeddings. Degrees: see `balancing`. With aggregation=clear the server gets
-each device's gradient, whether it is trained on and, from the run's evaluation, its scores, which for one
-vertex are its label; with aggregation=secure it gets sums of all three over the devices, and no label
+does not count what goes back in embeddings. Degrees: see `balancing`. With aggregation=plaintext the server
+gets each device's gradient, whether it is trained on and, from the run's evaluation, its scores, which for
+one vertex are its label; with aggregation=secure it gets sums of all three over the devices, and no label
 crosses. With accounting=per_receiver epsilon holds against each receiver alone: all r(u) of them together
 have r(u) epsilon.
 
@@ -47,13 +47,12 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.functions import as_leaves, constant, detach
+from graphfed.federation.functions import detach
 from graphfed.federation.route import PeerRoute
-from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common import averaging
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import fresh, step
 from graphfed.methods.lumos import balancing, feature_encoding
@@ -66,6 +65,7 @@ from graphfed.methods.lumos.feature_encoding import (
     received_features,
     sizes_told,
 )
+from graphfed.methods.lumos.gradients import GRADIENTS, Weights
 from graphfed.methods.lumos.links import (
     draw_negatives,
     link_loss,
@@ -84,7 +84,6 @@ from graphfed.random import fold, glorot
 
 __all__ = ["METHOD"]
 
-Weights = dict[str, Tensor]
 #: Of every device's own gradient, in one process.
 MAX_BYTES = 4 * 2**30
 
@@ -222,16 +221,9 @@ def check_memory(ids: Tensor, trees: dict[str, Tensor], task: Task, config: Lumo
     if need > MAX_BYTES:
         raise InputError(
             f"every device's own gradient takes about {need / 1e9:.3g} GB for {n} devices in one process, "
-            f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=clear, fewer devices or features, or more "
+            f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=plaintext, fewer devices or features, or more "
             "processes"
         )
-
-
-def copies(devices: Devices, weights: Weights) -> Weights:
-    """A copy of the weights for every device, [n, ...], to collect its own gradient."""
-    n = devices.forest.num_devices
-    leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
-    return leaves
 
 
 def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
@@ -239,19 +231,6 @@ def class_loss(devices: Devices, h: Tensor, weights: Weights) -> Tensor:
     cohort = devices.cohort
     logits = logits_of(devices, h, weights, "train")
     return cross_entropy(logits, cohort.y[cohort.rows("train")], weight=cohort.class_weights, reduction="sum")
-
-
-def training_vertices(devices: Devices) -> Tensor:
-    return devices.cohort.train.sum()
-
-
-def with_count(devices: Devices, gradients: Weights) -> tuple[Weights, Tensor]:
-    """Each device's gradient, and for how many vertices (to predict links: devices) its loss counts, [n]."""
-    cohort = devices.cohort
-    if cohort.links is not None:
-        return gradients, torch.ones(devices.forest.num_devices)
-    count = torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
-    return gradients, count.double()
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -277,21 +256,6 @@ def counts_of(beside: Tensor, rounds: int, calls: int) -> dict[str, Tensor]:
     }
 
 
-def no_sum(weights: Weights) -> tuple[Weights, Tensor]:
-    """What a sum of `with_count` looks like."""
-    return weights, torch.zeros(())
-
-
-def mean_of(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
-    if not bool(count):
-        raise InputError("no device has a training vertex; use another split")
-    return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
-
-
-def mean_of_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
-    return mean_of(*total, weights)
-
-
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -302,13 +266,13 @@ def memory(extent: GraphExtent, config: LumosConfig) -> float:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
-    averaging.check_aggregation(config.aggregation, fed.num_clients)
+    check_sums(fed, config.aggregation, fed.num_clients)
     rows = fed.clients.run(neighbour_rows, data)
     fed.begin(f"comparing degrees between the neighbours of {fed.num_clients} devices")
     balanced = balance(fed, rows, config)
     fed.begin("encoding and sending the features")
     trees = fed.clients.run(as_values, balanced.kept)
-    if config.aggregation != "clear":
+    if GRADIENTS[config.aggregation].apart:
         fed.clients.run(check_memory, fed.client_ids(), trees, task, config)
     features, sent = send_features(fed, data, rows, trees, task, config)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
@@ -330,10 +294,10 @@ def restore(
     fed.begin("making the trees")
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
     devices = fed.clients.run(prepare, data, ids, rows, values["trees"], values["features"], config)
-    pairs = open_pairs(fed, rows, name="lumos", simulated=True)
+    pairs = open_pairs(fed, rows, name="lumos")
     kept, receivers = fed.clients.run(positions, values["trees"], outputs=2)
     to_receivers = pair_route(fed, pairs, kept, receivers)
-    links = train = None
+    links = None
     if task.name == LINK_PREDICTION:
         scored = {}
         for target in ("val", "test", "all"):
@@ -341,12 +305,7 @@ def restore(
             scored[target] = fed.peer_route(ends, name="lumos/scored_pairs")
         around = fed.clients.run(look_around, rows, ids, fed.num_clients)
         links = LinkRoutes(pair_route(fed, pairs, receivers, kept), scored, around)
-    if config.aggregation == "clear":
-        if task.name == LINK_PREDICTION:
-            train = fed.server.run(constant, fed.num_clients)
-        else:
-            counts = fed.clients.run(training_vertices, devices)
-            train = fed.sum(counts, name="lumos/training_count", grad=False)
+    train = GRADIENTS[config.aggregation].count(fed, devices, task)
     return State(values, Prepared(devices, to_receivers, train, links))
 
 
@@ -355,7 +314,7 @@ def send_features(
 ) -> tuple[Located, Located]:
     """Every device's features to those that keep it, once: what arrived, and what was spent, at the
     clients."""
-    pairs = open_pairs(fed, rows, name="lumos", simulated=True)
+    pairs = open_pairs(fed, rows, name="lumos")
     kept, receivers = fed.clients.run(positions, trees, outputs=2)
     header, flat, lengths, spent = fed.clients.run(
         encoded, data, fed.client_ids(), rows, trees, config, outputs=4
@@ -411,32 +370,16 @@ def link_losses(fed: Federation, prepared: Prepared, h: Located, config: LumosCo
 def round(fed: Federation, state: State, config: LumosConfig, number: int) -> State:
     prepared: Prepared = state.prepared
     key = fold(config.seed, "dropout", number) if config.dropout else None
+    gradient_sum = GRADIENTS[config.aggregation]
     with fed.tape():
-        if config.aggregation == "clear":
-            leaves = fed.server.run(as_leaves, state.weights)
-            weights = fed.broadcast(leaves, name="model")
-        else:
-            weights = fed.broadcast(state.weights, name="model", grad=False)
-            leaves = weights = fed.clients.run(copies, prepared.devices, weights)
+        leaves, weights = gradient_sum.broadcast(fed, prepared.devices, state.weights)
         h = embeddings(fed, prepared, weights, config, key=key, grad=True)
         if prepared.links is None:
             loss = fed.clients.run(class_loss, prepared.devices, h, weights)
         else:
             loss = link_losses(fed, prepared, h, config, number)
         fed.backward(loss)
-    gradients = fed.gradients(leaves)
-    if prepared.train is not None:
-        gradients = fed.server.run(mean_of, gradients, prepared.train, state.weights)
-    else:
-        total = secure_sum(
-            fed,
-            fed.clients.run(with_count, prepared.devices, gradients),
-            None,
-            fed.server.run(no_sum, state.weights),
-            name="lumos/gradient",
-            simulated=config.aggregation == "simulated",
-        )
-        gradients = fed.server.run(mean_of_sum, total, state.weights)
+    gradients = gradient_sum.mean(fed, prepared.devices, fed.gradients(leaves), prepared.train, state.weights)
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
         step, values["weights"], gradients, values["optimizer"], config, outputs=2
@@ -499,14 +442,14 @@ MESSAGES = {
     "of its features. What the neighbour can tell from them alone has the bound epsilon; with "
     "accounting=per_receiver all these neighbours together can tell so much each, with coalition no more "
     "than epsilon in all.",
-    "lumos/training_count": "With aggregation=clear, once: whether a device's vertex is trained on, a number "
-    "of each device, which the server reads.",
+    "lumos/training_count": "With aggregation=plaintext, once: whether a device's vertex is trained on, a "
+    "number of each device, which the server reads.",
     "model": "The shared weights, from the server to every device, in every round and evaluation.",
-    "model/grad": "With aggregation=clear: each device's gradient of the weights, in every round. The server "
-    "reads it, and it depends on the device's own features and label, without noise.",
+    "model/grad": "With aggregation=plaintext: each device's gradient of the weights, in every round. The "
+    "server reads it, and it depends on the device's own features and label, without noise.",
     **messages(
         "lumos/gradient",
-        "With aggregation=secure or simulated, in every round",
+        "With aggregation=secure, in every round",
         "a device's gradient of the weights, and whether its vertex is trained on",
     ),
     "lumos/leaf_embeddings": "In every round and evaluation, from a device to each neighbour that it keeps: "

@@ -13,6 +13,7 @@ from graphfed.methods.config import (
     ClassWeightSettings,
     CommonSettings,
     GraphSettings,
+    ProtocolSettings,
     TrainingSettings,
 )
 from graphfed.nn.maxpool import UPDATES
@@ -24,6 +25,7 @@ __all__ = ["SapgnnConfig", "has_local_weights", "output_widths", "sends_features
 class SapgnnConfig(
     SplitSettings,
     AlignmentSettings,
+    ProtocolSettings,
     ClassWeightSettings,
     GraphSettings,
     TrainingSettings,
@@ -39,10 +41,10 @@ class SapgnnConfig(
     )
     aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and holders")
     norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
-    pooling: Literal["clear", "simulated", "secure"] = Field(
-        default="clear",
-        description="maximum over holders: in clear at the server, by a protocol that shows it the maximum "
-        "only, or with that protocol's numbers and cost and nothing hidden",
+    pooling: Literal["plaintext", "secure"] = Field(
+        default="plaintext",
+        description="maximum over holders: in plaintext at the server, or by a protocol that shows it the "
+        "maximum only",
     )
     batch_size: int | None = Field(
         default=None, ge=1, description="training vertices in a step; none: all of them"

@@ -23,11 +23,11 @@ are trained on and which of these have the same label (audit/attacks/sapgnn_labe
 edges, labels or local weights. A vertex's name is a keyed hash of its id (`graphfed.crypto.keyed_ids`); the
 key is simulated unless vertex_ids=keyed. A holder learns the summed gradient: with two holders, that is the
 other's. Exceptions, each by its own setting: maps=identity shows the server the features themselves,
-aggregation=clear every holder's gradients, predictor=server the training labels, vertex_ids=plain the ids,
-and batch_size, through the rows that a batch needs, who is near its vertices. With pooling=secure the server
-gets the maxima over holders instead of each holder's embeddings, and the first holder, who helps, gets shares
-of them (`graphfed.crypto.maximum`: they must not work together); a vertex's own part, the same at all its
-holders, it reads all the same; pooling=simulated counts what that costs, and hides nothing.
+aggregation=plaintext every holder's gradients, predictor=server the training labels, vertex_ids=plain the
+ids, and batch_size, through the rows that a batch needs, who is near its vertices. With pooling=secure the
+server gets the maxima over holders instead of each holder's embeddings, and the first holder, who helps, gets
+shares of them (`graphfed.crypto.maximum`: they must not work together); a vertex's own part, the same at all
+its holders, it reads all the same; protocols=simulated counts what that costs, and hides nothing.
 
 Differs from the paper: local maps before upload (the paper: identity, which shows raw features); holders'
 losses weigh n_p / n (the paper adds means, which is not the pooled loss); the update family is the exact one
@@ -46,6 +46,8 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
+from graphfed.federation.secure.maximum import open_maximum, plan_maximum, protected_max
+from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import Alignment, Holders, align, common_seed, training_vertices
@@ -176,7 +178,7 @@ def pass_rows(holders: Holders, config: SapgnnConfig, *outputs: Tensor) -> PassR
         else:
             layers.append(layer_rows(holders, into, rows))
     apart = None
-    if isinstance(x, SparseMatrix) and config.aggregation == "additive" and cohort.num_clients > 1:
+    if isinstance(x, SparseMatrix) and needs_parts(config.aggregation) and cohort.num_clients > 1:
         columns = x.indices + cohort.client[entering][x.row] * x.shape[1]
         shape = (x.shape[0], cohort.num_clients * x.shape[1])
         apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
@@ -299,7 +301,7 @@ def global_embedding(
 @dataclass(frozen=True)
 class Pass:
     """How some vertices go through the layers: `PassRows` at the clients, the route of each layer's output
-    with its meeting (`planned`), and at the server the first layer's z where it never changes."""
+    with how its rows meet (`plan_maximum`), and at the server the first layer's z where it never changes."""
 
     rows: Located
     routes: tuple[tuple[Route, Any], ...]
@@ -319,7 +321,7 @@ def memory(extent: GraphExtent, config: SapgnnConfig) -> float:
     """The embeddings on both sides of every layer, and the shares of gradients of every holder for every
     other one, as drawn, cut and sent."""
     uploaded = 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
-    if config.aggregation != "additive":
+    if not needs_parts(config.aggregation):
         return uploaded
     weights = 2 * config.hidden * (extent.features + (config.layers - 1) * config.hidden)
     return uploaded + 5 * 8 * extent.clients**2 * weights
@@ -331,8 +333,8 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
     fed.begin("preparing the layers")
     everything = fed.clients.run(all_rows, holders)
     rows = fed.clients.run(pass_rows, holders, config, *[everything] * config.layers)
-    helped = open_pooling(fed, config)
-    meeting = planned(fed, aligned.route, helped)
+    helped = open_maximum(fed, config.pooling, name="sapgnn/pooling")
+    meeting = plan_maximum(fed, aligned.route, helped)
     once = sends_features(config)
     first = features_once(fed, aligned, rows, helped, meeting, config) if once else None
     whole = Pass(rows, ((aligned.route, meeting),) * config.layers, first)
@@ -352,45 +354,18 @@ def initial_local_at(holders: Holders, task: Task, config: SapgnnConfig) -> Weig
     return initial_local(str(holders.names.device), task, config)
 
 
-def open_pooling(fed: Federation, config: SapgnnConfig) -> Any:
-    """The session of a secure maximum, `secure_max.Helped`; None for maxima in clear."""
-    if config.pooling == "clear":
-        return None
-    from graphfed.federation.secure.maximum import open_helped
-
-    return open_helped(fed, name="sapgnn/pooling", simulated=config.pooling == "simulated")
-
-
-def planned(fed: Federation, route: Route, helped: Any) -> Any:
-    """What a secure maximum over the rows of a route needs once, `secure_max.Meeting`; else None."""
-    if helped is None:
-        return None
-    from graphfed.federation.secure.maximum import plan_meeting
-
-    return plan_meeting(fed, route, helped)
-
-
-def pooled(fed: Federation, x: Located, route: Route, meeting: Any, *, name: str, grad: bool) -> Located:
-    """Eq. (7): the maximum over holders of their rows, at the server."""
-    if meeting is None:
-        return fed.max(x, route, name=name, grad=grad)
-    from graphfed.federation.secure.maximum import secure_max
-
-    return secure_max(fed, x, meeting, name=name, grad=grad)
-
-
 def features_once(
     fed: Federation, aligned: Alignment, rows: Located, helped: Any, meeting: Any, config: SapgnnConfig
 ) -> Located:
     """The first layer's z at the server, where holders send it the features and their maxima (the paper's
     identity messages)."""
     own = fed.clients.run(own_features, rows, config)
-    own = pooled(fed, own, aligned.route, meeting, name="sapgnn/features", grad=False)
+    own = protected_max(fed, own, meeting, name="sapgnn/features", grad=False)
     with_edges = fed.clients.run(rows_with_edges, aligned.holders)
     some = aligned.route_of(fed, with_edges, name="sapgnn/ids_with_edges")
     maxima = fed.clients.run(neighbour_features, aligned.holders, rows, with_edges, config)
-    there = planned(fed, some, helped)
-    maxima = pooled(fed, maxima, some, there, name="sapgnn/neighbour_features", grad=False)
+    there = plan_maximum(fed, some, helped)
+    maxima = protected_max(fed, maxima, there, name="sapgnn/neighbour_features", grad=False)
     tables = fed.table(aligned.route), fed.table(some)
     return fed.server.run(first_embedding, own, maxima, *tables, config)
 
@@ -426,7 +401,7 @@ def make_batches(
         if first is not None:
             first = fed.server.run(rows_at, first, every, fed.table(routes[0]))
         loss = fed.clients.run(loss_rows, holders, train.weight, outputs[-1], chosen)
-        there = tuple((route, planned(fed, route, helped)) for route in routes)
+        there = tuple((route, plan_maximum(fed, route, helped)) for route in routes)
         made.append((Pass(rows, there, first), loss))
     return tuple(made)
 
@@ -463,7 +438,7 @@ def forward(
             z = part.first
         else:
             z = fed.clients.run(local_embedding, h, part.rows, local, layer, config)
-            z = pooled(fed, z, route, meeting, name="sapgnn/local_embedding", grad=grad)
+            z = protected_max(fed, z, meeting, name="sapgnn/local_embedding", grad=grad)  # Eq. (7)
         h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
         h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad)
     assert isinstance(h, Located)
@@ -521,7 +496,7 @@ POOLING_MESSAGES = {
         }.items()
         for transfer, words in {
             "server_shares": "Only with pooling=secure: a random share of {}. Without the first holder's "
-            "share the server learns nothing from it; with pooling=simulated it is the numbers themselves.",
+            "share the server learns nothing from it; with protocols=simulated it is the numbers themselves.",
             "helper_shares": "Only with pooling=secure, to the first holder: the other share of {}.",
             "protocol": "Only with pooling=secure, between the server and the first holder: comparisons and "
             "choices, by oblivious transfer, of {}. The server learns the maximum over holders of each "
@@ -550,7 +525,7 @@ MESSAGES = {
     "sapgnn/batch_members": "From the server: for each of a holder's vertices, whether some holder needs it "
     "for the batch.",
     "sapgnn/batch_ids": "The names of the vertices that a holder then answers for: those just told, again.",
-    "sapgnn/local_embedding": "Only with pooling=clear: for every vertex a holder has, in every layer, "
+    "sapgnn/local_embedding": "Only with pooling=plaintext: for every vertex a holder has, in every layer, "
     "numbers worked out of the vertex's own embedding and the maximum over its neighbours there. The server "
     "reads them.",
     "sapgnn/global_embedding": "From the server: the embedding of each of a holder's vertices, pooled "
@@ -558,17 +533,17 @@ MESSAGES = {
     "sapgnn/global_embedding/grad": "The gradient of the loss for each of those embeddings. The server "
     "reads it; of the last layer it tells which vertices are trained on and, by what they have in common, "
     "which of these have the same label; with predictor=server the labels themselves.",
-    "sapgnn/local_embedding/grad": "Only with pooling=clear, from the server: the gradient for each number "
-    "that a holder sent, zero where another holder's was larger.",
+    "sapgnn/local_embedding/grad": "Only with pooling=plaintext, from the server: the gradient for each "
+    "number that a holder sent, zero where another holder's was larger.",
     **POOLING_MESSAGES,
     "sapgnn/local_gradient/shares": "Between holders: a random share of the gradient of a holder's maps "
     "before upload. Any but all of a gradient's shares together say nothing of it.",
     "sapgnn/local_gradient/sums": "Between holders: the sum of the shares that a holder has. All of them "
     "together are the sum of the gradients, which every holder learns; with two holders that is the other's.",
-    "sapgnn/local_gradient": "Only with aggregation=clear: the gradient of each holder's maps before upload, "
-    "which the server adds up. The server reads each one; from it, features can in part be inferred.",
-    "sapgnn/local_gradient_sum": "Only with aggregation=clear, from the server: the sum of these gradients, "
-    "so that all holders take the same step.",
+    "sapgnn/local_gradient": "Only with aggregation=plaintext: the gradient of each holder's maps before "
+    "upload, which the server adds up. The server reads each one; from it, features can in part be inferred.",
+    "sapgnn/local_gradient_sum": "Only with aggregation=plaintext, from the server: the sum of these "
+    "gradients, so that all holders take the same step.",
 }
 
 METHOD = Method(

@@ -284,10 +284,10 @@ MESSAGES = {
     "predictor. Any but all of a gradient's shares together say nothing of it.",
     "ppgnn/predictor_gradient/sums": "Between holders: the sum of the shares that a holder has. All of them "
     "together are the sum of the gradients, which every holder learns; with two holders that is the other's.",
-    "ppgnn/predictor_gradient": "Only with aggregation=clear: the gradient of each holder's predictor, which "
-    "the server adds up. The server reads each one; it tells how many training labels of each class there "
-    "are.",
-    "ppgnn/predictor_gradient_sum": "Only with aggregation=clear, from the server: the sum of these "
+    "ppgnn/predictor_gradient": "Only with aggregation=plaintext: the gradient of each holder's predictor, "
+    "which the server adds up. The server reads each one; it tells how many training labels of each class "
+    "there are.",
+    "ppgnn/predictor_gradient_sum": "Only with aggregation=plaintext, from the server: the sum of these "
     "gradients.",
 }
 

@@ -84,6 +84,7 @@ class _App:
             link=link,
             device=place.device,
             names=[names[host] for host in range(len(run["hosts"]))],
+            simulated=run.get("simulated", False),
         )
         torch.set_num_threads(place.threads)
         try:
@@ -192,8 +193,9 @@ class SiteApp(_App):
 
 
 class ServerApp(_App):
-    """The server's part of a job. request: JSON with `runs`, each {"run", "program", "arguments", "hosts"},
-    `sites` in the order of the hosts, and the times in seconds `beat`, `give_up` and `patience`."""
+    """The server's part of a job. request: JSON with `runs`, each {"run", "program", "arguments", "hosts"}
+    (and "simulated": whether its protocols are), `sites` in the order of the hosts, and the times in seconds
+    `beat`, `give_up` and `patience`."""
 
     def __init__(self, request: str) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class Coordinator:
     ) -> list[dict[str, Any]]:
         """Run programs at all places, one after the other: what became of each, as `apps` says it.
 
-        runs: {"run", "program", "arguments", "hosts"}; on_event: gets (run, event) from the server's
+        runs: as `ServerApp` takes them; on_event: gets (run, event) from the server's
         program; on_news: what happens to the federation, in words; wish: to stop, after saving; kept: the
         folder in which the server's folder of every run is put."""
         done: list[dict[str, Any]] = []

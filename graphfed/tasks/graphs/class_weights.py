@@ -14,28 +14,20 @@ from torch import Tensor
 
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.functions import sum_over_clients
-from graphfed.federation.secure.aggregation import messages, secure_sum
+from graphfed.federation.secure.aggregation import messages, protected_sum
 from graphfed.methods.base import Task
-from graphfed.methods.config import ClassWeightSettings, CommonSettings, aggregation_of
-from graphfed.tasks.evaluation import is_hidden
-from graphfed.tasks.graphs.node_scores import (
-    SCORE_UNITS,
-    count_classes,
-    in_vertices,
-    no_counts,
-    summed_counts,
-)
+from graphfed.methods.config import ClassWeightSettings, CommonSettings, sum_protection
+from graphfed.tasks.graphs.node_scores import CLASS_COUNTS, SCORE_UNITS, count_classes
 
 __all__ = ["MESSAGES", "agree_class_weights", "balanced_weights"]
 
 _WHEN = "With class_weights=balanced"
 MESSAGES = {
-    "class_counts": f"{_WHEN} and aggregation=clear, once: how many of a site's training vertices are of "
+    "class_counts": f"{_WHEN} and aggregation=plaintext, once: how many of a site's training vertices are of "
     "each class. The server reads each site's counts.",
     **messages(
         "class_counts",
-        f"{_WHEN} and aggregation=secure or simulated, once",
+        f"{_WHEN} and aggregation=secure, once",
         "how many of a site's training vertices are of each class",
     ),
     "class_weights": f"{_WHEN}, once, from the server: the weight of each class in the training loss, which "
@@ -58,17 +50,15 @@ def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonSe
     balanced = isinstance(config, ClassWeightSettings) and config.class_weights == "balanced"
     if not balanced:
         return data
-    aggregation = aggregation_of(config)
     with fed.phase("eval"):  # as what else is agreed on: no part of what training costs
-        counts = fed.clients.run(count_classes, data, "train")
-        if is_hidden(aggregation):
-            parts = fed.clients.run(in_vertices, counts)
-            like = fed.server.run(no_counts, task.num_classes)
-            simulated = aggregation == "simulated"
-            total = secure_sum(fed, parts, None, like, name="class_counts", simulated=simulated)
-            counts = fed.server.run(summed_counts, total)
-        else:
-            counts = fed.sum(fed.clients.run(sum_over_clients, counts), name="class_counts", grad=False)
+        counts = protected_sum(
+            fed,
+            CLASS_COUNTS,
+            fed.clients.run(count_classes, data, "train"),
+            protection=sum_protection(config),
+            name="class_counts",
+            like=(task.num_classes,),
+        )
         weights = fed.server.run(balanced_weights, counts)
         weights = fed.broadcast(weights, name="class_weights", protection="aggregate", grad=False)
         result = fed.clients.run(with_class_weights, data, weights)

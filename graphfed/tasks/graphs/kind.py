@@ -14,10 +14,10 @@ import torch
 from graphfed.data.dropped import in_one_line
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_cohort
+from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Method, Task
-from graphfed.methods.config import CommonSettings, aggregation_of
+from graphfed.methods.config import CommonSettings, sum_protection
 from graphfed.tasks.base import DataKind, ParticipantFiles
-from graphfed.tasks.evaluation import is_hidden
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
 from graphfed.tasks.graphs.site import SiteData, make_site_cohort, read_site
 
@@ -67,7 +67,7 @@ def graph_declared(own: SiteData, method: Method, config: CommonSettings) -> dic
     cohort, declared = own.cohort, {}
     if "training_counts" in method.messages:
         declared["train"] = cohort.counts(cohort.train).tolist()
-    if not is_hidden(aggregation_of(config)):
+    if not needs_parts(sum_protection(config)):
         declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
     return declared
 

@@ -8,7 +8,7 @@ With aggregation=secure the server gets how many edges and how many other pairs 
 the clients, and nobody's own. Fewer scores are told apart then: those that differ by less than a 16th part
 may tie."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from torch.nn.functional import softplus
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import Route, RowIds
+from graphfed.federation.route import RowIds
+from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.methods.base import Task
-from graphfed.methods.config import GraphSettings, aggregation_of
-from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
+from graphfed.methods.config import GraphSettings, sum_protection
+from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
 
@@ -29,19 +30,19 @@ _EACH = (
     "of each pair of vertices that a site scores for {0}: its score in two bytes, and whether it is an edge, "
     "in one. The server reads each site's, without learning which vertices they are"
 )
-_CLEAR = "With aggregation=clear"
+_PLAINTEXT = "With aggregation=plaintext"
 MESSAGES = {
-    "val_pairs": f"{_CLEAR}: how many validation pairs each site scores, once: a number for each, which says "
-    "nothing of its vertices.",
-    "test_pairs": f"{_CLEAR}: how many test pairs each site scores, once, as val_pairs.",
-    "val_pair_scores": f"{_CLEAR}, in every evaluated round, {_EACH.format('validation')}.",
-    "val_pair_loss": f"{_CLEAR}: the summed loss of a site's validation pairs, in every evaluated round: one "
-    "number, which the server reads.",
-    "final_val_pair_scores": f"{_CLEAR}: what val_pair_scores has, for the chosen model, once.",
-    "final_val_pair_loss": f"{_CLEAR}: what val_pair_loss has, for the chosen model, once.",
-    "final_test_pair_scores": f"{_CLEAR}, once, {_EACH.format('the test')}.",
-    "final_test_pair_loss": f"{_CLEAR}: the summed loss of a site's test pairs, once: one number, which the "
-    "server reads.",
+    "val_pairs": f"{_PLAINTEXT}: how many validation pairs each site scores, once: a number for each, which "
+    "says nothing of its vertices.",
+    "test_pairs": f"{_PLAINTEXT}: how many test pairs each site scores, once, as val_pairs.",
+    "val_pair_scores": f"{_PLAINTEXT}, in every evaluated round, {_EACH.format('validation')}.",
+    "val_pair_loss": f"{_PLAINTEXT}: the summed loss of a site's validation pairs, in every evaluated round: "
+    "one number, which the server reads.",
+    "final_val_pair_scores": f"{_PLAINTEXT}: what val_pair_scores has, for the chosen model, once.",
+    "final_val_pair_loss": f"{_PLAINTEXT}: what val_pair_loss has, for the chosen model, once.",
+    "final_test_pair_scores": f"{_PLAINTEXT}, once, {_EACH.format('the test')}.",
+    "final_test_pair_loss": f"{_PLAINTEXT}: the summed loss of a site's test pairs, once: one number, which "
+    "the server reads.",
 }
 
 #: The codes of finite scores are between these; NaN has the last.
@@ -166,14 +167,46 @@ def _curve(edges: Tensor, others: Tensor) -> list[list[float]]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> dict[str, Route] | Located:
-    """The routes of scores, by target; or what a hidden sum looks like."""
-    if is_hidden(aggregation_of(config)):
-        return fed.server.run(no_pairs)
-    return {
+#: (scores at the clients, target, name) -> their metrics at the server.
+_Score = Callable[[Located, str, str], Located]
+
+
+def scored_one_by_one(fed: Federation, data: Located) -> _Score:
+    """In plaintext: the server reads every pair's score."""
+    routes = {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
         for target in ("val", "test")
     }
+
+    def score(scores: Located, target: str, name: str) -> Located:
+        coded = fed.clients.run(coded_pairs, data, scores, target)
+        rows = fed.upload(coded, routes[target], name=f"{name}_pair_scores", grad=False)
+        # As in `node_scores`.
+        lost = fed.clients.run(summed_loss, data, scores, target)
+        lost = fed.sum(lost, name=f"{name}_pair_loss", grad=False, finite=False)
+        return fed.server.run(pair_scores, rows, lost)
+
+    return score
+
+
+def scored_as_counts(fed: Federation, data: Located) -> _Score:
+    """Hidden: the server learns how many pairs of all clients have each score."""
+    like = fed.server.run(no_pairs)
+
+    def score(scores: Located, target: str, name: str) -> Located:
+        counts = fed.clients.run(counted_pairs, data, scores, target)
+        return fed.server.run(scored_sum, secure_sum(fed, counts, None, like, name=HIDDEN_SCORES))
+
+    return score
+
+
+#: How pairs are scored under each protection of sums.
+_SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}
+
+
+def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Score:
+    """How pairs are scored, from the pairs that there are."""
+    return _SCORED[sum_protection(config)](fed, data)
 
 
 def score(
@@ -182,21 +215,11 @@ def score(
     scores: Located,
     target: str,
     name: str,
-    prepared: dict[str, Route] | Located,
+    prepared: _Score,
     config: GraphSettings,
 ) -> tuple[None, Located]:
     """The metrics at the server."""
-    if isinstance(prepared, Located):
-        sums = sum_hidden(
-            fed, fed.clients.run(counted_pairs, data, scores, target), prepared, aggregation_of(config)
-        )
-        return None, fed.server.run(scored_sum, sums)
-    coded = fed.clients.run(coded_pairs, data, scores, target)
-    rows = fed.upload(coded, prepared[target], name=f"{name}_pair_scores", grad=False)
-    # As in `node_scores`.
-    lost = fed.clients.run(summed_loss, data, scores, target)
-    lost = fed.sum(lost, name=f"{name}_pair_loss", grad=False, finite=False)
-    return None, fed.server.run(pair_scores, rows, lost)
+    return None, prepared(scores, target, name)
 
 
 def decides(config: GraphSettings, prepared: Any) -> str:

@@ -30,13 +30,14 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
+from graphfed.federation.secure.aggregation import SumForm, check_sums, protected_sum
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import Task
-from graphfed.methods.common.averaging import check_aggregation
-from graphfed.methods.config import GraphSettings, aggregation_of, clients_in_round
-from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
+from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
+from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 __all__ = [
+    "CLASS_COUNTS",
     "DOMINANT",
     "MESSAGES",
     "RANKED",
@@ -53,19 +54,19 @@ __all__ = [
 ]
 
 MESSAGES = {
-    "val_classes": "With aggregation=clear, once: how many of a site's validation vertices are of each "
+    "val_classes": "With aggregation=plaintext, once: how many of a site's validation vertices are of each "
     "class, which val_scores says too. The server reads each site's counts.",
     "selection": "Once, from the server: the metric that rounds are selected by, and which of two classes is "
     "the positive one. Public.",
-    "val_scores": "With aggregation=clear, in every evaluated round: how many of a site's validation "
+    "val_scores": "With aggregation=plaintext, in every evaluated round: how many of a site's validation "
     "vertices of each class are predicted as which class, and their summed loss; where rounds are selected "
     "by the order of scores, also how many vertices of each class have a score in which bin. The server "
     "reads each site's table.",
-    "final_val_scores": "With aggregation=clear: the table of val_scores with the bins of scores, for the "
-    "chosen model, once.",
-    "final_test_scores": "With aggregation=clear, once: how many of a site's test vertices of each class are "
-    "predicted as which class, their summed loss, and how many of each class have a score in which bin. The "
-    "server reads each site's table.",
+    "final_val_scores": "With aggregation=plaintext: the table of val_scores with the bins of scores, for "
+    "the chosen model, once.",
+    "final_test_scores": "With aggregation=plaintext, once: how many of a site's test vertices of each class "
+    "are predicted as which class, their summed loss, and how many of each class have a score in which bin. "
+    "The server reads each site's table.",
 }
 
 #: What a vertex counts for in scores. A vertex that several clients own counts once, each one's prediction
@@ -92,12 +93,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """selection: see there; like, ranked_like: the form of one client's part of a hidden sum, without and
-    with the histogram, at the server (None: sums are in clear)."""
+    """What every scoring needs: the selection, and how many classes there are."""
 
     selection: Selection
-    like: Located | None = None
-    ranked_like: Located | None = None
+    num_classes: int
 
 
 def bins_of(num_classes: int) -> int:
@@ -193,9 +192,22 @@ def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: v.sum(0) for k, v in scores.items() if k != "decides"}
 
 
-def with_histogram(sums: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str) -> dict[str, Tensor]:
-    """The cohort's sum, and its histogram of scores."""
-    return {**sums, "histogram": _histogram(cohort, logits, target, per_client=False)}
+def total_scores(
+    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool
+) -> dict[str, Tensor]:
+    """The cohort's sum over its clients; histogram: with one of all scores, which `scores` lack."""
+    if not histogram:
+        return total(scores)
+    return {**total(scores), "histogram": _histogram(cohort, logits, target, per_client=False)}
+
+
+def every_score(
+    scores: dict[str, Tensor], cohort: Cohort, logits: Tensor, target: str, histogram: bool
+) -> dict[str, Tensor]:
+    """`parts_to_sum` of every client's scores; histogram: with one of each client, which `scores` lack."""
+    if histogram:
+        scores = {**scores, "histogram": _histogram(cohort, logits, target, per_client=True)}
+    return parts_to_sum(scores)
 
 
 def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -374,10 +386,10 @@ def no_scores(num_classes: int, ranked: bool) -> dict[str, Tensor]:
     return like
 
 
-def scored_sum(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
-    """`scored` of a sum of `parts_to_sum`."""
+def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A sum of `parts_to_sum` as `total` has it."""
     counts = {k: (v * SCORE_UNITS).round().long() for k, v in sums.items() if k != "loss"}
-    return scored({**counts, "loss": sums["loss"]}, selection)
+    return {**counts, "loss": sums["loss"]}
 
 
 def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
@@ -436,6 +448,9 @@ def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str
 
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
+CLASS_COUNTS = SumForm(sum_over_clients, in_vertices, no_counts, summed_counts)
+_SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
+
 
 def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Prepared:
     """Agree on the metric that rounds are selected by, from the class counts of all validation nodes.
@@ -446,26 +461,18 @@ def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -
             f"select=recall_at_1_percent needs data of two classes, and there are {task.num_classes}; use "
             "balanced_accuracy or average_precision"
         )
-    aggregation = aggregation_of(config)
-    hidden = is_hidden(aggregation)
-    if hidden:  # too few clients in a round are refused before anything is sent
-        check_aggregation(aggregation, clients_in_round(config, fed.num_clients))
-    counts = fed.clients.run(count_classes, data, "val")
-    like = ranked_like = None
-    if hidden:
-        counts = sum_hidden(
-            fed,
-            fed.clients.run(in_vertices, counts),
-            fed.server.run(no_counts, task.num_classes),
-            aggregation,
-        )
-        counts = fed.server.run(summed_counts, counts)
-        like = fed.server.run(no_scores, task.num_classes, False)
-        ranked_like = fed.server.run(no_scores, task.num_classes, True)
-    else:
-        counts = fed.sum(fed.clients.run(sum_over_clients, counts), name="val_classes", grad=False)
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
+    counts = protected_sum(
+        fed,
+        CLASS_COUNTS,
+        fed.clients.run(count_classes, data, "val"),
+        protection=sum_protection(config),
+        name="val_classes",
+        hidden_name=HIDDEN_SCORES,
+        like=(task.num_classes,),
+    )
     agreed = fed.control(agreed_selection, counts, config.select, name="selection")
-    return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), like, ranked_like)
+    return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), task.num_classes)
 
 
 def score(
@@ -484,21 +491,16 @@ def score(
     selection = prepared.selection
     by_rank = selection.metric in RANKED
     ranked = by_rank or name.startswith("final_")
-    hidden = prepared.like is not None
-    scores = fed.clients.run(score_clients, data, logits, target, selection, ranked and (hidden or by_rank))
-    if hidden:
-        like = prepared.ranked_like if ranked else prepared.like
-        assert like is not None
-        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, aggregation_of(config))
-        return scores, fed.server.run(scored_sum, sums, selection)
-    sums = fed.clients.run(total, scores)
-    if ranked and not by_rank:
-        sums = fed.clients.run(with_histogram, sums, data, logits, target)
-    # The loss of a client whose training has diverged is not finite, and others' training may go on.
-    sums = fed.sum(
-        sums,
+    scores = fed.clients.run(score_clients, data, logits, target, selection, by_rank)
+    sums = protected_sum(
+        fed,
+        _SCORES,
+        *(scores, data, logits, target, ranked and not by_rank),
+        protection=sum_protection(config),
         name=f"{name}_scores",
-        grad=False,
+        hidden_name=HIDDEN_SCORES,
+        like=(prepared.num_classes, ranked),
+        # The loss of a client whose training has diverged is not finite, and others' training may go on.
         finite=False,
         accept=partial(accept_scores, target),
     )

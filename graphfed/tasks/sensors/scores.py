@@ -18,21 +18,23 @@ import torch
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.federation.secure.aggregation import SumForm, protected_sum
 from graphfed.federation.series import Network, SensorData, Series, windows
 from graphfed.federation.state import roster_code, roster_of
 from graphfed.methods.base import Task
-from graphfed.methods.config import WindowSettings, aggregation_of
-from graphfed.tasks.evaluation import Evaluation, Scored, is_hidden, sum_hidden
+from graphfed.methods.config import WindowSettings, sum_protection
+from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 __all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "score_clients"]
 
 MESSAGES = {
     "enrolled": "Once, from the server: which sensors take part in training and validation. Public.",
-    "val_errors": "With aggregation=clear, in every evaluated round: the summed errors of a site's forecasts "
-    "on the validation part, for each step ahead, and how many there are. The server reads each site's.",
-    "final_val_errors": "With aggregation=clear: what val_errors has, of the chosen model, once.",
-    "final_test_errors": "With aggregation=clear, once: the summed errors of a site's forecasts on the test "
-    "part, for each step ahead. The server reads each site's.",
+    "val_errors": "With aggregation=plaintext, in every evaluated round: the summed errors of a site's "
+    "forecasts on the validation part, for each step ahead, and how many there are. The server reads each "
+    "site's.",
+    "final_val_errors": "With aggregation=plaintext: what val_errors has, of the chosen model, once.",
+    "final_test_errors": "With aggregation=plaintext, once: the summed errors of a site's forecasts on the "
+    "test part, for each step ahead. The server reads each site's.",
 }
 
 #: What is summed for each step ahead. `of`: over readings that are there; `as_read`: over all. share, shared:
@@ -122,8 +124,9 @@ def no_errors(horizon: int) -> dict[str, Tensor]:
     return {"errors": torch.zeros(horizon, len(ERRORS))}
 
 
-def scored_sum(sums: Mapping[str, Tensor]) -> Scored:
-    return scored(sums["errors"])
+def opened_errors(sums: Mapping[str, Tensor]) -> Tensor:
+    """A sum of `parts_to_sum` as `total` has it."""
+    return sums["errors"]
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
@@ -155,9 +158,11 @@ def bits_of(network: Network) -> dict[str, str | None]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(fed: Federation, data: SensorData, task: Task, config: WindowSettings) -> Located | None:
-    """What a hidden sum looks like."""
-    return fed.server.run(no_errors, config.horizon) if is_hidden(aggregation_of(config)) else None
+_ERRORS = SumForm(total, parts_to_sum, no_errors, opened_errors)
+
+
+def prepare(fed: Federation, data: SensorData, task: Task, config: WindowSettings) -> None:
+    """Nothing is agreed on before the first evaluation."""
 
 
 def score(
@@ -166,15 +171,20 @@ def score(
     forecast: Located,
     target: str,
     name: str,
-    like: Located | None,
+    prepared: None,
     config: WindowSettings,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server."""
     scores = fed.clients.run(score_clients, data.series, forecast, fed.present(), target, config.missing)
-    if like is not None:
-        sums = sum_hidden(fed, fed.clients.run(parts_to_sum, scores), like, aggregation_of(config))
-        return scores, fed.server.run(scored_sum, sums)
-    sums = fed.sum(fed.clients.run(total, scores), name=f"{name}_errors", grad=False)
+    sums = protected_sum(
+        fed,
+        _ERRORS,
+        scores,
+        protection=sum_protection(config),
+        name=f"{name}_errors",
+        hidden_name=HIDDEN_SCORES,
+        like=(config.horizon,),
+    )
     return scores, fed.server.run(scored, sums)
 
 
