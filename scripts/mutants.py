@@ -92,6 +92,7 @@ PACKAGES: dict[str, Package] = {
     "lumos": Package(
         (
             "methods/lumos/method.py",
+            "methods/lumos/gradients.py",
             "methods/lumos/devices.py",
             "methods/lumos/links.py",
             "methods/lumos/feature_encoding.py",

@@ -47,6 +47,7 @@ Found = tuple[protocol.Shares, protocol.Bits]
 __all__ = [
     "Helped",
     "Meeting",
+    "Planned",
     "open_helped",
     "open_maximum",
     "plan_maximum",
@@ -78,19 +79,21 @@ class Meeting:
     back: PeerRoute
 
 
+#: How the rows of a route are prepared for maxima: by the route itself in plaintext.
+Planned = Route | Meeting
+
+
 def open_maximum(fed: Federation, protection: str, *, name: str) -> Helped | None:
     """Prepare maxima under a protection, once a run: None in plaintext, else `open_helped`."""
     return open_helped(fed, name=name) if needs_parts(protection) else None
 
 
-def plan_maximum(fed: Federation, route: Route, helped: Helped | None) -> Route | Meeting:
+def plan_maximum(fed: Federation, route: Route, helped: Helped | None) -> Planned:
     """Prepare maxima over the rows of a route, once a route: nothing in plaintext, else `plan_meeting`."""
     return route if helped is None else plan_meeting(fed, route, helped)
 
 
-def protected_max(
-    fed: Federation, x: Located, planned: Route | Meeting, *, name: str, grad: bool = True
-) -> Located:
+def protected_max(fed: Federation, x: Located, planned: Planned, *, name: str, grad: bool = True) -> Located:
     """Take the maximum of the rows of the same id at the server.
 
     Args:

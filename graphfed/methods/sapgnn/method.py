@@ -38,7 +38,6 @@ work."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +45,13 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
-from graphfed.federation.secure.maximum import open_maximum, plan_maximum, protected_max
+from graphfed.federation.secure.maximum import (
+    Helped,
+    Planned,
+    open_maximum,
+    plan_maximum,
+    protected_max,
+)
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import entity_alignment
@@ -300,11 +305,12 @@ def global_embedding(
 
 @dataclass(frozen=True)
 class Pass:
-    """How some vertices go through the layers: `PassRows` at the clients, the route of each layer's output
-    with how its rows meet (`plan_maximum`), and at the server the first layer's z where it never changes."""
+    """How some vertices go through the layers: `PassRows` at the clients; the route of each layer's output,
+    and how its maxima are prepared (`plan_maximum`); at the server the first layer's z where it never
+    changes."""
 
     rows: Located
-    routes: tuple[tuple[Route, Any], ...]
+    routes: tuple[tuple[Route, Planned], ...]
     first: Located | None
 
 
@@ -334,10 +340,10 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
     everything = fed.clients.run(all_rows, holders)
     rows = fed.clients.run(pass_rows, holders, config, *[everything] * config.layers)
     helped = open_maximum(fed, config.pooling, name="sapgnn/pooling")
-    meeting = plan_maximum(fed, aligned.route, helped)
+    planned = plan_maximum(fed, aligned.route, helped)
     once = sends_features(config)
-    first = features_once(fed, aligned, rows, helped, meeting, config) if once else None
-    whole = Pass(rows, ((aligned.route, meeting),) * config.layers, first)
+    first = features_once(fed, aligned, rows, helped, planned, config) if once else None
+    whole = Pass(rows, ((aligned.route, planned),) * config.layers, first)
     local = fed.clients.run(initial_local_at, holders, task, config)
     global_ = fed.server.run(initial_global, str(fed.device), task, config)
     values = {
@@ -355,12 +361,17 @@ def initial_local_at(holders: Holders, task: Task, config: SapgnnConfig) -> Weig
 
 
 def features_once(
-    fed: Federation, aligned: Alignment, rows: Located, helped: Any, meeting: Any, config: SapgnnConfig
+    fed: Federation,
+    aligned: Alignment,
+    rows: Located,
+    helped: Helped | None,
+    planned: Planned,
+    config: SapgnnConfig,
 ) -> Located:
     """The first layer's z at the server, where holders send it the features and their maxima (the paper's
     identity messages)."""
     own = fed.clients.run(own_features, rows, config)
-    own = protected_max(fed, own, meeting, name="sapgnn/features", grad=False)
+    own = protected_max(fed, own, planned, name="sapgnn/features", grad=False)
     with_edges = fed.clients.run(rows_with_edges, aligned.holders)
     some = aligned.route_of(fed, with_edges, name="sapgnn/ids_with_edges")
     maxima = fed.clients.run(neighbour_features, aligned.holders, rows, with_edges, config)
@@ -373,7 +384,7 @@ def features_once(
 def make_batches(
     fed: Federation,
     aligned: Alignment,
-    helped: Any,
+    helped: Helped | None,
     whole: Pass,
     everything: Located,
     config: SapgnnConfig,
@@ -433,12 +444,12 @@ def forward(
 ) -> Located:
     """Algorithm 1: the embeddings that leave the last layer, at their holders."""
     h = fed.clients.run(entering, part.rows)
-    for layer, (route, meeting) in enumerate(part.routes):
+    for layer, (route, planned) in enumerate(part.routes):
         if layer == 0 and part.first is not None:
             z = part.first
         else:
             z = fed.clients.run(local_embedding, h, part.rows, local, layer, config)
-            z = protected_max(fed, z, meeting, name="sapgnn/local_embedding", grad=grad)  # Eq. (7)
+            z = protected_max(fed, z, planned, name="sapgnn/local_embedding", grad=grad)  # Eq. (7)
         h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
         h = fed.download(h, route, name="sapgnn/global_embedding", grad=grad)
     assert isinstance(h, Located)
