@@ -490,9 +490,9 @@ def _write_manifest(
 def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     """This place's own files, the result last."""
     arrays: dict[str, np.ndarray] = {}
-    for name in part.method.model:
+    for name in part.method.state.model:
         parts = fed.local_parts(outcome.state.values[name])
-        prefix = f"{name}." if len(part.method.model) > 1 else ""
+        prefix = f"{name}." if len(part.method.state.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
     if outcome.scaling is not None:
         arrays |= to_arrays(outcome.scaling)

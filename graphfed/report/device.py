@@ -65,7 +65,7 @@ def _receivers(run: Run, line: Mapping[str, Any], own: Mapping[str, Any]) -> tup
     if line["link"] == "site to server":
         return "the server", _at_most(times, line["messages"] == times * everyone)
     method = METHODS.find(run.result.method)
-    column = "" if method is None else method.recipients.get(line["name"], "")
+    column = "" if method is None else method.sends.recipients.get(line["name"], "")
     if column not in own:
         return "other devices", "-"
     one, many = RECEIVERS.get(column, ("another device", "{} others"))

@@ -114,7 +114,7 @@ def write_card(folder: str | Path) -> Path:
         sensors=forecasts.sensors_of(run),
         forecast=forecasts.what_is_forecast(run),
         method_summary="" if method is None else method.summary,
-        learns=method is None or bool(method.model),
+        learns=method is None or bool(method.state.model),
         personal=method is not None and method.personal,
         summary=_answer(alone, figures).rstrip("."),
         caveats=forecasts.caveats(alone, figures, None) if isinstance(figures, Errors) else [],
@@ -542,7 +542,7 @@ def _audits(subject: Subject) -> list[dict[str, Any]]:
 def words_of(method: str) -> Mapping[str, str]:
     """What every transfer of a method's runs is, in words, deployed ones included."""
     known = METHODS.find(method)
-    own = {} if known is None else known.messages
+    own = {} if known is None else known.sends.messages
     return {**own, **MESSAGES, **DEPLOYED, **OWNER_MESSAGES}
 
 

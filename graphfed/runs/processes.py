@@ -82,13 +82,13 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
 def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, Any]:
     """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
     of the model, its predictions (rows [n], logits [n, C]), its accounts and its ledger."""
-    model = {name: outcome.state.values[name] for name in method.model}
+    model = {name: outcome.state.values[name] for name in method.state.model}
     # As text: lists stay lists, and the ledger arrives as it was written.
     plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
     return {
         "outcome": plain if fed.server_ends else None,
         "model": {
-            name: _whole(value, fed, name in method.replicated)
+            name: _whole(value, fed, name in method.state.replicated)
             for name, value in model.items()
             if value.parts
         },
@@ -222,14 +222,14 @@ def put_together(method: Method, parts: Mapping[int, dict[str, Any]]) -> tuple[O
         name: Located(SERVER, name, (at_server["model"][name],))
         if name in at_server["model"]
         else Located(CLIENTS, name, tuple(r["model"][name] for r in clients))
-        for name in method.model
+        for name in method.state.model
     }
     outcome = Outcome(
         **json.loads(at_server["outcome"]),
         state=State(values),
         predictions=Located(CLIENTS, "predictions", tuple(r["predictions"] for r in clients)),
         accounts=None
-        if method.account is None
+        if method.client_statistics is None
         else Located(CLIENTS, "accounts", tuple(r["accounts"] for r in clients)),
     )
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.

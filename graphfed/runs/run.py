@@ -484,13 +484,13 @@ def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]
     from graphfed.methods.common.feature_scaling import to_arrays
 
     arrays: dict[str, np.ndarray] = {}
-    for name in method.model:
+    for name in method.state.model:
         parts = outcome.state.values[name].parts
-        if name in method.replicated:
+        if name in method.state.replicated:
             parts = parts[:1]
         elif method.pooled:
             parts = tuple(part_of(w, 0) for w in parts)  # the only client's are the model
-        prefix = f"{name}." if len(method.model) > 1 else ""
+        prefix = f"{name}." if len(method.state.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
     if outcome.scaling is not None:
         arrays |= to_arrays(outcome.scaling)

@@ -262,7 +262,9 @@ def train(
         state=run.best,
         predictions=predictions,
         details=told,
-        accounts=None if method.account is None else method.account(fed, run.best, config),
+        accounts=None
+        if method.client_statistics is None
+        else method.client_statistics(fed, run.best, config),
         scaling=None if scaling is None else next(iter(scaling.parts), None),
     )
 
@@ -300,9 +302,9 @@ def _line(
 
 def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
     """What the method says of itself (`Method.facts`), where the server is in this process."""
-    if not method.facts:
+    if not method.state.facts:
         return {}
-    parts = fed.local_parts(state.values[method.facts])
+    parts = fed.local_parts(state.values[method.state.facts])
     return {k: t.item() for part in parts for k, t in part.items()}
 
 
@@ -371,7 +373,7 @@ def _round(
     with taking_part(fed, present), fed.phase("train", round=number):
         state = method.round(fed, run.state, config, number)
     # What only the next round needs is of the newest round in every state, so that nothing is held twice.
-    newest = {name: state.values[name] for name in method.scratch if name in state.values}
+    newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
     best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
     run = replace(run, number=number + 1, decision=None, state=state, best=best)
     every = config.eval_every if isinstance(config, TrainingSettings) else 1

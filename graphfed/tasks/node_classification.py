@@ -79,7 +79,7 @@ class NodeInputs(GraphInputs):
         """The confusion matrix of the test; where a shared model came of it, its score on the whole graph
         too: another question than `test`, so it stands next to it."""
         details: dict[str, Any] = {"test_confusion": outcome.test_confusion}
-        if config.method.shared_model:
+        if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
             assert isinstance(config.training, GraphSettings)
             details["test_pooled"] = pooled_score(

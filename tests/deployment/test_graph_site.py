@@ -380,7 +380,7 @@ def trained(
     task = Task(cohorts[0].num_features, cohorts[0].num_classes)
     outcome = train(fed, method, data, task, config)
     weights = {}
-    for value in method.model:
+    for value in method.state.model:
         for key, w in outcome.state.values[value].parts[0].items():
             weights[f"{value}.{key}"] = w
     return outcome, weights

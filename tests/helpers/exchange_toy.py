@@ -12,7 +12,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import PeerIds
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.nn.sparse import SparseMatrix, spmm
@@ -124,14 +124,16 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    messages={
-        "toy/wanted_ids": "Ids of neighbours.",
-        "toy/training_count": "A number.",
-        "toy/training_total": "A number.",
-        "toy/embeddings": "Hidden rows of neighbours.",
-        "toy/embeddings/grad": "Their gradients.",
-        "model": "Weights.",
-        "model/grad": "Their gradients.",
-    },
+    sends=Sent(
+        messages={
+            "toy/wanted_ids": "Ids of neighbours.",
+            "toy/training_count": "A number.",
+            "toy/training_total": "A number.",
+            "toy/embeddings": "Hidden rows of neighbours.",
+            "toy/embeddings/grad": "Their gradients.",
+            "model": "Weights.",
+            "model/grad": "Their gradients.",
+        },
+    ),
     defaults={"dropout": 0.0},
 )

@@ -7,7 +7,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import PeerIds
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.random import fold, uniform
@@ -78,9 +78,11 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    messages={
-        "toy/ends": "Ids.",
-        "toy/features": "Features.",
-        "toy/weights": "Weights.",
-    },
+    sends=Sent(
+        messages={
+            "toy/ends": "Ids.",
+            "toy/features": "Features.",
+            "toy/weights": "Weights.",
+        },
+    ),
 )

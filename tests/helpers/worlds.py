@@ -146,7 +146,7 @@ def one_vertex_each(world: World) -> World:
 
 def one_each(method: Method) -> bool:
     """Whether a method is for clients of one vertex, and no others."""
-    return method.one_vertex
+    return method.requires.nodes_per_client == "one"
 
 
 def as_asked(method: Method, world: World) -> World:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import SensorData, Series, windows
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 
@@ -65,14 +65,16 @@ METHOD = Method(
     name="blend_toy",
     summary="a mixture of the last reading and the mean, learned together",
     config=BlendConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    messages={
-        "model": "The share, from the server to every site.",
-        "slope": "The slope of a site's error, which the server reads.",
-    },
+    sends=Sent(
+        messages={
+            "model": "The share, from the server to every site.",
+            "slope": "The slope of a site's error, which the server reads.",
+        },
+    ),
     defaults={"rounds": 12, "lr": 0.01},
 )

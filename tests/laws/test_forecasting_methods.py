@@ -45,7 +45,7 @@ from graphfed.tasks.registry import get_task
 
 APART = [name for name in FORECASTERS if not get_method(name).pooled]
 #: Those that learn something.
-TRAINED = [name for name in FORECASTERS if get_method(name).model]
+TRAINED = [name for name in FORECASTERS if get_method(name).state.model]
 #: Every sensor has weights of its own, so that one which training does not see has none: they refuse it.
 OWN_WEIGHTS = ("gru_local", "gru_fmtl")
 INDUCTIVE = [name for name in FORECASTERS if name not in OWN_WEIGHTS]
@@ -235,8 +235,8 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
     said = {*CONTROL, *get_task(FORECASTING).evaluation.messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}
-    assert names == {*get_method(name).messages, *said}
-    for words in get_method(name).messages.values():
+    assert names == {*get_method(name).sends.messages, *said}
+    for words in get_method(name).sends.messages.values():
         assert words.endswith(".")
 
 

@@ -47,9 +47,9 @@ def cannot_use(method: Method) -> str:
     """What the method declares that three sites' tables of many nodes are not; "" where it can use them."""
     if method.pooled:
         return "all data at one party"
-    if method.one_vertex:
+    if method.requires.nodes_per_client == "one":
         return "one vertex at every client"
-    return "vertices numbered from 0" if method.numbered else ""
+    return "vertices numbered from 0" if method.requires.numbered else ""
 
 
 USABLE = [name for name in SHIPPED if not cannot_use(get_method(name))]

@@ -199,7 +199,7 @@ def test_an_empty_client_is_a_client(name):
         world.graph, world.split, from_assignment(world.graph, site * 2, num_sites=3)
     )  # sites 0, (1), 2
     one, _ = run_local(name, world, **options(name))
-    if not get_method(name).empty_clients:
+    if not get_method(name).requires.empty_clients:
         if one_each(get_method(name)):  # every other client has its vertex
             apart = np.arange(60) + (np.arange(60) > 0)
             with_empty = replace(with_empty, partition=from_assignment(world.graph, apart, num_sites=61))

@@ -30,7 +30,7 @@ from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import Event, train
 from graphfed.runtime.local import one_at_a_time, stacked
 
-ALIGNED = [name for name in METHODS if "vertex_ids" in get_method(name).messages]
+ALIGNED = [name for name in METHODS if "vertex_ids" in get_method(name).sends.messages]
 every_method = pytest.mark.parametrize("name", ALIGNED)
 
 

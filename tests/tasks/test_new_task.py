@@ -21,7 +21,7 @@ from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.plugins import load_plugin
@@ -150,11 +150,13 @@ METHOD = Method(
     name="mean_target",
     summary="the mean of the training targets",
     config=AloneConfig,
+    tasks=("node_regression",),
     setup=begin,
     round=round,
     predict=predict,
-    tasks=("node_regression",),
-    messages={"targets": "The sum of a client's targets.", "mean": "The mean."},
+    sends=Sent(
+        messages={"targets": "The sum of a client's targets.", "mean": "The mean."},
+    ),
 )
 
 # ---- what the program makes of it --------------------------------------------------------------------------

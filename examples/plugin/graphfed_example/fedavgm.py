@@ -89,9 +89,8 @@ METHOD = replace(
     summary="FedAvg with momentum at the server",
     paper="Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual "
     "classification. 2019, arXiv:1909.06335",
-    crosses="weights, every round",
     config=FedAvgMConfig,
     setup=setup,
     round=round,
-    messages=fedavg.WEIGHT_MESSAGES,
+    sends=fedavg.WEIGHTS_SENT,
 )

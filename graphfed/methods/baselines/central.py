@@ -22,7 +22,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines import isolated
 from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
 from graphfed.methods.common.local_training import (
@@ -132,12 +132,14 @@ METHOD = Method(
     name="central",
     summary="one party with the pooled graph; the reference above all federated rows",
     paper="no paper: the upper reference",
-    crosses="all data, before training",
-    protection="none: the party has everything",
     config=isolated.AloneConfig,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     setup=setup,
     round=round,
     predict=predict,
     pooled=True,
+    sends=Sent(
+        summary="all data, before training",
+        protection="none: the party has everything",
+    ),
 )

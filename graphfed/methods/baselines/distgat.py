@@ -9,7 +9,7 @@ attention, and Adam starts afresh in every round (client_state=reset)."""
 
 from pydantic.dataclasses import dataclass
 
-from graphfed.methods.base import Method
+from graphfed.methods.base import Method, Sent, StateValues
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedprox import ProximalSettings
@@ -62,15 +62,18 @@ METHOD = Method(
     summary="FedAvg on GAT, cross-client edges dropped",
     paper="the baseline of Ambekar et al.: FedGAT, a privacy-preserving federated approximation algorithm "
     "for graph attention networks; GAT: Velickovic et al., ICLR 2018, arXiv:1710.10903",
-    needs=("backbone gat",),
-    crosses="weights, every round",
-    protection=PROTECTION,
     config=DistGATConfig,
     setup=aggregation_rules.setup,
     round=aggregation_rules.round,
     predict=fedavg.predict,
-    messages=aggregation_rules.MESSAGES,
-    shared_model=True,
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="weights, every round",
+        protection=PROTECTION,
+        messages=aggregation_rules.MESSAGES,
+    ),
     defaults={"hidden": 8},
     paper_settings={"optimizer": "adam", "lr": 0.01},
 )

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import full_like
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, average_local_training, predict
-from graphfed.methods.common.averaging import PROTECTION
+from graphfed.methods.baselines.fedavg import WEIGHTS_SENT, average_local_training, predict
 from graphfed.methods.config import (
     AggregationSettings,
     AttentionSettings,
@@ -114,12 +113,12 @@ METHOD = Method(
     summary="FedAvg with Adam at the server on the mean update",
     paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
     "ICLR 2021, arXiv:2003.00295",
-    crosses="weights, every round",
-    protection=PROTECTION,
     config=FedAdamConfig,
     setup=setup,
     round=round,
     predict=predict,
-    messages=WEIGHT_MESSAGES,
-    shared_model=True,
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=WEIGHTS_SENT,
 )

@@ -31,7 +31,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.secure.aggregation import check_sums, messages, protected_mean
 from graphfed.federation.transfer import tell
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import (
     Prepared,
@@ -66,6 +66,7 @@ __all__ = [
     "GRADIENT_MESSAGES",
     "MESSAGES",
     "METHOD",
+    "WEIGHTS_SENT",
     "WEIGHT_MESSAGES",
     "Clients",
     "FedAvgConfig",
@@ -245,17 +246,24 @@ WEIGHT_MESSAGES = {
 }
 MESSAGES = {**WEIGHT_MESSAGES, **GRADIENT_MESSAGES}
 
+#: Of methods whose clients always send weights.
+WEIGHTS_SENT = Sent("weights, every round", averaging.PROTECTION, WEIGHT_MESSAGES)
+
 METHOD = Method(
     name="fedavg",
     summary="gradients or weights averaged every round, cross-client edges dropped",
     paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep "
     "networks from decentralized data. AISTATS 2017, arXiv:1602.05629",
-    crosses="gradients, or weights, every round",
-    protection=averaging.PROTECTION,
     config=FedAvgConfig,
     setup=setup,
     round=round,
     predict=predict,
-    messages=MESSAGES,
-    shared_model=True,
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="gradients, or weights, every round",
+        protection=averaging.PROTECTION,
+        messages=MESSAGES,
+    ),
 )

@@ -69,8 +69,7 @@ METHOD = replace(
     summary="FedAvg with a proximal term that keeps clients near the shared weights",
     paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. "
     "MLSys 2020, arXiv:1812.06127",
-    crosses="weights, every round",
     config=FedProxConfig,
     round=round,
-    messages=fedavg.WEIGHT_MESSAGES,
+    sends=fedavg.WEIGHTS_SENT,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
     PART,
@@ -122,20 +122,24 @@ METHOD = Method(
     summary="one recurrent forecaster, trained where all readings are",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
-    crosses="all readings, once",
     config=GruCentralConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    model=("weights", "scaler"),
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("optimizer",),
+    ),
+    sends=Sent(
+        summary="all readings, once",
+        messages={
+            **STATISTICS,
+            **WINDOWS,
+            "readings": "A site's readings, in clear. The server reads them all.",
+            "forecasts": "Each site's forecasts, from the server.",
+        },
+    ),
     defaults=GRU_DEFAULTS,
-    scratch=("optimizer",),
-    messages={
-        **STATISTICS,
-        **WINDOWS,
-        "readings": "A site's readings, in clear. The server reads them all.",
-        "forecasts": "Each site's forecasts, from the server.",
-    },
 )

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
@@ -93,22 +93,26 @@ METHOD = Method(
     summary="sensors train one recurrent forecaster, averaged every round",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
-    crosses="weights, every round",
-    protection=averaging.PROTECTION,
     config=GruFedAvgConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    model=("weights", "scaler"),
-    scratch=("own",),
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("own",),
+    ),
+    sends=Sent(
+        summary="weights, every round",
+        protection=averaging.PROTECTION,
+        messages={
+            **MESSAGES,
+            **averaging.MESSAGES,
+            "model": "The shared weights, from the server to every site.",
+            "update": "Only with aggregation=plaintext: each site's weights after its training, which the server "
+            "averages. The server reads each site's; from weights, readings can in part be inferred.",
+        },
+    ),
     defaults={**GRU_DEFAULTS, "teacher": 1.0},
-    messages={
-        **MESSAGES,
-        **averaging.MESSAGES,
-        "model": "The shared weights, from the server to every site.",
-        "update": "Only with aggregation=plaintext: each site's weights after its training, which the server "
-        "averages. The server reads each site's; from weights, readings can in part be inferred.",
-    },
 )

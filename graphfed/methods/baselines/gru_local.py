@@ -9,7 +9,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
     MESSAGES,
@@ -92,17 +92,21 @@ METHOD = Method(
     summary="every sensor trains a recurrent forecaster of its own",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
-    crosses="once, what the common scale is made of",
-    protection="none: in clear; with aggregation=secure the server reads sums only",
     config=GruLocalConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict_own,
-    partition="sensors",
-    tasks=(FORECASTING,),
     personal=True,
-    model=("weights", "scaler"),
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("optimizer",),
+    ),
+    sends=Sent(
+        summary="once, what the common scale is made of",
+        protection="none: in clear; with aggregation=secure the server reads sums only",
+        messages=MESSAGES,
+    ),
     defaults=GRU_DEFAULTS,
-    scratch=("optimizer",),
-    messages=MESSAGES,
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import MINUTES_PER_DAY, SensorData, Series
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.config import CommonSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 
@@ -69,13 +69,17 @@ METHOD = Method(
     summary="the mean of a sensor's training readings at that time of the week is its forecast",
     paper="no paper: what is known without looking at the last readings",
     config=HistoricalAverageConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    crosses="nothing",
-    protection="nothing crosses",
-    model=(),
+    state=StateValues(
+        model=(),
+    ),
+    sends=Sent(
+        summary="nothing",
+        protection="nothing crosses",
+    ),
     defaults={"rounds": 1},
 )

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.common.local_training import (
     Prepared,
     initial_weights,
@@ -80,11 +80,13 @@ METHOD = Method(
     name="isolated",
     summary="every client alone on its own subgraph; nothing crosses",
     paper="no paper: the lower reference, called local, separate or self training",
-    crosses="nothing",
-    protection="nothing crosses",
     config=AloneConfig,
     setup=setup,
     round=round,
     predict=predict,
     personal=True,
+    sends=Sent(
+        summary="nothing",
+        protection="nothing crosses",
+    ),
 )

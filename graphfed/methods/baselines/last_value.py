@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import SensorData, Series, windows
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.config import CommonSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 
@@ -62,13 +62,17 @@ METHOD = Method(
     summary="a sensor's last reading is its forecast",
     paper="no paper: the forecast that every other one has to beat",
     config=LastValueConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    crosses="nothing",
-    protection="nothing crosses",
-    model=(),
+    state=StateValues(
+        model=(),
+    ),
+    sends=Sent(
+        summary="nothing",
+        protection="nothing crosses",
+    ),
     defaults={"rounds": 1},
 )

@@ -11,7 +11,7 @@ Differs from the paper: no paper; papers call this baseline MLP, or leave it out
 
 from pydantic.dataclasses import dataclass
 
-from graphfed.methods.base import Method
+from graphfed.methods.base import Method, Sent
 from graphfed.methods.baselines import central
 from graphfed.methods.config import (
     ClassWeightSettings,
@@ -44,12 +44,14 @@ METHOD = Method(
     name="own_features",
     summary="a network of each node's own features, no edge; shows what the graph adds to the other rows",
     paper="no paper: the reference without the graph, called MLP",
-    crosses="all features and labels, before training",
-    protection="none: the party has everything",
     config=OwnFeaturesConfig,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     setup=central.setup,
     round=central.round,
     predict=central.predict,
     pooled=True,
+    sends=Sent(
+        summary="all features and labels, before training",
+        protection="none: the party has everything",
+    ),
 )

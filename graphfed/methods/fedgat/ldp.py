@@ -25,7 +25,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.common.released import by_vertex, noise_of, vertex_route
 from graphfed.methods.fedgat import method as fedgat
@@ -113,29 +113,34 @@ METHOD = Method(
     summary="FedGAT on features that clients noised: what sites work out is private to epsilon",
     paper="ours, on Ambekar, Yao, Li, Joe-Wong: FedGAT, and the propagation of Sajadmanesh, Gatica-Perez: "
     "Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
-    needs=("backbone gat",),
-    crosses="noised features and the edges to the server, moments of neighbourhoods back, once; gradients or "
-    "weights, every round",
-    facts="facts",
-    protection="local differential privacy for features; edges in clear, and what follows from labels",
     config=FedGATLdpConfig,
     setup=setup,
     round=round,
-    memory=fedgat.memory,
     predict=fedavg.predict,
     restore=restore,
-    messages={
-        **{
-            name: words
-            for name, words in fedgat.METHOD.messages.items()
-            if name != "fedgat/features" and not name.startswith(ENCRYPTED)
+    memory=fedgat.memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        facts="facts",
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="noised features and the edges to the server, moments of neighbourhoods back, once; gradients or "
+        "weights, every round",
+        protection="local differential privacy for features; edges in clear, and what follows from labels",
+        messages={
+            **{
+                name: words
+                for name, words in fedgat.METHOD.sends.messages.items()
+                if name != "fedgat/features" and not name.startswith(ENCRYPTED)
+            },
+            "fedgat_ldp/features": "Once, the features of all vertices of a site with Gaussian noise: each "
+            "vertex's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
+            "could take it off.",
         },
-        "fedgat_ldp/features": "Once, the features of all vertices of a site with Gaussian noise: each "
-        "vertex's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
-        "could take it off.",
-    },
-    shared_model=True,
-    disjoint=True,
+    ),
     defaults=fedgat.METHOD.defaults,
     paper_settings=fedgat.METHOD.paper_settings,
 )

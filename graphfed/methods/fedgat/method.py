@@ -53,7 +53,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
 from graphfed.federation.secure.aggregation import check_sums
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import Clients
 from graphfed.methods.common import aggregation_rules
@@ -268,21 +268,26 @@ METHOD = Method(
     summary="GAT over cross-client edges after one message; attention as a polynomial of moments",
     paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
     "graph attention networks",
-    needs=("backbone gat",),
-    crosses="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
-    "weights), every round; with later=exchange embeddings of neighbours too",
-    protection="none: the server reads the graph, and a curious site every neighbour's features; with "
-    "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
-    "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGATConfig,
     setup=setup,
     round=round,
-    facts="facts",
-    memory=memory,
     predict=fedavg.predict,
-    messages={**aggregation_rules.MESSAGES, **MESSAGES},
-    shared_model=True,
-    disjoint=True,
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        facts="facts",
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
+        "weights), every round; with later=exchange embeddings of neighbours too",
+        protection="none: the server reads the graph, and a curious site every neighbour's features; with "
+        "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
+        "aggregation=secure the server reads the sum of the weights, not each site's",
+        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+    ),
     defaults={
         "hidden": 8,
         "features": "unit",

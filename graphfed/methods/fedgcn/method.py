@@ -47,7 +47,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedprox import ProximalSettings
@@ -397,16 +397,21 @@ METHOD = Method(
     summary="one exchange of neighbourhood feature sums, then FedAvg; 2 hops make a two-layer GCN exact",
     paper="Yao, Jin, Ravi, Joe-Wong: FedGCN, convergence-communication tradeoffs in federated training of "
     "graph convolutional networks. NeurIPS 2023, arXiv:2201.12433",
-    needs=("backbone gcn",),
-    crosses="feature sums of neighbours, once; weights, every round",
-    protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
-    "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGCNConfig,
     setup=setup,
     round=aggregation_rules.round,
-    memory=memory,
     predict=fedavg.predict,
-    messages={**aggregation_rules.MESSAGES, **MESSAGES},
-    shared_model=True,
-    disjoint=True,
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="feature sums of neighbours, once; weights, every round",
+        protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
+        "aggregation=secure the server reads the sum of the weights, not each site's",
+        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+    ),
 )

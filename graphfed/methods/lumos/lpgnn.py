@@ -42,7 +42,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.released import (
@@ -386,18 +386,22 @@ METHOD = Method(
     name="lpgnn",
     summary="noised features and labels, sent once to a server that knows the graph and trains alone",
     paper="Sajadmanesh, Gatica-Perez: Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
-    crosses="noised features and labels and the edges, once; predictions back",
-    protection="local differential privacy for features and labels; edges in clear",
     config=LpgnnConfig,
+    partition="ego",
     setup=setup,
     round=round,
     predict=predict,
-    disjoint=True,
-    check=check_graph,
     restore=restore,
-    partition="ego",
-    messages=MESSAGES,
-    needs=("features within feature_low .. feature_high",),
+    requires=Requirements(
+        disjoint=True,
+        check=check_graph,
+        other=("features within feature_low .. feature_high",),
+    ),
+    sends=Sent(
+        summary="noised features and labels and the edges, once; predictions back",
+        protection="local differential privacy for features and labels; edges in clear",
+        messages=MESSAGES,
+    ),
     defaults=DEFAULTS,
     paper_settings=PAPER,
 )

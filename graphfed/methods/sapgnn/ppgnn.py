@@ -34,7 +34,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import (
     AlignmentSettings,
@@ -296,17 +296,23 @@ METHOD = Method(
     summary="every holder's own network on its own edges; a server combines their embeddings of each vertex",
     paper="Zhou et al.: Privacy-preserving graph neural network for node classification. 2020, "
     "arXiv:2005.11903; for common features as a baseline in SAPGNN (arXiv:2107.05917)",
-    crosses="embeddings and their gradients, every round; shares of the predictor's gradients",
-    protection="secret shares for gradients; embeddings in clear",
     config=PpgnnConfig,
     setup=setup,
     round=round,
-    memory=memory,
     predict=predict,
-    messages=MESSAGES,
-    empty_clients=False,
-    model=("local", "predictor", "global"),
-    replicated=("predictor",),
+    memory=memory,
+    requires=Requirements(
+        nodes_per_client="at least one",
+    ),
+    state=StateValues(
+        model=("local", "predictor", "global"),
+        replicated=("predictor",),
+    ),
+    sends=Sent(
+        summary="embeddings and their gradients, every round; shares of the predictor's gradients",
+        protection="secret shares for gradients; embeddings in clear",
+        messages=MESSAGES,
+    ),
     defaults={"backbone": "maxpool"},
     paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

@@ -72,7 +72,7 @@ class GraphInputs:
     def check(self, config: RunConfig) -> None:
         """Raises InputError where the method of `config` cannot use these inputs."""
         held = np.bincount(self.partition.held_vertex, minlength=self.graph.num_nodes)
-        if config.method.disjoint and held.max() > 1:
+        if config.method.requires.disjoint and held.max() > 1:
             vertex = self.graph.vertex_name(int(held.argmax()))
             raise InputError(
                 f"{config.method.name} needs every vertex at one client only, but partition "
@@ -80,13 +80,13 @@ class GraphInputs:
                 "vertices, as 'label_dirichlet'"
             )
         here = np.bincount(self.partition.held_site, minlength=self.partition.num_sites)
-        if config.method.one_vertex and (here != 1).any():
+        if config.method.requires.nodes_per_client == "one" and (here != 1).any():
             client = int((here != 1).argmax())
             raise InputError(
                 f"{config.method.name} needs one vertex at every client, but partition {config.partition!r} "
                 f"gives {int(here[client])} to client {client}; use 'ego'"
             )
-        if not config.method.empty_clients and not here.all():
+        if not config.method.requires.empty_clients and not here.all():
             raise InputError(
                 f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} "
                 f"gives none to client {int(here.argmin())}; use fewer clients or another partition"
@@ -108,8 +108,8 @@ class GraphInputs:
                 f"choose {' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with "
                 "nothing after it)"
             )
-        if config.method.check is not None:
-            config.method.check(self.graph, config.training)
+        if config.method.requires.check is not None:
+            config.method.requires.check(self.graph, config.training)
 
     def described(self, config: RunConfig) -> dict[str, Any]:
         graph, split = self.graph, self.split
@@ -181,7 +181,7 @@ class GraphInputs:
             classes=graph.num_classes,
             stored=stored,
             sparse=sparse,
-            scored_edges=2 * graph.num_edges if config.method.shared_model else 0,
+            scored_edges=2 * graph.num_edges if config.method.state.shared_model else 0,
             sizes=degrees[closure] + 1,
         )
 
@@ -224,7 +224,7 @@ class GraphInputs:
         """The ids that cohorts have in the place of the partition's (see `stable_ids_of`), or None."""
         from graphfed.federation.cohort import stable_ids_of
 
-        return None if config.method.numbered else stable_ids_of(self.graph, self.trained_on(config))
+        return None if config.method.requires.numbered else stable_ids_of(self.graph, self.trained_on(config))
 
     def with_partition_ids(
         self, config: RunConfig, predicted: "Sequence[tuple[Cohort, Any]]"

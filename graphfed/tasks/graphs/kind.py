@@ -65,7 +65,7 @@ def graph_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def graph_declared(own: SiteData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
     cohort, declared = own.cohort, {}
-    if "training_counts" in method.messages:
+    if "training_counts" in method.sends.messages:
         declared["train"] = cohort.counts(cohort.train).tolist()
     if not needs_parts(sum_protection(config)):
         declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}

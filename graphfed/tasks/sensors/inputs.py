@@ -68,8 +68,8 @@ class SensorInputs:
                 f"{config.sites} sites cannot hold {self.num_clients} clients; use at most as many sites as "
                 "clients"
             )
-        if config.method.check is not None:
-            config.method.check(self.sensors, config.training)
+        if config.method.requires.check is not None:
+            config.method.requires.check(self.sensors, config.training)
 
     def described(self, config: RunConfig) -> dict[str, Any]:
         sensors = self.sensors
