@@ -18,21 +18,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.methods import config as groups
 from graphfed.methods.base import State, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    ProtocolSettings,
-    SamplingSettings,
-    TrainingSettings,
-)
 
 __all__ = ["METHOD", "FedAvgMConfig"]
 
@@ -41,17 +29,17 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class FedAvgMConfig(
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedAvgM."""
 

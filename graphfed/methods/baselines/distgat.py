@@ -9,6 +9,7 @@ attention, and Adam starts afresh in every round (client_state=reset)."""
 
 from pydantic.dataclasses import dataclass
 
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, StateValues
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
@@ -16,19 +17,6 @@ from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.averaging import PROTECTION
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    ProtocolSettings,
-    SamplingSettings,
-    ServerOptimizerSettings,
-    TrainingSettings,
-)
 
 __all__ = ["METHOD", "DistGATConfig"]
 
@@ -38,17 +26,17 @@ class DistGATConfig(
     RuleSettings,
     ProximalSettings,
     ServerAdamSettings,
-    ServerOptimizerSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of DistGAT."""
 

@@ -16,22 +16,10 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import full_like
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import WEIGHTS_SENT, average_local_training, predict
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    ProtocolSettings,
-    SamplingSettings,
-    TrainingSettings,
-)
 
 __all__ = ["METHOD", "FedAdamConfig", "ServerAdamSettings", "round", "with_moments"]
 
@@ -58,17 +46,17 @@ class ServerAdamSettings:
 @dataclass(frozen=True, config={"extra": "forbid"})
 class FedAdamConfig(
     ServerAdamSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedAdam."""
 

@@ -31,6 +31,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.secure.aggregation import check_sums, messages, protected_mean
 from graphfed.federation.transfer import tell
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.local_training import (
@@ -42,24 +43,7 @@ from graphfed.methods.common.local_training import (
     prepare,
     train_from_shared,
 )
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    GraphTraining,
-    LocalStepsSettings,
-    ProtocolSettings,
-    SamplingSettings,
-    ServerOptimizerSettings,
-    TrainingSettings,
-    clients_in_round,
-    steps_at_server,
-    sum_protection,
-)
+from graphfed.methods.config import GraphTraining, clients_in_round, steps_at_server, sum_protection
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 
 __all__ = [
@@ -83,18 +67,18 @@ Tensors = dict[str, Tensor]
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedAvgConfig(
-    ServerOptimizerSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedAvg."""
 

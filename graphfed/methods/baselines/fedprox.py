@@ -14,21 +14,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation
+from graphfed.methods import config as groups
 from graphfed.methods.base import State
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    ProtocolSettings,
-    SamplingSettings,
-    TrainingSettings,
-)
 
 __all__ = ["METHOD", "FedProxConfig", "ProximalSettings", "round"]
 
@@ -43,17 +31,17 @@ class ProximalSettings:
 @dataclass(frozen=True, config={"extra": "forbid"})
 class FedProxConfig(
     ProximalSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedProx."""
 

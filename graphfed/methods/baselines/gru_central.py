@@ -10,6 +10,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
@@ -30,16 +31,6 @@ from graphfed.methods.common.forecasting import (
     pool,
     teaching,
 )
-from graphfed.methods.config import (
-    AggregationSettings,
-    CommonSettings,
-    ProtocolSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    SequenceTrainingSettings,
-    TrainingSettings,
-    WindowSettings,
-)
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold, permutation
@@ -49,14 +40,14 @@ __all__ = ["METHOD", "GruCentralConfig"]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class GruCentralConfig(
-    SequenceTrainingSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    WindowSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of central training of a recurrent forecaster."""
 

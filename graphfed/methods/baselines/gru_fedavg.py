@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.forecasting import (
@@ -26,16 +27,6 @@ from graphfed.methods.common.forecasting import (
     pass_over,
     scaled,
 )
-from graphfed.methods.config import (
-    AggregationSettings,
-    CommonSettings,
-    ProtocolSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    SequenceTrainingSettings,
-    TrainingSettings,
-    WindowSettings,
-)
 from graphfed.methods.tasks import FORECASTING
 
 __all__ = ["METHOD", "GruFedAvgConfig"]
@@ -44,14 +35,14 @@ __all__ = ["METHOD", "GruFedAvgConfig"]
 @dataclass(frozen=True, config={"extra": "forbid"})
 class GruFedAvgConfig(
     LocalEpochSettings,
-    SequenceTrainingSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    WindowSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of averaged recurrent forecasters."""
 
@@ -110,8 +101,8 @@ METHOD = Method(
             **MESSAGES,
             **averaging.MESSAGES,
             "model": "The shared weights, from the server to every site.",
-            "update": "Only with aggregation=plaintext: each site's weights after its training, which the server "
-            "averages. The server reads each site's; from weights, readings can in part be inferred.",
+            "update": "Only with aggregation=plaintext: each site's weights after its training, which the "
+            "server averages. The server reads each site's; from weights, readings can in part be inferred.",
         },
     ),
     defaults={**GRU_DEFAULTS, "teacher": 1.0},

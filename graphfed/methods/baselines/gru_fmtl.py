@@ -30,6 +30,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerIds, PeerRoute
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, Series
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.baselines.gru_local import refuse_unseen
 from graphfed.methods.common.forecasting import (
@@ -45,17 +46,6 @@ from graphfed.methods.common.forecasting import (
     predict_own,
     scaled,
 )
-from graphfed.methods.config import (
-    AggregationSettings,
-    ClientStateSettings,
-    CommonSettings,
-    ProtocolSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    SequenceTrainingSettings,
-    TrainingSettings,
-    WindowSettings,
-)
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
@@ -68,15 +58,15 @@ MAX_BYTES = 4 * 2**30
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FmtlConfig(
     LocalEpochSettings,
-    ClientStateSettings,
-    SequenceTrainingSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    WindowSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ClientStateSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of federated multi-task learning."""
 

@@ -9,6 +9,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
     GRU_DEFAULTS,
@@ -23,16 +24,6 @@ from graphfed.methods.common.forecasting import (
     predict_own,
     scaled,
 )
-from graphfed.methods.config import (
-    AggregationSettings,
-    CommonSettings,
-    ProtocolSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    SequenceTrainingSettings,
-    TrainingSettings,
-    WindowSettings,
-)
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
@@ -42,14 +33,14 @@ __all__ = ["METHOD", "GruLocalConfig", "refuse_unseen"]
 @dataclass(frozen=True, config={"extra": "forbid"})
 class GruLocalConfig(
     LocalEpochSettings,
-    SequenceTrainingSettings,
-    RecurrentLayerSettings,
-    RecurrentSettings,
-    WindowSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of local training of recurrent forecasters."""
 

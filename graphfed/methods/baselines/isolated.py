@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.common.local_training import (
     Prepared,
@@ -23,16 +24,7 @@ from graphfed.methods.common.local_training import (
     prepare,
     train_personal,
 )
-from graphfed.methods.config import (
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    CommonSettings,
-    GraphSettings,
-    GraphTraining,
-    LocalStepsSettings,
-    TrainingSettings,
-)
+from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 
 __all__ = ["METHOD", "AloneConfig", "predict", "round", "setup"]
@@ -40,13 +32,13 @@ __all__ = ["METHOD", "AloneConfig", "predict", "round", "setup"]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class AloneConfig(
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of training that sends nothing: of one party alone."""
 

@@ -11,15 +11,9 @@ Differs from the paper: no paper; papers call this baseline MLP, or leave it out
 
 from pydantic.dataclasses import dataclass
 
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent
 from graphfed.methods.baselines import central
-from graphfed.methods.config import (
-    ClassWeightSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    TrainingSettings,
-)
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
 __all__ = ["METHOD", "OwnFeaturesConfig"]
@@ -27,11 +21,11 @@ __all__ = ["METHOD", "OwnFeaturesConfig"]
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class OwnFeaturesConfig(
-    LocalStepsSettings,
-    ClassWeightSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of central training, with the one network that uses no edge."""
 

@@ -5,17 +5,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
+from graphfed.methods import config as groups
 from graphfed.methods.cnfgnn.server_gnn import check_gat
-from graphfed.methods.config import (
-    AggregationSettings,
-    ClientStateSettings,
-    CommonSettings,
-    ProtocolSettings,
-    RecurrentSettings,
-    SequenceTrainingSettings,
-    TrainingSettings,
-    WindowSettings,
-)
 from graphfed.privacy.gaussian import composed_gaussian_epsilon
 
 __all__ = ["ALTERNATING", "CNFGNNConfig", "epsilon_of", "releases"]
@@ -26,14 +17,14 @@ ALTERNATING = ("at_fedavg", "at")
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class CNFGNNConfig(
-    SequenceTrainingSettings,
-    RecurrentSettings,
-    WindowSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of CNFGNN."""
 

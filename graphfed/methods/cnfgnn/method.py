@@ -541,6 +541,29 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     return fed.clients.run(joined, *parts)
 
 
+ALL_MESSAGES = {
+    **MESSAGES,
+    **WINDOWS,
+    **averaging.MESSAGES,
+    "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
+    "at_fedavg and sl_fedavg).",
+    "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each site's "
+    "weights after its training, which the server averages. The server reads each site's; from weights, "
+    "readings can in part be inferred.",
+    "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
+    "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
+    "site's.",
+    "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, "
+    "from the server to that site.",
+    "embeddings": "What the server's graph network makes of the encodings, each site's own, in training "
+    "and to forecast.",
+    "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
+    "depends on the readings that are forecast. The server reads each site's.",
+    "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating training).",
+    "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
+    "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
+}
+
 METHOD = Method(
     name="cnfgnn",
     summary="every sensor encodes and forecasts its own series, a graph network at the server relates them",
@@ -561,29 +584,7 @@ METHOD = Method(
     sends=Sent(
         summary="encodings, embeddings and their gradients, and weights, every round",
         protection=averaging.PROTECTION,
-        messages={
-            **MESSAGES,
-            **WINDOWS,
-            **averaging.MESSAGES,
-            "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
-            "at_fedavg and sl_fedavg).",
-            "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each site's "
-            "weights after its training, which the server averages. The server reads each site's; from weights, "
-            "readings can in part be inferred.",
-            "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
-            "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
-            "site's.",
-            "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, "
-            "from the server to that site.",
-            "embeddings": "What the server's graph network makes of the encodings, each site's own, in training "
-            "and to forecast.",
-            "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
-            "depends on the readings that are forecast. The server reads each site's.",
-            "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating "
-            "training).",
-            "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
-            "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
-        },
+        messages=ALL_MESSAGES,
     ),
     paper_settings={"network": "graph_network"},
 )

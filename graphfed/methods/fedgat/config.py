@@ -7,24 +7,12 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError
+from graphfed.methods import config as groups
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.released import NoiseSettings
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    PlaintextOnly,
-    ProtocolSettings,
-    SamplingSettings,
-    ServerOptimizerSettings,
-    TrainingSettings,
-)
+from graphfed.methods.config import PlaintextOnly, SamplingSettings
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.backbones import Backbone
 
@@ -113,17 +101,17 @@ class FedGATConfig(
     RuleSettings,
     ProximalSettings,
     ServerAdamSettings,
-    ServerOptimizerSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedGAT."""
 
@@ -151,17 +139,17 @@ class FedGATLdpConfig(
     RuleSettings,
     ProximalSettings,
     ServerAdamSettings,
-    ServerOptimizerSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedGAT on features that were noised at their clients."""
 

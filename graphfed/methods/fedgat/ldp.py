@@ -127,8 +127,8 @@ METHOD = Method(
         shared_model=True,
     ),
     sends=Sent(
-        summary="noised features and the edges to the server, moments of neighbourhoods back, once; gradients or "
-        "weights, every round",
+        summary="noised features and the edges to the server, moments of neighbourhoods back, once; "
+        "gradients or weights, every round",
         protection="local differential privacy for features; edges in clear, and what follows from labels",
         messages={
             **{

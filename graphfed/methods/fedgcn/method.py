@@ -47,6 +47,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedadam import ServerAdamSettings
@@ -55,20 +56,7 @@ from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, own_view, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
-from graphfed.methods.config import (
-    AggregationSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    PlaintextOnly,
-    ProtocolSettings,
-    SamplingSettings,
-    ServerOptimizerSettings,
-    TrainingSettings,
-    clients_in_round,
-)
+from graphfed.methods.config import PlaintextOnly, clients_in_round
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
 
@@ -93,16 +81,16 @@ class FedGCNConfig(
     RuleSettings,
     ProximalSettings,
     ServerAdamSettings,
-    ServerOptimizerSettings,
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedGCN."""
 

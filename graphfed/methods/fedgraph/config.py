@@ -6,18 +6,8 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.config import (
-    AggregationSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    PlaintextOnly,
-    ProtocolSettings,
-    ServerOptimizerSettings,
-    TrainingSettings,
-)
+from graphfed.methods import config as groups
+from graphfed.methods.config import PlaintextOnly
 from graphfed.methods.fedgraph.sampling_policies import LEARNED
 
 __all__ = ["FedGraphConfig"]
@@ -25,15 +15,15 @@ __all__ = ["FedGraphConfig"]
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGraphConfig(
-    ServerOptimizerSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ServerOptimizerSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of FedGraph."""
 

@@ -7,17 +7,8 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
+from graphfed.methods import config as groups
 from graphfed.methods.common.released import FeatureBoundSettings, NoiseSettings
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    CommonSettings,
-    GraphSettings,
-    ProtocolSettings,
-    TrainingSettings,
-)
 from graphfed.privacy.bins import Accounting
 
 __all__ = ["BalanceSettings", "EncodingSettings", "LumosConfig"]
@@ -102,14 +93,14 @@ class LumosConfig(
     EncodingSettings,
     FeatureBoundSettings,
     NoiseSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of Lumos."""
 

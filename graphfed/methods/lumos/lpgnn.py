@@ -42,6 +42,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.local_training import initial_weights
@@ -61,14 +62,6 @@ from graphfed.methods.common.released import (
     round_at_server,
     send_back,
     vertex_route,
-)
-from graphfed.methods.config import (
-    AttentionSettings,
-    BackboneSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    TrainingSettings,
 )
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
@@ -94,12 +87,12 @@ TRAIN, VAL, WEIGHTED = 1, 2, 4
 class LpgnnConfig(
     FeatureBoundSettings,
     NoiseSettings,
-    LocalStepsSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.LocalStepsSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of LPGNN."""
 

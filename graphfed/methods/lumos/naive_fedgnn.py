@@ -36,6 +36,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
@@ -56,14 +57,6 @@ from graphfed.methods.common.released import (
     round_at_server,
     send_back,
     vertex_route,
-)
-from graphfed.methods.config import (
-    AttentionSettings,
-    BackboneSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    TrainingSettings,
 )
 from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
@@ -87,12 +80,12 @@ SECONDS_PER_EDGE = {"gcn": 2e-8, "gat": 5e-7}
 class NaiveFedgnnConfig(
     FeatureBoundSettings,
     NoiseSettings,
-    LocalStepsSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.LocalStepsSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of naive FedGNN."""
 

@@ -6,16 +6,10 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
+from graphfed.methods import config as groups
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import AlignmentSettings
 from graphfed.methods.common.split_learning import SplitSettings
-from graphfed.methods.config import (
-    ClassWeightSettings,
-    CommonSettings,
-    GraphSettings,
-    ProtocolSettings,
-    TrainingSettings,
-)
 from graphfed.nn.maxpool import UPDATES
 
 __all__ = ["SapgnnConfig", "has_local_weights", "output_widths", "sends_features", "uploaded_width"]
@@ -25,11 +19,11 @@ __all__ = ["SapgnnConfig", "has_local_weights", "output_widths", "sends_features
 class SapgnnConfig(
     SplitSettings,
     AlignmentSettings,
-    ProtocolSettings,
-    ClassWeightSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ProtocolSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of SAPGNN."""
 

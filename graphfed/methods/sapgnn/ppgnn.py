@@ -34,6 +34,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
+from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import (
@@ -57,14 +58,6 @@ from graphfed.methods.common.split_learning import (
     step,
     summed,
 )
-from graphfed.methods.config import (
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    CommonSettings,
-    GraphSettings,
-    TrainingSettings,
-)
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold, glorot
@@ -76,12 +69,12 @@ __all__ = ["METHOD", "PpgnnConfig"]
 class PpgnnConfig(
     SplitSettings,
     AlignmentSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
 ):
     """The settings of PPGNN."""
 
