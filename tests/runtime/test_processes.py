@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -340,9 +341,19 @@ def test_the_local_runtime_shows_everything() -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Connection, Connection]]:
-    """Two ends of one connection."""
+    """Two ends of one connection.
+
+    A link's thread may be about to read from an end: it ends before that end is closed under it."""
+    before = set(threading.enumerate())
     a, b = (Connection(s.detach()) for s in socket.socketpair())
     yield a, b
+    for end in (a, b):
+        if not end.closed:
+            with socket.socket(fileno=os.dup(end.fileno())) as same, contextlib.suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
     a.close()
     b.close()
 
