@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
 
-#: The transfers of joining, in words (see `Method.messages`).
+#: The transfers of joining, in words (see `Sent.messages`).
 MESSAGES = {
     "join": "What a site says before a run begins: versions of its programs, how many clients it holds, "
     "names of its columns of features and of its classes (in forecasting how many readings there are, when "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 __all__ = [
+    "MOST_HOMES",
     "OPTION_WORDS",
     "SYNONYMS",
     "Setting",

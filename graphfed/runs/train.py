@@ -41,7 +41,7 @@ __all__ = [
     "train",
 ]
 
-#: What opens every round, in words (see `Method.messages`).
+#: What opens every round, in words (see `Sent.messages`).
 CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
 #: All transfers that runs have beside the method's own.
 MESSAGES = {
@@ -301,7 +301,7 @@ def _line(
 
 
 def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
-    """What the method says of itself (`Method.facts`), where the server is in this process."""
+    """What the method says of itself (`StateValues.facts`), where the server is in this process."""
     if not method.state.facts:
         return {}
     parts = fed.local_parts(state.values[method.state.facts])

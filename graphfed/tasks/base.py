@@ -104,7 +104,7 @@ class TaskDefinition:
             on_stage(text) is called with what begins.
         evaluation: How predictions are scored.
         agree: (fed, data, task, config) -> the data with what clients agree on before set-up; None: nothing.
-        messages: The transfers of `agree`, in words (see `Method.messages`).
+        messages: The transfers of `agree`, in words (see `Sent.messages`).
         groups: The groups of settings that its methods share, as far as they have them: what these settings
             mean is the same for all.
         defaults: Settings in which its defaults differ from those of the groups.

@@ -53,7 +53,7 @@ class Evaluation:
     """The evaluation of a task.
 
     decides(config, prepared) -> the validation metric that decides.
-    messages: the transfers with aggregation=plaintext, in words (see `Method.messages`).
+    messages: the transfers with aggregation=plaintext, in words (see `Sent.messages`).
     prepare(fed, data, task, config) -> what every scoring needs, made once.
     score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
     clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers
