@@ -5,13 +5,14 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 
 __all__ = [
     "check_regular",
@@ -23,6 +24,7 @@ __all__ = [
     "write_bytes",
     "write_json",
     "write_tensors",
+    "writing",
 ]
 
 #: Levels of lists and objects in a JSON text from outside. Our own files have fewer than twelve.
@@ -122,6 +124,15 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def writing(what: object) -> Iterator[None]:
+    """In this block an error of the disk names what was written: GraphfedError."""
+    try:
+        yield
+    except OSError as error:
+        raise GraphfedError(f"{what} could not be written: {error.strerror or error}") from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -8,8 +8,13 @@ through `markup`.
 
 import os
 import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["markup", "open_standard_streams", "printable", "say", "tell"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["make_table", "markup", "open_standard_streams", "printable", "say", "tell"]
 
 
 def open_standard_streams() -> None:
@@ -43,6 +48,43 @@ def markup(text: object) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
+
+
+def make_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    numbers: Collection[str] = (),
+    title: str = "",
+    caption: str = "",
+    plain: bool = False,
+    lines: bool = False,
+) -> "Table":
+    """Return a rich table that shows texts from outside as they are.
+
+    Args:
+        columns: The heads of the columns; all "" for a table without a head.
+        rows: The cells of each row.
+        numbers: The columns that are aligned to the right.
+        title: Above the table, "" for none.
+        caption: Below it, likewise.
+        plain: Whether the table has no frame.
+        lines: Whether there are lines between its rows.
+    """
+    from rich.box import HEAVY_HEAD
+    from rich.table import Table
+
+    table = Table(
+        title=markup(title) or None, title_justify="left",
+        caption=markup(caption) or None, caption_justify="left", show_lines=lines,
+        show_header=any(columns), box=None if plain else HEAVY_HEAD, pad_edge=not plain,
+        padding=(0, 2, 0, 0) if plain else (0, 1),
+    )  # fmt: skip
+    for column in columns:
+        table.add_column(markup(column), justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(markup, row))
+    return table
 
 
 def tell(text: object = "") -> None:

@@ -111,6 +111,11 @@ def test_only_the_package_for_deployment_imports_nvflare():
     assert {path.parent.relative_to(PACKAGE).as_posix() for path in importing} == {"runtime/nvflare"}
 
 
+def test_only_the_package_for_drawing_imports_matplotlib():
+    importing = {path for path in PACKAGE.rglob("*.py") if imports_of(path, "matplotlib")}
+    assert {path.parent.relative_to(PACKAGE).as_posix() for path in importing} == {"drawing"}
+
+
 def test_a_module_of_every_layer_that_exists_is_known():
     """A new top-level module must be given its place in LAYERS."""
     modules = [p.stem for p in PACKAGE.glob("*.py")] + [p.parent.name for p in PACKAGE.glob("*/__init__.py")]

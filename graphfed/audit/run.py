@@ -12,7 +12,7 @@ from graphfed.files import write_json
 from graphfed.runs import folder as files
 from graphfed.runs.reopen import reopen
 from graphfed.runs.run import Result
-from graphfed.terminal import markup
+from graphfed.terminal import make_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,24 +55,24 @@ class Audit:
 
     def table(self) -> "Table":
         """For a screen (a rich table)."""
-        from rich.table import Table
-
+        rows = [
+            (
+                f"{name}: {CHECKS[name].tests}",
+                CHECKS[name].attacker,
+                found.result,
+                found.baseline,
+                found.verdict,
+            )
+            for name, found in self.findings.items()
+        ]
         skipped = "; ".join(f"{name}: {why}" for name, why in self.skipped.items())
-        table = Table(
-            title=markup(f"{self.method} on {self.dataset}, seed {self.seed}"),
-            caption=markup(f"not checked here: {skipped}") if skipped else None,
-            caption_justify="left",
-            show_lines=True,
+        return make_table(
+            ("check", "what the attacker sees", "result", "without information", "verdict"),
+            rows,
+            title=f"{self.method} on {self.dataset}, seed {self.seed}",
+            caption=f"not checked here: {skipped}" if skipped else "",
+            lines=True,
         )
-        for column in ("check", "what the attacker sees", "result", "without information", "verdict"):
-            table.add_column(column, overflow="fold")
-        for name, finding in self.findings.items():
-            check = CHECKS[name]
-            cells = (
-                f"{name}: {check.tests}", check.attacker, finding.result, finding.baseline, finding.verdict
-            )  # fmt: skip
-            table.add_row(*(markup(cell) for cell in cells))
-        return table
 
 
 def audit(folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None) -> Audit:

@@ -56,20 +56,12 @@ app = typer.Typer(
     # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
     rich_markup_mode="markdown",
 )
-app.command()(run)
-app.command()(compare)
-app.command()(resume)
-app.command()(report)
-app.command()(predict)
-app.command()(sweep)
-app.command()(audit)
-app.command()(reproduce)
-app.command()(policy)
-app.command()(track)
-app.command()(methods)
+for command in (
+    run, compare, resume, report, predict, sweep, audit, reproduce, policy, track, methods, doctor,
+):  # fmt: skip
+    app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(site, name="site")
-app.command()(doctor)
 as_manual(app)
 
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from graphfed.cli.options import Plugins
+from graphfed.cli.options import Json, Plugins
 from graphfed.cli.output import show
 from graphfed.cli.values import method_names
-from graphfed.terminal import markup, tell
+from graphfed.terminal import make_table, tell
 
 __all__ = ["methods"]
 
@@ -20,7 +20,7 @@ def methods(
     ] = None,
     *,
     plugin: Plugins = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what is known as one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the methods: what each needs, what crosses and what protects it. With a name: paper and settings.
 
@@ -50,33 +50,27 @@ def methods(
 
 def _table(listed: list[dict[str, Any]]) -> None:
     """All methods in 80 columns. What every one of them needs is said once, below."""
-    from rich.table import Table
-
     common = [need for need in listed[0]["needs"] if all(need in method["needs"] for method in listed)]
-    table = Table(
-        caption=f"Every method needs {' and '.join(common)}.\n" * bool(common)
-        + "graphfed methods NAME: the paper, and every setting with its range.",
-        caption_justify="left",
-        show_lines=True,
-    )
-    for column in ("method", "what it does", "needs", "what crosses", "protection"):
-        table.add_column(column, overflow="fold", no_wrap=column == "method")
+    rows = []
     for method in listed:
         names = method["name"] + "".join(f"\n({alias})" for alias in method["aliases"])
         needs = [need for need in method["needs"] if need not in common]
-        cells = (names, method["summary"], "; ".join(needs) or "-", method["crosses"], method["protection"])
-        table.add_row(*(markup(cell) for cell in cells))
+        needed = "; ".join(needs) or "-"
+        rows.append((names, method["summary"], needed, method["crosses"], method["protection"]))
+    table = make_table(
+        ("method", "what it does", "needs", "what crosses", "protection"),
+        rows,
+        caption=f"Every method needs {' and '.join(common)}.\n" * bool(common)
+        + "graphfed methods NAME: the paper, and every setting with its range.",
+        lines=True,
+    )
+    table.columns[0].no_wrap = True
     show(table)
 
 
 def _page(method: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    facts.add_column(no_wrap=True, style="bold")
-    facts.add_column(overflow="fold")
     plugin = method["plugin"] or {}
-    rows = {
+    facts = {
         method["name"]: method["summary"],
         "also called": ", ".join(method["aliases"]),
         "plug-in": plugin.get("module") or " ".join(plugin.values()),
@@ -88,29 +82,25 @@ def _page(method: dict[str, Any]) -> None:
     }
     for task in method["tasks"][1:]:
         chosen = (f"{key}={value}" for key, value in method["recipes"][task].items())
-        rows[f"defaults in {task}"] = ", ".join(chosen)
-    for what, words in rows.items():
-        if words:
-            facts.add_row(markup(what), markup(words))
-    show(facts)
+        facts[f"defaults in {task}"] = ", ".join(chosen)
+    table = make_table(("", ""), [(what, words) for what, words in facts.items() if words], plain=True)
+    table.columns[0].no_wrap, table.columns[0].style = True, "bold"
+    show(table)
     if method["messages"]:
-        sent = Table(title="what crosses, transfer by transfer", title_justify="left")
-        sent.add_column("transfer", overflow="fold")
-        sent.add_column("what it is, and who can read it", overflow="fold")
-        for transfer, words in method["messages"].items():
-            sent.add_row(markup(transfer), markup(words))
         tell()
-        show(sent)
-    table = Table(
-        title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
-        title_justify="left",
-    )
-    for column in ("setting", "a value is", "default", "what it is"):
-        table.add_column(column, overflow="fold", no_wrap=column == "setting")
+        columns = ("transfer", "what it is, and who can read it")
+        title = "what crosses, transfer by transfer"
+        show(make_table(columns, method["messages"].items(), title=title))
+    rows = []
     for setting in method["settings"]:
         mark = " *" if setting["own"] or setting["name"] in method["defaults"] else ""
-        default = "none" if setting["default"] is None else str(setting["default"])
-        cells = (setting["name"] + mark, setting["expected"], default, setting["description"])
-        table.add_row(*(markup(cell) for cell in cells))
+        default = "none" if setting["default"] is None else setting["default"]
+        rows.append((setting["name"] + mark, setting["expected"], default, setting["description"]))
+    table = make_table(
+        ("setting", "a value is", "default", "what it is"),
+        rows,
+        title="settings (--set NAME=VALUE); * of this method alone, or with a default of its own",
+    )
+    table.columns[0].no_wrap = True
     tell()
     show(table)

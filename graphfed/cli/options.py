@@ -25,6 +25,7 @@ from graphfed.cli.values import (
     method_names,
     setting_keys,
 )
+from graphfed.errors import InputError
 from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, RunOptions
 
 
@@ -297,6 +298,32 @@ class SharedOptions:
         """
         shared = {name: getattr(self, name) for name in OPTIONS if hasattr(self, name)}
         return {name: value for name, value in {**shared, **own}.items() if value is not None}
+
+    def merged(self, config: dict[str, Any], **own: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of a run and its settings: those of a config file, and over them those typed.
+
+        Args:
+            config: The content of the file, {} for none.
+            own: Options that the command declares itself, by name.
+        """
+        from graphfed.runs.config import parse_settings
+        from graphfed.studies.plan import parse_seeds
+
+        options = config | self.run_options(**own)
+        settings = options.pop("set", {}) | parse_settings(self.settings or ())
+        if "seeds" in options:
+            options["seeds"] = parse_seeds(options["seeds"])
+        return options, settings
+
+
+def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
+    """Read the config file of a study, which has several seeds and not one."""
+    from graphfed.runs.config import read_config
+
+    options = read_config(path, extra=("seeds", *extra))
+    if "seed" in options:
+        raise InputError(f"the config file {path} has a seed, and a {what} has several; write seeds: 0,1,2")
+    return options
 
 
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

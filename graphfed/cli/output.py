@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from graphfed.terminal import printable, say, tell
 
@@ -23,6 +23,7 @@ __all__ = [
     "interruption_told",
     "one_line",
     "print_json",
+    "print_outcome",
     "say",
     "show",
     "summary",
@@ -89,6 +90,26 @@ def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
     if files is not None:
         say(f"files: {files}")
     tell(json.dumps(content, allow_nan=False))
+
+
+class Outcome(Protocol):
+    """What a command comes to: a result with its files."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its files are."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of its file."""
+
+
+def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> None:
+    """Print an outcome as its object, or as texts and tables."""
+    if as_json:
+        print_json(outcome.to_json(), outcome.folder)
+        return
+    for one in shown:
+        tell(one) if isinstance(one, str) else show(one)
 
 
 def width() -> int:

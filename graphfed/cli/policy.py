@@ -1,19 +1,15 @@
 """`graphfed policy`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from graphfed.cli.options import OUTPUT_PANEL, TRAINING_PANEL, SharedOptions, whole_number, with_options
-from graphfed.cli.output import command_line, interruption_told, print_json
+from graphfed.cli.output import command_line, interruption_told, print_outcome
 from graphfed.cli.values import POLICIES, choices, policy_setting_keys
-from graphfed.terminal import tell
 
-if TYPE_CHECKING:
-    from graphfed.studies.policy_learning import LearnedPolicy
-
-__all__ = ["policy", "print_policy"]
+__all__ = ["policy"]
 
 
 @with_options(
@@ -103,12 +99,4 @@ def policy(
             progress=shared.progress,
             command=command_line(),
         )
-    print_policy(learned, shared.as_json)
-
-
-def print_policy(learned: "LearnedPolicy", as_json: bool) -> None:
-    """What came out, in words or as the object of result.json."""
-    if as_json:
-        print_json(learned.to_json(), learned.folder)
-    else:
-        tell(learned.summary())
+    print_outcome(learned, shared.as_json, learned.summary())

@@ -87,10 +87,9 @@ def track(
         ),
     ] = None,
 ) -> None:
-    """Hand runs on to TensorBoard or MLflow: config, metrics of every round, test metrics, hashes.
+    """Hand finished runs on to TensorBoard or MLflow: config, metrics of every round, test metrics, hashes.
 
-    What the tracker has already is not written again. A run that is still going on is followed up to its
-    newest checkpoint. Needs the extra 'track'.
+    A run that the tracker has already is not written again. Needs the extra 'track'.
 
     Examples:
         graphfed track runs/mine --to tensorboard
@@ -100,7 +99,5 @@ def track(
     """
     from graphfed.studies.track import track as hand_on
 
-    for written in hand_on(folders, to, out=out, uri=uri):
-        run = written.run
-        state = "ended" if run.ended else "going on"
-        tell(f"{run.name}: {len(run.points)} points, {written.new} of them new; {state}")
+    for run, is_new in hand_on(folders, to, out=out, uri=uri):
+        tell(f"{run.name}: {f'{len(run.points)} points' if is_new else 'there already'}")

@@ -1,19 +1,16 @@
 """`graphfed reproduce`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
-from graphfed.cli.output import command_line, interruption_told, print_json, say, show
+from graphfed.cli.output import command_line, interruption_told, print_outcome, say, show
 from graphfed.cli.values import DATA_SETS, choices
-from graphfed.terminal import markup, tell
+from graphfed.terminal import make_table
 
-if TYPE_CHECKING:
-    from graphfed.reproductions.reproduce import Reproduction
-
-__all__ = ["print_reproduction", "reproduce"]
+__all__ = ["reproduce"]
 
 
 def reproduce(
@@ -99,34 +96,19 @@ def reproduce(
             tell=say,
             command=command_line(),
         )
-    print_reproduction(found, as_json)
-
-
-def print_reproduction(found: "Reproduction", as_json: bool) -> None:
-    """A table for each item, or the object of reproduce.json."""
-    if as_json:
-        print_json(found.to_json(), found.folder)
-        return
-    for table in found.tables():
-        show(table)
-    tell(f"files: {found.folder}")
+    print_outcome(found, as_json, *found.tables(), f"files: {found.folder}")
 
 
 def _print_list(data_dir: Path | None) -> None:
-    from rich.table import Table
-
     from graphfed.data.datasets import available
     from graphfed.reproductions import PAPERS
     from graphfed.reproductions.reproduce import find_paper
 
     known = {row.name: row for row in available(data_dir)}
-    table = Table()
-    for column in ("paper", "item", "what it is", "data", "runs", "quick"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for name in PAPERS:
         for item in find_paper(name).items:
             missing = [d for d in item.data_sets if d in known and not item.usable(known[d])]
             data = ", ".join(f"{d} (missing)" if d in missing else d for d in item.data_sets)
-            runs = (str(version.num_runs) for version in (item, item.short()))
-            table.add_row(*(markup(cell) for cell in (name, item.name, item.title, data, *runs)))
-    show(table)
+            rows.append((name, item.name, item.title, data, item.num_runs, item.short().num_runs))
+    show(make_table(("paper", "item", "what it is", "data", "runs", "quick"), rows))

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import whole_number
+from graphfed.cli.options import Json, whole_number
 from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
-from graphfed.terminal import markup, tell
+from graphfed.terminal import make_table, tell
 
 __all__ = ["app"]
 
@@ -288,9 +288,7 @@ def _check_forbidden(pair: str) -> None:
 
 
 @app.command("status")
-def site_status(
-    kit: Kit, *, as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-) -> None:
+def site_status(kit: Kit, *, as_json: Json = False) -> None:
     """Ask the server, with the coordinator's kit, which sites are connected and which runs are going on.
 
     Examples:
@@ -298,20 +296,18 @@ def site_status(
     See also:
         graphfed site start
     """
-    from rich.table import Table
-
     from graphfed.runtime.nvflare.status import status
 
     found = status(kit)
     if as_json:
         tell(json.dumps(found.to_json()))
         return
-    table = Table(title=markup(f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC"))
-    for column in ("site", "connected", "last heard"):
-        table.add_column(column)
-    for name, heard in found.sites.items():
-        table.add_row(markup(name), "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
-    show(table)
+    rows = [
+        (name, "yes" if heard else "no", f"{heard:%H:%M:%S} UTC" if heard else "")
+        for name, heard in found.sites.items()
+    ]
+    title = f"server {found.address}, started {found.started:%Y-%m-%d %H:%M:%S} UTC"
+    show(make_table(("site", "connected", "last heard"), rows, title=title))
     tell(f"runs: {', '.join(found.runs) or 'none'}")
 
 

@@ -1,20 +1,17 @@
 """`graphfed sweep`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from graphfed.cli.options import Method, SharedOptions, whole_number, with_options
-from graphfed.cli.output import command_line, interruption_told, print_json, show
+from graphfed.cli.options import Method, SharedOptions, read_seedless_config, whole_number, with_options
+from graphfed.cli.output import command_line, interruption_told, print_outcome
 from graphfed.cli.values import setting_keys
 from graphfed.errors import InputError, shown
-from graphfed.terminal import tell
 
-if TYPE_CHECKING:
-    from graphfed.studies.sweep import Sweep
-
-__all__ = ["print_sweep", "sweep"]
+__all__ = ["sweep"]
 
 
 @with_options(
@@ -71,73 +68,49 @@ def sweep(
     See also:
         graphfed compare, graphfed resume; docs/sweeps.md
     """
-    from graphfed.runs.config import parse_settings, read_config
-    from graphfed.studies.plan import parse_seeds
     from graphfed.studies.sweep import sweep as run_sweep
 
-    options = {} if shared.config is None else read_config(shared.config, extra=("seeds",))
-    if "seed" in options:
-        raise InputError(
-            f"the config file {shared.config} has a seed, and a sweep has several; write seeds: 0,1,2"
-        )
-    options |= shared.run_options(method=method, seeds=shared.seeds, out=out)
-    settings = options.pop("set", {}) | parse_settings(shared.settings or ())
-    if "seeds" in options:
-        options["seeds"] = parse_seeds(options["seeds"])
+    config = {} if shared.config is None else read_seedless_config(shared.config, "sweep")
+    options, settings = shared.merged(config, method=method, seeds=shared.seeds, out=out)
+    written = "key=values, as in --grid lr=0.1,0.5"
+    tried = _values("--grid", grid or (), ",", written, "give all its values at once")
+    written = "key=low:high, as in --range lr=0.01:1:log"
+    drawn = _values("--range", ranges or (), ":", written, "give it once")
     with interruption_told():
         finished = run_sweep(
             options.pop("method", None),
             **options,
-            grid=_grid(grid or []),
-            ranges=_ranges(ranges or []),
+            grid=tried,
+            ranges={key: tuple(ends) for key, ends in drawn.items()},
             trials=optuna,
             settings=settings,
             progress=shared.progress,
             command=command_line(),
         )
-    print_sweep(finished, shared.as_json)
+    print_outcome(finished, shared.as_json, finished.table(), f"files: {finished.folder}")
 
 
-def print_sweep(finished: "Sweep", as_json: bool) -> None:
-    """The table, or the object of sweep.json."""
-    if as_json:
-        print_json(finished.to_json(), finished.folder)
-    else:
-        show(finished.table())
-        tell(f"files: {finished.folder}")
+def _values(
+    option: str, pairs: Sequence[str], separator: str, written: str, fix: str
+) -> dict[str, list[Any]]:
+    """Return the values of an option that is given once for each key, by key.
 
-
-def _grid(pairs: list[str]) -> dict[str, list[Any]]:
-    """``["lr=0.1,0.5"]`` -> ``{"lr": [0.1, 0.5]}``."""
+    Args:
+        option: Its name.
+        pairs: What was typed.
+        separator: What stands between two values.
+        written: How it is written.
+        fix: What to do where a key is given twice.
+    """
     from graphfed.runs.config import parse_settings
 
-    grid: dict[str, list[Any]] = {}
+    values: dict[str, list[Any]] = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.strip() or not text.strip():
-            raise InputError(
-                f"--grid {shown(pair)} cannot be read; write key=values, as in --grid lr=0.1,0.5"
-            )
-        if key.strip() in grid:
-            raise InputError(f"--grid {key.strip()} is given twice; give all its values at once")
-        grid[key.strip()] = [parse_settings([f"{key}={value}"])[key.strip()] for value in text.split(",")]
-    return grid
-
-
-def _ranges(pairs: list[str]) -> dict[str, tuple[Any, ...]]:
-    """``["lr=0.01:1:log"]`` -> ``{"lr": (0.01, 1, "log")}``."""
-    from graphfed.runs.config import parse_settings
-
-    ranges: dict[str, tuple[Any, ...]] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.strip():
-            raise InputError(
-                f"--range {shown(pair)} cannot be read; write key=low:high, as in --range lr=0.01:1:log"
-            )
-        if key.strip() in ranges:
-            raise InputError(f"--range {key.strip()} is given twice; give it once")
-        ranges[key.strip()] = tuple(
-            parse_settings([f"{key}={part}"])[key.strip()] for part in text.split(":")
-        )
-    return ranges
+        name, equals, text = pair.partition("=")
+        key = name.strip()
+        if not equals or not key or not text.strip():
+            raise InputError(f"{option} {shown(pair)} cannot be read; write {written}")
+        if key in values:
+            raise InputError(f"{option} {key} is given twice; {fix}")
+        values[key] = [parse_settings([f"{key}={part}"])[key] for part in text.split(separator)]
+    return values

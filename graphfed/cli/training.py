@@ -11,12 +11,10 @@ from graphfed.cli.options import (
     OUTPUT_PANEL,
     Method,
     SharedOptions,
+    read_seedless_config,
     with_options,
 )
-from graphfed.cli.output import command_line, interruption_told, print_json, say, show, summary
-from graphfed.cli.policy import print_policy
-from graphfed.cli.reproduce import print_reproduction
-from graphfed.cli.sweep import print_sweep
+from graphfed.cli.output import command_line, interruption_told, print_outcome, say, summary
 from graphfed.cli.values import method_names, run_folders
 from graphfed.errors import InputError
 from graphfed.terminal import tell
@@ -87,18 +85,17 @@ def run(
     See also:
         graphfed compare, resume, predict, report, methods; docs/runs.md
     """
-    from graphfed.runs.config import parse_settings, read_config
+    from graphfed.runs.config import read_config
 
-    options = {} if shared.config is None else read_config(shared.config, extra=("kit",))
-    options |= shared.run_options(method=method, kit=kit, out=out)
-    settings = options.pop("set", {}) | parse_settings(shared.settings or ())
+    config = {} if shared.config is None else read_config(shared.config, extra=("kit",))
+    options, settings = shared.merged(config, method=method, kit=kit, out=out)
     if show_config:
         _show_config(options, settings)
         return
     act = _deployed if "kit" in options else _here
     with interruption_told():
         result = act(options, settings=settings, progress=shared.progress, command=command_line())
-    _print_result(result, shared.as_json, shared.report)
+    _print_result(result, shared)
 
 
 def _show_config(options: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -126,14 +123,8 @@ def _deployed(options: dict[str, Any], **more: Any) -> "Result":
     return deploy(options.pop("method", None), **options, **more)
 
 
-def _print_result(result: "Result", as_json: bool, report: bool) -> None:
-    path = _report(result.folder) if report else None
-    if as_json:
-        print_json(result.to_json(), result.folder)
-    else:
-        tell(summary(result))
-        if path is not None:
-            tell(f"report: {path}")
+def _print_result(result: "Result", shared: SharedOptions) -> None:
+    print_outcome(result, shared.as_json, summary(result), *_report(result.folder, shared))
     for told in result.details.get("warnings", ()):
         say(f"warning: {told['text']}")
 
@@ -188,17 +179,10 @@ def compare(
     See also:
         graphfed run, graphfed resume; docs/runs.md, section Comparisons
     """
-    from graphfed.runs.config import parse_settings
     from graphfed.studies.compare import compare as compare_methods
-    from graphfed.studies.plan import parse_seeds
 
-    given = shared.run_options(seeds=shared.seeds, out=out)
-    typed = parse_settings(shared.settings or ())
-    rows, common = _compare_files(config or [], given)
-    options = common | given
-    settings = options.pop("set", {}) | typed
-    if "seeds" in options:
-        options["seeds"] = parse_seeds(options["seeds"])
+    rows, common = _compare_files(config or [], shared.run_options())
+    options, settings = shared.merged(common, seeds=shared.seeds, out=out)
     with interruption_told():
         comparison = compare_methods(
             [*(methods or ()), *rows],
@@ -207,34 +191,29 @@ def compare(
             progress=shared.progress,
             command=command_line(),
         )
-    _print_comparison(comparison, shared.as_json, shared.report)
+    _print_comparison(comparison, shared)
 
 
-def _report(folder: Path | None) -> Path | None:
-    """The report of a finished folder, and a run's model card, written where they are missing."""
-    if folder is None:
-        return None
+def _report(folder: Path | None, shared: SharedOptions) -> list[str]:
+    """Write the report of a finished folder, and a run's model card, where they are wanted and missing, and
+    say where it is."""
+    if folder is None or not shared.report:
+        return []
     from graphfed.report.page import write_card, write_report
 
     path = folder / "report.html"
-    if path.exists():
-        return path
-    if (folder / "result.json").exists():
-        write_card(folder)
-    return write_report([folder])
+    if not path.exists():
+        if (folder / "result.json").exists():
+            write_card(folder)
+        write_report([folder])
+    return [f"report: {path}"]
 
 
-def _print_comparison(comparison: "Comparison", as_json: bool, report: bool) -> None:
-    path = _report(comparison.folder) if report else None
+def _print_comparison(comparison: "Comparison", shared: SharedOptions) -> None:
+    report = _report(comparison.folder, shared)
     if comparison.added:
         say(f"added for reference: {', '.join(comparison.added)}")
-    if as_json:
-        print_json(comparison.to_json(), comparison.folder)
-    else:
-        show(comparison.table())
-        tell(f"files: {comparison.folder}")
-        if path is not None:
-            tell(f"report: {path}")
+    print_outcome(comparison, shared.as_json, comparison.table(), f"files: {comparison.folder}", *report)
     for warning in comparison.warnings:
         say(f"warning: {warning.text}")
 
@@ -275,29 +254,23 @@ def resume(
     with interruption_told():
         ended = go_on(folder, data_dir=shared.data_dir, progress=shared.progress)
     if isinstance(ended, Result):
-        _print_result(ended, shared.as_json, shared.report)
+        _print_result(ended, shared)
     elif isinstance(ended, Sweep):
-        print_sweep(ended, shared.as_json)
+        print_outcome(ended, shared.as_json, ended.table(), f"files: {ended.folder}")
     elif isinstance(ended, Reproduction):
-        print_reproduction(ended, shared.as_json)
+        print_outcome(ended, shared.as_json, *ended.tables(), f"files: {ended.folder}")
     elif isinstance(ended, LearnedPolicy):
-        print_policy(ended, shared.as_json)
+        print_outcome(ended, shared.as_json, ended.summary())
     else:
-        _print_comparison(ended, shared.as_json, shared.report)
+        _print_comparison(ended, shared)
 
 
 def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Config files as rows of a comparison (those that name a method), and options common to all rows."""
-    from graphfed.runs.config import read_config
-
     rows: list[dict[str, Any]] = []
     common: dict[str, Any] = {}
     for path in paths:
-        options = read_config(path, extra=("label", "seeds"))
-        if "seed" in options:
-            raise InputError(
-                f"the config file {path} has a seed, and a comparison has several; write seeds: 0,1,2"
-            )
+        options = read_seedless_config(path, "comparison", "label")
         if "method" not in options:
             if common:
                 raise InputError(
@@ -311,7 +284,7 @@ def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[
                     f"the config file {path} is one row; {key!r} belongs to the comparison: give --{key}"
                 )
         own = options.pop("set", {})
-        options |= {key: value for key, value in given.items() if key not in ("out", "seeds")}
+        options |= given
         label = options.get("label", path.stem)
         if not isinstance(label, str | int | float):
             raise InputError(f"the config file {path}: label must be text (found {type(label).__name__})")

@@ -1,7 +1,11 @@
 """Reports: one self-contained HTML file for a run, a comparison, or several runs.
 
-read.py      folders -> plain data
-charts.py    plain data -> charts as SVG, in colours that follow the page
-device.py    one device of a run with one for each vertex: what it sent to whom
-page.py      plain data and charts -> HTML, the model card, and the files
+read.py            folders -> runs
+results.py         runs -> scores, and the table of a comparison
+transfers.py       ledgers -> what left each site; device.py: one device; sent.py: a site of a deployment
+forecasts.py       runs of forecasting -> what else is said of them
+charts.py          runs -> charts; forecast_charts.py, overviews.py: of forecasts, and of the data
+figures.py         how the values of metrics are written
+templates.py       all of this -> text: page.html.jinja, card.md.jinja, sentences.txt.jinja
+page.py            the files
 """

@@ -1,137 +1,115 @@
-"""One device of a run that has per-client statistics (`Method.client_statistics`): what it sent to whom, and
-what it disclosed. Of many sites a page can only show sums; this is the line of one."""
+"""One device of a run that keeps an account of each client (`Method.account`): what it sent to whom, and what
+it gave away. Of many sites a page can only show sums; this is the line of one."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from graphfed.errors import InputError
 from graphfed.federation.ledger import is_simulated
 from graphfed.methods.registry import METHODS
-from graphfed.report.read import Run
+from graphfed.report.read import Run, Subject
+from graphfed.report.templates import sentences
+from graphfed.report.transfers import Line, left
 from graphfed.runs.progress import human_bytes
 
-__all__ = ["device_of", "device_told", "worst_told"]
+__all__ = ["Accounts", "Device", "devices", "worst_device"]
 
-#: Columns of the account that count to whom a device sends, in words.
-RECEIVERS = {
-    "neighbours": ("its neighbour", "its {} neighbours"),
-    "kept": ("the neighbour that it keeps", "the {} neighbours that it keeps"),
-    "receivers": ("the neighbour that keeps it", "the {} neighbours that keep it"),
-}
+#: Columns of an account, [K] by name.
+Accounts = Mapping[str, np.ndarray]
 
 
-def device_of(run: Run, wanted: int | None) -> int:
-    """The device that is shown: the one asked for, else the one with the largest epsilon against all its
-    receivers together, then with the most neighbours.
+@dataclass(frozen=True)
+class DeviceLine:
+    """A transfer of a device. to: its receivers; bytes: of payload; messages: how many, "-" where that is not
+    known."""
 
-    InputError for a run without an account, and a device that it does not have."""
-    accounts = run.accounts
-    if accounts is None:
+    line: Line
+    to: str
+    bytes: str
+    messages: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of a row. asked: whether this one was asked for; sentences: what it sent and gave away; lines:
+    its transfers; worst: the largest epsilons of all devices, "" where there are none."""
+
+    label: str
+    asked: bool
+    sentences: list[str]
+    lines: list[DeviceLine]
+    worst: str
+
+
+def devices(subject: Subject, wanted: int | None) -> list[Device]:
+    """Return a device of the first seed of every row that keeps an account of each.
+
+    Args:
+        subject: What is reported on.
+        wanted: Which device; None for the one with the largest epsilon against all its receivers together,
+            then with the most neighbours.
+
+    Raises:
+        InputError: One is wanted, and no row has it.
+    """
+    first = {label: runs[0] for label, runs in subject.rows.items()}
+    kept = {label: (run, run.accounts) for label, run in first.items() if run.accounts is not None}
+    if wanted is not None and not kept:
+        run = subject.first
         raise InputError(
             f"the run in {run.folder} keeps no account of single devices (clients.parquet), and device "
             f"{wanted} cannot be shown; {run.result.method} writes none"
         )
-    count = len(accounts["client"])
-    if wanted is None:
-        order = [accounts[name] for name in ("neighbours", "epsilon_colluding") if name in accounts]
-        return int(np.lexsort([-accounts["client"], *order])[-1])
-    if not 0 <= wanted < count:
-        raise InputError(f"the run in {run.folder} has no device {wanted}; give one from 0 to {count - 1}")
-    return wanted
+    return [_device(label, run, accounts, wanted) for label, (run, accounts) in kept.items()]
 
 
-def device_told(run: Run, device: int, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What one device sent and gave away: `sentences`, and `rows` of a table. lines: the transfers that leave
-    the clients, with the bytes of each client (`sites`)."""
-    assert run.accounts is not None
-    own = {name: column[device].item() for name, column in run.accounts.items()}
-    rows = []
-    for line in lines:
-        if len(line["sites"]) <= device or not line["sites"][device]:
-            continue
-        to, messages = _receivers(run, line, own)
-        rows.append({**line, "bytes": human_bytes(line["sites"][device]), "to": to, "messages": messages})
-    return {"device": device, "sentences": _sentences(run, own), "rows": rows}
-
-
-def _receivers(run: Run, line: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, str]:
-    """To whom a device sends in a transfer, and how many messages: exact where the ledger's messages are
-    those of every device to all its receivers, else at most so many."""
-    accounts = run.accounts
-    assert accounts is not None
-    times, everyone = line["times"], len(accounts["client"])
-    if line["link"] == "site to server":
-        return "the server", _at_most(times, line["messages"] == times * everyone)
-    method = METHODS.find(run.result.method)
-    column = "" if method is None else method.sends.recipients.get(line["name"], "")
-    if column not in own:
-        return "other devices", "-"
-    one, many = RECEIVERS.get(column, ("another device", "{} others"))
-    to = one if own[column] == 1 else many.format(f"{own[column]:,}")
-    return to, _at_most(times * own[column], line["messages"] == times * int(accounts[column].sum()))
-
-
-def _at_most(messages: int, exact: bool) -> str:
-    return f"{messages:,}" if exact else f"at most {messages:,}"
-
-
-def _sentences(run: Run, own: Mapping[str, Any]) -> list[str]:
-    settings = run.manifest["config"]["training"]
-    told = []
-    if {"neighbours", "kept", "receivers"} <= set(own):
-        told.append(
-            f"Device {own['client']} has {_count(own['neighbours'], 'neighbour')}: it keeps {own['kept']:,} "
-            f"of them, and is kept by {own['receivers']:,}."
-        )
-    if {"feature_bits", "receivers", "epsilon", "epsilon_colluding"} <= set(own):
-        told.append(_features(own))
-        if own["feature_bits"] and settings.get("noise_seed") is not None:
-            told.append("The noise is seeded: simulated, and no protection, as the seed takes it off again.")
-    if "comparisons" in own:
-        told.append(
-            f"It took part in {_count(own['comparisons'], 'comparison')} with its "
-            f"{_count(own.get('neighbours', 0), 'neighbour')}. Of each both ends learned the outcome: so "
-            "many outcomes it learned, and so many it revealed."
-        )
-        simulated = any(e["kind"] == "protocol" and is_simulated(e["protection"]) for e in run.entries)
-        if own["comparisons"] and simulated:
-            told.append(
-                "The comparisons of this run are simulated: outcomes and bytes are those of the protocol, "
-                "and nothing was hidden."
-            )
-    if own.get("embeddings"):
-        told.append(
-            f"In every round it sends and gets {_count(own['embeddings'], 'embedding')}. Those that it sends "
-            "are made from its features as they are: no epsilon covers them, and from many rounds a single "
-            "receiver may work the features out (graphfed audit tries it)."
-        )
-    return told
-
-
-def _features(own: Mapping[str, Any]) -> str:
-    if not own["receivers"]:
-        return "No neighbour keeps it, so it sent no bit of its features."
-    whom = RECEIVERS["receivers"][own["receivers"] != 1].format(f"{own['receivers']:,}")
-    return (
-        f"It sent {_count(own['feature_bits'], 'noised bit')} of its features to {whom}, each a part: "
-        f"against each alone epsilon is {own['epsilon']:g}, against all together "
-        f"{own['epsilon_colluding']:g}."
-    )
-
-
-def worst_told(run: Run) -> str:
+def worst_device(run: Run) -> str:
     """The largest epsilons of all devices, in a sentence; empty where the account has none."""
     accounts = run.accounts
     if accounts is None or not {"epsilon", "epsilon_colluding"} <= set(accounts):
         return ""
-    return (
-        f"Of all {len(accounts['client']):,} devices: for the features that a device sends, epsilon is at "
-        f"most {accounts['epsilon'].max():g} against one receiver, and at most "
-        f"{accounts['epsilon_colluding'].max():g} against all its receivers together."
-    )
+    (told,) = sentences("worst_device", accounts=accounts)
+    return told
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" + ("" if number == 1 else "s")
+def _device(label: str, run: Run, accounts: Accounts, wanted: int | None) -> Device:
+    count = len(accounts["client"])
+    if wanted is None:
+        order = [accounts[name] for name in ("neighbours", "epsilon_colluding") if name in accounts]
+        device = int(np.lexsort([-accounts["client"], *order])[-1])
+    elif 0 <= wanted < count:
+        device = wanted
+    else:
+        raise InputError(f"the run in {run.folder} has no device {wanted}; give one from 0 to {count - 1}")
+    own = {name: column[device].item() for name, column in accounts.items()}
+    lines = [
+        _line(run, line, accounts, own)
+        for line in left(label, run).out
+        if len(line.sites) > device and line.sites[device]
+    ]
+    training = run.manifest.config.training
+    seeded = training.get("noise_seed") is not None
+    simulated = any(entry.kind == "protocol" and is_simulated(entry.protection) for entry in run.entries)
+    told = sentences("device", own=own, seeded=seeded, simulated=simulated)
+    return Device(label, wanted is not None, told, lines, worst_device(run))
+
+
+def _line(run: Run, line: Line, accounts: Accounts, own: Mapping[str, float]) -> DeviceLine:
+    """To whom a device sends in a transfer, and how many messages: exact where the ledger's messages are
+    those of every device to all its receivers, else at most so many."""
+    method = METHODS.find(run.result.method)
+    column = "" if method is None else method.sends.recipients.get(line.name, "")
+    everyone: int | None = None
+    count, receivers = 0.0, "others"
+    if line.link == "site to server":
+        count, everyone, receivers = 1, len(accounts["client"]), "server"
+    elif column in own:
+        count, everyone, receivers = own[column], int(accounts[column].sum()), column
+    (to,) = sentences("receivers", column=receivers, count=count)
+    messages = "-"
+    if everyone is not None:
+        exact = line.messages == line.times * everyone
+        (messages,) = sentences("messages", count=int(line.times * count), exact=exact)
+    return DeviceLine(line, to, human_bytes(line.sites[int(own["client"])]), messages)

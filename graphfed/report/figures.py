@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 __all__ = ["Errors", "Figures", "Shares", "unit_of"]
 
@@ -21,43 +20,16 @@ CALLED = {
 DIGITS = 4
 
 
-class Figures(Protocol):
-    """How the values of metrics are told."""
-
-    @property
-    def metric(self) -> str:
-        """The metric that decides."""
-
-    @property
-    def called(self) -> str:
-        """Its name in a text."""
-
-    def shown(self, names: Iterable[str]) -> list[str]:
-        """Those of the metrics that a table of a comparison has."""
-
-    def name(self, metric: str) -> str:
-        """A metric's name in a table."""
-
-    def head(self, name: str) -> str:
-        """A column of test figures."""
-
-    def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """A figure, and its standard deviation, where the unit stands above."""
-
-    def told(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """A figure with its unit."""
-
-    def difference(self, name: str, amount: float) -> str:
-        """A difference of two figures, signed."""
-
-    def difference_head(self, reference: str) -> str:
-        """A column of differences to a row."""
-
-
 @dataclass(frozen=True)
 class Shares:
-    """Of metrics between 0 and 1, in percent. headline: those that a comparison shows (none: all but the
-    loss); names: of metrics in a text, where they differ from the key."""
+    """How metrics between 0 and 1 are written, in percent.
+
+    Attributes:
+        metric: The one that decides.
+        called: Its name in a text.
+        headline: Those that a comparison shows (none: all but the loss).
+        names: Of metrics in a text, where they differ from the key.
+    """
 
     metric: str
     called: str
@@ -65,29 +37,32 @@ class Shares:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self, names: Iterable[str]) -> list[str]:
+        """Those of the metrics that a table of a comparison has."""
         return [name for name in names if name != "loss" and name in (self.headline or (name,))]
 
     def name(self, metric: str) -> str:
+        """A metric's name in a table."""
         return self.names.get(metric, metric.replace("_", " "))
 
     def head(self, name: str) -> str:
+        """A column of test figures."""
         return f"test {self.name(name)}, %"
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
+        """A figure, and its standard deviation, where the unit stands above."""
         if mean is None:
             return "-"
         return f"{100 * mean:.1f}" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}"
 
     def told(self, name: str, mean: float | None, std: float | None = None) -> str:
+        """A figure with its unit."""
         if name == "loss" and mean is not None:
             return f"{mean:.3f}"
         return "-" if mean is None else f"{self.cell(name, mean, std)} %"
 
     def difference(self, name: str, amount: float) -> str:
+        """A difference of two figures, signed."""
         return f"{100 * amount:+.1f}"
-
-    def difference_head(self, reference: str) -> str:
-        return f"difference to {reference}, points (p)"
 
 
 @dataclass(frozen=True)
@@ -134,9 +109,6 @@ class Errors:
     def difference(self, name: str, amount: float) -> str:
         return f"{amount:+,.{self._places(name)}f}"
 
-    def difference_head(self, reference: str) -> str:
-        return f"{self.called} less that of {reference} (p)"
-
     def _unit(self, name: str, before: str) -> str:
         unit = "%" if name in PERCENT else self.unit
         return before + unit if unit else ""
@@ -146,8 +118,12 @@ class Errors:
         return min(6, max(0, DIGITS - 1 - math.floor(math.log10(smallest)))) if smallest else DIGITS - 1
 
 
-def unit_of(quantity: Any) -> tuple[str, str]:
+#: How the metrics of a task are written.
+Figures = Shares | Errors
+
+
+def unit_of(quantity: str) -> tuple[str, str]:
     """What is read and its unit, "" where none is named: of "speed (miles per hour)", speed and miles per
     hour."""
-    found = re.fullmatch(r"\s*(.*?)\s*\(([^()]+)\)\s*", str(quantity))
-    return (found[1], found[2].strip()) if found and found[1] else (str(quantity).strip(), "")
+    found = re.fullmatch(r"\s*(.*?)\s*\(([^()]+)\)\s*", quantity)
+    return (found[1], found[2].strip()) if found and found[1] else (quantity.strip(), "")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,14 @@ from graphfed.errors import InputError
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plugins import check_plugins
 from graphfed.runs.folder import ACCOUNTS, check_there, read_json, read_lines, read_table
-from graphfed.runs.folder_schema import AuditFile, LedgerFile, MetricsLine
+from graphfed.runs.folder_schema import (
+    AuditFile,
+    DeployedManifest,
+    LedgerFile,
+    MetricsLine,
+    RunManifest,
+    Transfer,
+)
 from graphfed.runs.overview_schema import GraphOverview, SensorOverview
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result
@@ -20,7 +26,7 @@ from graphfed.studies.comparison import Comparison, comparison_in
 from graphfed.tasks.registry import task_or_default
 from graphfed.terminal import say
 
-__all__ = ["Run", "Subject", "read_subject"]
+__all__ = ["Run", "Subject", "Transfer", "read_subject"]
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,18 @@ class Run:
 
     folder: Path
     result: Result
-    manifest: Mapping[str, Any]
-    history: Sequence[Mapping[str, Any]]
-    entries: Sequence[Mapping[str, Any]]
+    manifest: RunManifest | DeployedManifest
+    history: Sequence[MetricsLine]
+    entries: Sequence[Transfer]
     site_accuracy: Mapping[str, tuple[float, int]]
-    overview: Mapping[str, Any] | None
-    audit: Mapping[str, Any] | None
+    overview: GraphOverview | SensorOverview | None
+    audit: AuditFile | None
     accounts: Mapping[str, np.ndarray] | None = None
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the sites had the data on machines of their own."""
+        return isinstance(self.manifest, DeployedManifest)
 
 
 @dataclass(frozen=True)
@@ -96,29 +107,29 @@ def _read_run(folder: Path) -> Run:
         check_plugins(manifest["config"].get("plugins", ()), folder)
     except InputError as error:
         say(f"warning: {error}; until then the report does not say what its messages are")
-    # At the sites are the predictions of a deployed run.
-    classified = result.task == CLASSIFICATION and "deployment" not in manifest
+    kind = DeployedManifest if "deployment" in manifest else RunManifest
+    # The sites have the predictions of a deployed run.
+    classified = result.task == CLASSIFICATION and kind is RunManifest
     return Run(
         folder,
         result,
-        manifest,
-        read_lines(folder / "metrics.jsonl", MetricsLine),
-        read_json(folder / "ledger.json", LedgerFile)["entries"],
+        kind.model_validate(manifest),
+        [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
+        LedgerFile.model_validate(read_json(folder / "ledger.json", LedgerFile)).entries,
         _site_accuracy(folder) if classified else {},
-        _overview(folder, manifest),
+        _overview(folder, result.task),
         _audit(folder),
         _accounts(folder, result.clients),
     )
 
 
-def _overview(folder: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
     """overview.json, of sensors or of a graph; None where there is none."""
     path = folder / "overview.json"
     if not path.exists():
         return None
-    sensors = task_or_default(str(manifest["config"].get("task"))).data.name == "sensors"
-    overview: Mapping[str, Any] = read_json(path, SensorOverview if sensors else GraphOverview)
-    return overview
+    kind = SensorOverview if task_or_default(task).data.name == "sensors" else GraphOverview
+    return kind.model_validate(read_json(path, kind))
 
 
 def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
@@ -133,15 +144,14 @@ def _accounts(folder: Path, clients: int) -> Mapping[str, np.ndarray] | None:
     return columns
 
 
-def _audit(folder: Path) -> Mapping[str, Any] | None:
+def _audit(folder: Path) -> AuditFile | None:
     path = folder / "audit.json"
     if not path.exists():
         return None
     try:
-        content: Mapping[str, Any] = read_json(path, AuditFile)
+        return AuditFile.model_validate(read_json(path, AuditFile))
     except InputError as error:
         raise InputError(f"{error}; make it again: graphfed audit {folder}") from None
-    return content
 
 
 def _site_accuracy(folder: Path) -> dict[str, tuple[float, int]]:

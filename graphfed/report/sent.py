@@ -1,15 +1,12 @@
-"""What left one place of a deployment in a run: its own ledger, in words, for whoever must answer for it."""
+"""What left one site of a deployment in a run: its own ledger, in words, for whoever must answer for it."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from graphfed.deployment.folder_schema import SiteManifest
 from graphfed.errors import InputError, did_you_mean
-from graphfed.federation.ledger import is_readable
-from graphfed.report.page import LINKS, PROTECTION, words_of
+from graphfed.report.transfers import lines_of
 from graphfed.runs.folder import read_json
 from graphfed.runs.folder_schema import LedgerFile
 
@@ -49,36 +46,25 @@ def sent_in(folder: Path) -> list[Sent]:
 
     InputError for a folder that holds no such run."""
     asked = read_json(folder / "manifest.json", SiteManifest).get("asked", {})
-    method = str(asked.get("method", ""))
     ledgers = [
         path for path in folder.glob("ledger*.json") if re.fullmatch(r"ledger(-[\d-]+)?\.json", path.name)
     ]
-    lines: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for path in sorted(ledgers):
-        for entry in read_json(path, LedgerFile)["entries"]:
-            link = LINKS.get((entry["from"], entry["to"]), f"{entry['from']} to {entry['to']}")
-            line = lines.setdefault((entry["name"], link, entry["protection"]), {"bytes": 0, "phases": []})
-            line["bytes"] += sum(entry["sent"])
-            line["phases"].append(entry["phase"])
-    words = words_of(method)
-    told = [
-        Sent(
-            name,
-            _words(name, words),
-            link.removeprefix("site to "),
-            line["bytes"],
-            PROTECTION.get(protection, protection),
-            ", ".join(dict.fromkeys(line["phases"])),
-            is_readable(protection),
-        )
-        for (name, link, protection), line in lines.items()
-        if line["bytes"] and not link.startswith("server")
+    entries = [
+        entry
+        for path in sorted(ledgers)
+        for entry in LedgerFile.model_validate(read_json(path, LedgerFile)).entries
     ]
-    return sorted(told, key=lambda sent: -sent.bytes)
-
-
-def _words(name: str, words: Mapping[str, str]) -> str:
-    known = words.get(name.removesuffix("/grad"), "This method has no words for it.")
-    if name.endswith("/grad"):
-        return f"The gradient of the loss, sent back to where this came from: {known}"
-    return known
+    sent = [
+        Sent(
+            line.name,
+            line.description,
+            line.link.removeprefix("site to "),
+            sum(line.sites),
+            line.protected_by,
+            line.phases,
+            line.open,
+        )
+        for line in lines_of(entries, str(asked.get("method", "")))
+        if line.leaves and any(line.sites)
+    ]
+    return sorted(sent, key=lambda one: -one.bytes)

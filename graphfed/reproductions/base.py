@@ -6,18 +6,16 @@ figures with the printed ones. Nothing here runs anything."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from graphfed.data.datasets import Availability
+from graphfed.drawing.canvas import Charts
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.reproductions.policies import Policy
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = [
     "PERCENT",
@@ -105,8 +103,8 @@ class Row:
 
     label: str
     method: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     seeds: Sequence[int] | None = None
     printed: Mapping[str, Printed] = field(default_factory=dict)
     relative: tuple[Relative, ...] = ()
@@ -132,8 +130,8 @@ class Quick:
     settings."""
 
     seeds: Sequence[int] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +160,8 @@ class Item:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     seeds: Sequence[int] = (0,)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     quick: Quick = field(default_factory=Quick)
     panels: tuple[str, ...] = ()
     data: str | None = None
@@ -186,7 +184,7 @@ class Item:
         """The options of a row, with those of the item."""
         return {**self.options, **row.options}
 
-    def settings_of(self, row: Row) -> dict[str, Any]:
+    def settings_of(self, row: Row) -> dict[str, object]:
         """The settings of a row, with those of the item. A reproduction has the papers' settings."""
         return {"preset": "paper", **self.settings, **row.settings}
 
@@ -195,7 +193,7 @@ class Item:
         return tuple(self.seeds if row.seeds is None else row.seeds)
 
     def config(
-        self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, Any] | None = None
+        self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, object] | None = None
     ) -> RunConfig:
         """Return the checked config of a run of a row, with one thread unless it says otherwise.
 
@@ -338,15 +336,15 @@ class Measured(Item):
     Attributes:
         measure: Return the rows of reproduce.json, after policies are learned and before any run.
         cells: The columns and lines of its table.
-        draw: Its drawing.
+        draw: Its charts.
         pending: What is left to do that takes long, in words for the predicted cost; refuses a folder of
             something else. None for an item that takes no time.
         reads: What it needs of its data sets: all, the graph without features, or nothing.
     """
 
-    measure: Callable[["Measured", Place], list[dict[str, Any]]]
+    measure: Callable[["Measured", Place], list[dict[str, object]]]
     cells: Callable[[Found], Cells]
-    draw: "Callable[[Found], Figure]"
+    draw: Callable[[Found], Charts]
     pending: Callable[["Measured", Place], str] | None = None
     reads: Literal["data", "structure", "nothing"] = "data"
 

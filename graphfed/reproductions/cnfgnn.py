@@ -70,11 +70,11 @@ class Budget:
     """
 
     rounds: int
-    settings: Mapping[str, Any]
-    small: Mapping[str, Any] = field(default_factory=dict)
-    large: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object]
+    small: Mapping[str, object] = field(default_factory=dict)
+    large: Mapping[str, object] = field(default_factory=dict)
     large_rounds: int | None = None
-    strategies: Mapping[str, Any] = field(default_factory=dict)
+    strategies: Mapping[str, object] = field(default_factory=dict)
     server_rounds: Mapping[str, int] = field(default_factory=dict)
     seeds: Sequence[int] = (0,)
 

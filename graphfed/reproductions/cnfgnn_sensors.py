@@ -5,13 +5,15 @@ Shapes: S sensors, T steps, B bins."""
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.sensors.series import Sensors
-from graphfed.drawing import SERIES, new_panels
+from graphfed.drawing.canvas import SERIES, Charts
+from graphfed.drawing.charts import Axis, Bars, Shares
+from graphfed.drawing.networks import Edges, Network, Nodes, kilometres
 from graphfed.errors import InputError
 from graphfed.methods.cnfgnn.config import CNFGNNConfig
 from graphfed.methods.cnfgnn.costs import forecast_operations
@@ -30,7 +32,7 @@ from graphfed.reproductions.base import (
 from graphfed.tasks.sensors.inputs import SensorInputs
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = [
     "DATA",
@@ -62,7 +64,7 @@ BINS = 40
 UNSEEN = "#b8b8b8"
 
 
-def visible_sensors(item: Measured, place: Place) -> list[dict[str, Any]]:
+def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row which sensors its split shows to training, and which edges are among these.
 
     label, seed, data, split; sensors, edges: how many there are in all, visible_sensors, visible_edges: how
@@ -99,7 +101,7 @@ def visible_sensors(item: Measured, place: Place) -> list[dict[str, Any]]:
     return rows
 
 
-def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, Any]]:
+def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
     """Return for each row how the readings of each of the first `count` sensors by id are distributed, over
     all steps; a missing reading is none.
 
@@ -136,7 +138,7 @@ def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, An
     return rows
 
 
-def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, Any]]:
+def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
     """Return for each row the operations of a forecast (`forecast_operations`) of its method, which has a
     recurrent network: label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these
     together, printed, difference."""
@@ -246,90 +248,49 @@ def operations_cells(found: Found) -> Cells:
 # ---- drawn -------------------------------------------------------------------------------------------------
 
 
-def draw_visible(found: Found) -> "Figure":
-    """A map for each row: sensors that training sees and edges among these, over all the others."""
-    from matplotlib.lines import Line2D
-
-    rows = found["rows"]
-    columns = min(3, len(rows))
-    figure, grid = new_panels(-(-len(rows) // columns), columns, 3.6, 3.4)
-    panels = list(grid.flat)
-    for axes, row in zip(panels, rows, strict=False):
-        place, seen = np.array(row["position"]), np.array(row["observed"])
-        if row["geographic"]:
-            place = place[:, ::-1]
-            # A degree of longitude is shorter the farther one is from the equator.
-            aspect = 1 / max(float(np.cos(np.radians(place[:, 1].mean()))), 0.05)
-            axes.set_xlabel("longitude (degrees)")
-            axes.set_ylabel("latitude (degrees)")
-        else:
-            aspect = 1.0
-            axes.set_xlabel("kilometres")
-            axes.set_ylabel("kilometres")
-        axes.set_aspect(aspect, adjustable="datalim")
-        size = float(np.clip(2000 / len(place), 4, 30))
-        axes.scatter(*place[~seen].T, s=size, facecolors="none", edgecolors=UNSEEN, linewidths=0.7, zorder=1)
+def draw_visible(found: Found) -> Charts:
+    """Draw a map for each row: sensors that training sees and edges among these, over all the others."""
+    charts = []
+    for row in found["rows"]:
+        place = kilometres(np.array(row["position"], dtype=float), row["geographic"])
+        seen = np.array(row["observed"], dtype=bool)
         pairs = np.array(row["pairs"], dtype=int).reshape(-1, 2)
-        # One path of all edges, interrupted between them.
-        ends = np.concatenate([place[pairs], np.full((len(pairs), 1, 2), np.nan)], axis=1).reshape(-1, 2)
-        axes.plot(*ends.T, color=SERIES[1], linewidth=0.6, alpha=0.5, zorder=2)
-        axes.scatter(*place[seen].T, s=size, color=SERIES[0], linewidths=0, zorder=3)
-        seen_text = f"{row['visible_sensors']} sensors, {row['visible_edges']} edges"
-        axes.set_title(f"{row['label']}: {seen_text}", fontsize="medium")
-    for axes in panels[len(rows) :]:
-        axes.set_visible(False)
-    dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 6}
-    handles = [
-        Line2D([], [], color=SERIES[0], label="seen in training", **dot),
-        Line2D([], [], color=SERIES[1], label="edge among these"),
-        Line2D([], [], markerfacecolor="none", markeredgecolor=UNSEEN, label="not seen", **dot),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    return figure
+        nodes = [Nodes(~seen, "not seen", 0.0), Nodes(seen, "seen in training")]
+        title = f"{row['label']}: {row['visible_sensors']} sensors, {row['visible_edges']} edges"
+        edges = Edges(pairs, "edge among these", SERIES[1])
+        charts.append(Network(place, [edges], nodes, title=title, size=4.3))
+    columns = min(3, len(charts))
+    return [charts[k : k + columns] for k in range(0, len(charts), columns)]
 
 
-def draw_histograms(found: Found) -> "Figure":
-    """A panel for each row: a line of the picture is the histogram of a sensor, and the darker, the more of
-    its readings; sensors from the smallest mean at the bottom to the largest."""
-    from matplotlib.colors import PowerNorm
-
-    rows = found["rows"]
-    figure, grid = new_panels(len(rows), 1, 7.5, 5.0)
-    for axes, row in zip(grid[:, 0], rows, strict=True):
+def draw_histograms(found: Found) -> Charts:
+    """Draw a panel for each row: a line of the picture is the histogram of a sensor, and the darker, the more
+    of its readings; sensors from the smallest mean at the bottom to the largest."""
+    charts = []
+    for row in found["rows"]:
         mean = np.array([np.nan if value is None else value for value in row["mean"]])
         order = np.argsort(mean, kind="stable")  # sensors without readings at the top
         counts = np.array(row["counts"], dtype=float)[order]
-        share = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        edges, size = row["edges"], len(order)
-        image = axes.imshow(
-            share, aspect="auto", origin="lower", interpolation="none", cmap="Blues",
-            norm=PowerNorm(0.5, vmin=0),  # so that the long tails of few readings are seen
-            extent=(edges[0], edges[-1], 0, size),
+        edges = np.array(row["edges"])
+        bar = f"share of a sensor's readings (%), in bins of {edges[1] - edges[0]:g}"
+        charts.append(
+            Shares(
+                100 * counts / np.maximum(counts.sum(1, keepdims=True), 1), Axis(row["quantity"]),
+                Axis("sensors, from the smallest mean to the largest"), edges, line=("mean", mean[order]),
+                title=f"{row['label']}: {len(order)} sensors", bar=bar,
+            )
         )  # fmt: skip
-        axes.plot(mean[order], np.arange(size) + 0.5, color=SERIES[1], linewidth=1.2, label="mean")
-        axes.set_xlabel(row["quantity"])
-        axes.set_ylabel("sensors, from the smallest mean to the largest")
-        width = edges[1] - edges[0]
-        figure.colorbar(image, ax=axes, label=f"share of a sensor's readings (%), in bins of {width:g}")
-        axes.set_title(f"{row['label']}: {size} sensors", fontsize="medium")
-        axes.legend(loc="upper left")
-    return figure
+    return [[chart] for chart in charts]
 
 
-def draw_operations(found: Found) -> "Figure":
-    """A bar for each row, with a mark at what was printed."""
+def draw_operations(found: Found) -> Charts:
+    """Draw a bar for each row, with a mark at what was printed."""
     rows = found["rows"]
-    figure, grid = new_panels(1, 1, 7, 0.5 + 0.45 * len(rows))
-    axes = grid[0, 0]
-    axes.barh(range(len(rows)), [row["ours"] for row in rows], color=SERIES[0], height=0.6, label="ours")
-    known = [(row["printed"], n) for n, row in enumerate(rows) if row["printed"] is not None]
-    if known:
-        axes.plot(*zip(*known, strict=True), "D", color=SERIES[1], label="printed")
-    axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel("10^9 operations of a forecast at all sensors")
-    axes.legend(loc="lower right")
-    return figure
+    printed = [row["printed"] for row in rows]
+    marks = {"printed": printed} if any(value is not None for value in printed) else {}
+    amount = Axis("10^9 operations of a forecast at all sensors")
+    ours = {"ours": [row["ours"] for row in rows]}
+    return [[Bars([row["label"] for row in rows], ours, amount, across=True, marks=marks)]]
 
 
 # ---- the items ---------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ TABLE1 = {
 def table1(data: str) -> Runs:
     """Accuracy with 10 clients on a data set."""
 
-    def row(label: str, method: str, settings: Mapping[str, Any], **options: int) -> Row:
+    def row(label: str, method: str, settings: Mapping[str, object], **options: int) -> Row:
         printed = TABLE1[data].get(label)
         return Row(
             label,
@@ -127,7 +127,7 @@ def over_clients(
     panel: str,
     series: str,
     method: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     clients: Sequence[int] = FEW_CLIENTS,
     *,
     rounds: int | None = None,
@@ -150,7 +150,7 @@ def over_clients(
 
 
 def over_setting(
-    panel: str, series: str, method: str, settings: Mapping[str, Any], key: str, values: Sequence[float]
+    panel: str, series: str, method: str, settings: Mapping[str, object], key: str, values: Sequence[float]
 ) -> list[Row]:
     """A line by the values of a setting."""
     return [

@@ -49,7 +49,7 @@ FULL, GRAPHSAGE, FASTGCN, CONSTANT = (
 CENTRAL_TRAINING = {"optimizer": "adam", "lr": 0.01, "local_steps": 1, "client_state": "keep"}
 
 
-def quick_options(clients: int = 3) -> dict[str, Any]:
+def quick_options(clients: int = 3) -> dict[str, object]:
     """What the short version runs on, and what its policies are learned on."""
     return {"data": "digits", "clients": clients, "split": "default", "rounds": 3}
 
@@ -75,7 +75,7 @@ def reward(data: str) -> dict[str, float]:
 def ddpg(
     data: str,
     episodes: int,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     *,
     suffix: str = "",
     clients: int = 20,
@@ -157,7 +157,7 @@ def schemes(learned: Policy, constant: Policy, *, early: bool = False) -> tuple[
     """FedGraph and the other sampling schemes, and central training. early: whether the text prints when they
     reach 75 %: FedGraph after about 5 s, others after more than 10."""
 
-    def scheme(label: str, settings: Mapping[str, Any], *, slower: bool = False, **fields: Any) -> Row:
+    def scheme(label: str, settings: Mapping[str, object], *, slower: bool = False, **fields: Any) -> Row:
         return Row(
             label,
             "fedgraph",
@@ -324,7 +324,7 @@ def line(
     series: str,
     key: str,
     values: Sequence[float],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     *,
     method: str = "fedgraph",
     policies: Sequence[Policy | None] = (),
@@ -442,11 +442,11 @@ def fig10(data: str) -> Runs:
     learned = DDPG[data]
     gain = {} if data == "dblp" else {"accuracy": 10}
 
-    def fedgraph(share: str, settings: Mapping[str, Any], *relative: Relative) -> Row:
+    def fedgraph(share: str, settings: Mapping[str, object], *relative: Relative) -> Row:
         settings = {**FIRST_DEGREES, **settings}
         return Row(f"{share}, FedGraph", "fedgraph", settings=settings, policy=learned, relative=relative)
 
-    def full(share: str, settings: Mapping[str, Any], *relative: Relative) -> Row:
+    def full(share: str, settings: Mapping[str, object], *relative: Relative) -> Row:
         return Row(f"{share}, full batches", "fedgraph", settings={**FULL, **settings}, relative=relative)
 
     return Runs(

@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphfed.drawing import SERIES, new_panels
+from graphfed.drawing.canvas import Charts
+from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.reproductions.base import Cells, Found, Measured, Place
 from graphfed.reproductions.policies import POLICIES
 from graphfed.runs import folder as files
 from graphfed.studies.folder_schema import PolicyResult
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = ["draw_returns", "returns", "returns_cells", "returns_of", "settled_from"]
 
@@ -21,7 +22,7 @@ __all__ = ["draw_returns", "returns", "returns_cells", "returns_of", "settled_fr
 WINDOW = 20
 
 
-def returns(item: Measured, place: Place) -> list[dict[str, Any]]:
+def returns(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row label, policy, folder and what `returns_of` gives."""
     rows = []
     for row in item.rows:
@@ -32,7 +33,7 @@ def returns(item: Measured, place: Place) -> list[dict[str, Any]]:
     return rows
 
 
-def returns_of(folder: Path) -> dict[str, Any]:
+def returns_of(folder: Path) -> dict[str, object]:
     """Return how the policy in a folder learned.
 
     Returns:
@@ -89,20 +90,15 @@ def returns_cells(found: Found) -> Cells:
     return columns, lines
 
 
-def draw_returns(found: Found) -> "Figure":
-    """The return of every episode, pale, and its moving mean, with a dot where an actor was kept."""
-    figure, grid = new_panels(1, 1, 7, 3.8)
-    axes = grid[0, 0]
+def draw_returns(found: Found) -> Charts:
+    """Draw the return of every episode, pale, and its moving mean, with a dot where an actor was kept."""
+    series = []
     for n, row in enumerate(found["rows"]):
-        colour, episodes = SERIES[n % len(SERIES)], np.arange(1, len(row["returns"]) + 1)
-        axes.plot(episodes, row["returns"], color=colour, alpha=0.3, linewidth=1)
-        axes.plot(episodes, row["moving_mean"], color=colour, label=row["label"])
+        episodes, moving = range(1, len(row["returns"]) + 1), row["moving_mean"]
+        series.append(Series("", episodes, row["returns"], place=n, marker="", alpha=0.3))
+        series.append(Series(row["label"], episodes, moving, place=n, marker=""))
         if row["kept"] is not None:
             label = f"{row['label']}: the actor that is kept"
-            axes.plot(row["kept"], row["moving_mean"][row["kept"] - 1], "o", color=colour, label=label)
-    axes.set_xlabel("episode")
-    axes.set_ylabel("return, and its moving mean")
-    axes.grid(alpha=0.3)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
-    return figure
+            kept = [row["kept"]], [moving[row["kept"] - 1]]
+            series.append(Series(label, *kept, place=n, dash="", marker="o", size=6.0))
+    return [[XY(series, Axis("episode", whole=True), Axis("return, and its moving mean"), height=4.2)]]

@@ -110,7 +110,7 @@ def _bytes_to_best(result: Result) -> int | None:
     if result.best_round is None or result.folder is None:
         return None
     lines = _history_of(result)
-    return next((line["bytes"] for line in lines if line["round"] == result.best_round), None)
+    return next((line.bytes for line in lines if line.round == result.best_round), None)
 
 
 def check_metrics(item: Runs, result: Result) -> None:
@@ -147,11 +147,11 @@ def _moment_of(metric: str) -> _Moment | None:
     return None
 
 
-def _history_of(result: Result) -> list[dict[str, Any]]:
+def _history_of(result: Result) -> list[MetricsLine]:
     """The lines of metrics.jsonl. InputError where a written run has none that can be read."""
     assert result.folder is not None
     path = result.folder / "metrics.jsonl"
-    lines = files.read_lines(path, MetricsLine)
+    lines = [MetricsLine.model_validate(line) for line in files.read_lines(path, MetricsLine)]
     if not lines:
         raise InputError(f"{path} has no line; run it again in another folder")
     return lines
@@ -172,9 +172,12 @@ def _has_place(result: Result, place: str) -> bool:
     return True
 
 
-def _at(line: Mapping[str, Any], place: str) -> float:
+def _at(line: MetricsLine, place: str) -> float:
     """The number at a place that the line has."""
-    found: float = line["facts"][place.removeprefix(FACTS)] if place.startswith(FACTS) else line[place]
+    places = {ROUND: line.round, "bytes": line.bytes, "seconds": line.seconds}
+    found = line.facts[place.removeprefix(FACTS)] if place.startswith(FACTS) else places[place]
+    if found is None:
+        raise InputError(f"{shown(place)} of round {line.round} is not a number")
     return found
 
 
@@ -193,11 +196,11 @@ def _place_at(result: Result, moment: _Moment, targets: Targets) -> float | None
     return None if line is None else _at(line, moment.place)
 
 
-def _first_reached(lines: list[dict[str, Any]], task: str, target: float) -> dict[str, Any] | None:
+def _first_reached(lines: Sequence[MetricsLine], task: str, target: float) -> MetricsLine | None:
     """The first line whose validation metric, the one that decides in the task, is as good as `target`."""
     spec = get_task(task)
     for line in lines:
-        value = (line["val"] or {}).get(spec.metric)
+        value = (line.val or {}).get(spec.metric)
         if value is not None and (value == target or spec.better(value, target)):
             return line
     return None
@@ -226,7 +229,7 @@ def _num_reached(metric: str, results: Sequence[Result], targets: Targets) -> in
 # ---- curves ------------------------------------------------------------------------------------------------
 
 
-def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> dict[str, Any]:
+def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> dict[str, object]:
     """Return a metric of the validation part over runs that differ in their seeds, by a place in the runs.
 
     Args:
@@ -248,7 +251,7 @@ def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> di
     if metric not in known:
         raise InputError(f"no metric {shown(metric)} of the validation part; {did_you_mean(metric, known)}")
     scale = 100 if metric in PERCENT else 1
-    curve: dict[str, Any] = {
+    curve: dict[str, object] = {
         "against": against,
         "x": [],
         "mean": [],
@@ -260,15 +263,15 @@ def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> di
     }
     if not _has_place(results[0], against):
         return curve
-    lines = [[line for line in _history_of(result) if line.get("val")] for result in results]
+    lines = [[line for line in _history_of(result) if line.val] for result in results]
     points = [
-        [(_at(line, against), _scaled(line["val"][metric], scale)) for line in evaluated]
+        [(_at(line, against), _scaled((line.val or {})[metric], scale)) for line in evaluated]
         for evaluated in lines
     ]
     x, values = _by_round(points) if against == ROUND else _by_place(points)
     statistics = [statistic(list(column)) for column in zip(*values, strict=True)]
     best = [
-        next((_at(line, against) for line in evaluated if line["round"] == result.best_round), None)
+        next((_at(line, against) for line in evaluated if line.round == result.best_round), None)
         for result, evaluated in zip(results, lines, strict=True)
     ]
     return curve | {
@@ -308,7 +311,7 @@ def _scaled(value: float | None, scale: int) -> float | None:
 # ---- the rows of an item -----------------------------------------------------------------------------------
 
 
-def found_curves(item: Curves, folder: Path) -> dict[str, Any]:
+def found_curves(item: Curves, folder: Path) -> dict[str, object]:
     """Return metrics, called, against and the rows of an item of curves, from the runs in `folder`."""
     (metric,) = item.metrics
     rows = []
@@ -326,7 +329,7 @@ def found_curves(item: Curves, folder: Path) -> dict[str, Any]:
     return {"metrics": item.metrics, "called": item.called, "against": item.against, "rows": rows}
 
 
-def found_runs(item: Runs, folder: Path) -> dict[str, Any]:
+def found_runs(item: Runs, folder: Path) -> dict[str, object]:
     """Return what `Reproduction` says of an item of runs, its rows among it, from the runs in `folder`."""
     targets = _targets_of(item, folder)
     rows = {row.label: _found_row(row, item, folder, targets) for row in item.rows}
@@ -366,7 +369,7 @@ def _targets_of(item: Runs, folder: Path) -> dict[str, float | None]:
     return shares
 
 
-def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str, Any]:
+def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str, object]:
     places, results = _runs_of(row, item, folder)
     ours: dict[str, dict[str, Any]] = {}
     printed, difference = {}, {}
@@ -379,7 +382,7 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
         of_paper, mean = row.printed.get(metric), ours[metric]["mean"]
         printed[metric] = None if of_paper is None else dataclasses.asdict(of_paper)
         difference[metric] = None if of_paper is None or mean is None else mean - of_paper.mean
-    found = {
+    found: dict[str, object] = {
         "label": row.label,
         "panel": row.panel,
         "series": row.series,
@@ -401,14 +404,14 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
     return found
 
 
-def _settings_changed(result: Result) -> dict[str, Any]:
+def _settings_changed(result: Result) -> dict[str, object]:
     """In what its settings differ from the default ones; where a policy's file is does not matter."""
     return {key: value for key, value in result.details.get("recipe", {}).items() if key != "policy_file"}
 
 
 def _compared(
     row: Row, rows: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """For each row that `row` is compared with: to, and by metric ours (a `statistic`) and printed, in
     percent of the other row's figure. rows: by label, with seeds and ours."""
     return [

@@ -3,7 +3,6 @@
 The paper prints no accuracy and no AUC, only by how many percent Lumos is above or below others."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from graphfed.reproductions.base import (
     Measured,
@@ -50,7 +49,7 @@ GCN, GAT = {"backbone": "gcn"}, {"backbone": "gat"}
 
 def lumos(
     backbone: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     relative: tuple[Relative, ...],
     *,
     decoding_seeds: Sequence[int] | None = None,
@@ -169,7 +168,7 @@ GAINS: dict[str, dict[float, float]] = {
 }
 
 
-def by_epsilon(task: str, series: str, settings: Mapping[str, Any]) -> list[Row]:
+def by_epsilon(task: str, series: str, settings: Mapping[str, object]) -> list[Row]:
     """A line of Fig. 5: Lumos with each epsilon, and its gain over 0.5."""
     return [
         point(
@@ -289,7 +288,9 @@ FIG6 = Runs(
 # ---- Fig. 7: workloads -------------------------------------------------------------------------------------
 
 
-def balanced_by(panel: str, series: str, *, quick: bool, printed: int | None = None, **settings: Any) -> Row:
+def balanced_by(
+    panel: str, series: str, *, quick: bool, printed: int | None = None, **settings: object
+) -> Row:
     """Who keeps which edge by a balancer; printed: the largest workload."""
     return Row(
         f"{panel} {series}",
@@ -364,7 +365,7 @@ SAVED = {
 def costs(task: str, *, quick_mcmc: bool) -> tuple[Row, ...]:
     """The balancers, each compared with no trimming."""
 
-    def row(series: str, *, quick: bool = True, **settings: Any) -> Row:
+    def row(series: str, *, quick: bool = True, **settings: object) -> Row:
         saved = (Relative(f"{task}, without trimming", SAVED[task]),)
         return Row(
             f"{task}, {series}",

@@ -15,7 +15,8 @@ import torch
 
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
-from graphfed.drawing import SERIES, new_panels
+from graphfed.drawing.canvas import Charts
+from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.errors import InputError
 from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
@@ -34,7 +35,7 @@ from graphfed.tasks.run_config import RunConfig
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = ["FILE", "draw_workloads", "pending", "workloads", "workloads_cells"]
 
@@ -42,7 +43,7 @@ __all__ = ["FILE", "draw_workloads", "pending", "workloads", "workloads_cells"]
 FILE = "workloads.json"
 
 
-def workloads(item: Measured, place: Place) -> list[dict[str, Any]]:
+def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row label, panel, series, seed, folder, printed (the largest workload, or None),
     difference, and what balancing gave.
 
@@ -100,7 +101,7 @@ def _folder_of(item: Measured, row: Row, place: Place) -> Path:
     return place.folder / item.name / run_name(row.label, item.seeds_of(row)[0])
 
 
-def _asked(config: RunConfig) -> dict[str, Any]:
+def _asked(config: RunConfig) -> dict[str, object]:
     """What decides what is found."""
     training = config.training
     assert isinstance(training, LumosConfig)
@@ -137,7 +138,7 @@ def _structure(config: RunConfig, graphs: dict[Any, Graph]) -> Graph:
     return graphs[key]
 
 
-def balanced(config: RunConfig, graph: Graph) -> dict[str, Any]:
+def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     """Return what balancing a graph gives; see `workloads`."""
     rows = _pair_rows(graph)
     fed = stacked(graph.num_nodes, config.device, simulated=config.training.simulated)
@@ -197,32 +198,28 @@ def workloads_cells(found: Found) -> Cells:
     return columns, lines
 
 
-def draw_workloads(found: Found) -> "Figure":
-    """For each panel how many devices have which workload, and the largest one against comparisons."""
-    figure, grid = new_panels(len(found["panels"]), 2, 5.2, 3.2)
-    series = list(dict.fromkeys(row["series"] for row in found["rows"]))
-    colours = {name: SERIES[n % len(SERIES)] for n, name in enumerate(series)}
-    for (shares, costs), panel in zip(grid, found["panels"], strict=True):
+def draw_workloads(found: Found) -> Charts:
+    """Draw for each panel how many devices have which workload, and the largest one against comparisons."""
+    names = list(dict.fromkeys(row["series"] for row in found["rows"]))
+    grid = []
+    for panel in found["panels"]:
+        shares, costs = [], []
         for row in (row for row in found["rows"] if row["panel"] == panel):
-            style = {"color": colours[row["series"]], "label": row["series"]}
-            below = list(accumulate(row["workloads"]["devices"]))
-            values = row["workloads"]["values"]
-            shares.step(values, [n / row["devices"] for n in below], where="post", **style)
-            curve = row["curve"]
+            place = names.index(row["series"])
+            below = [n / row["devices"] for n in accumulate(row["workloads"]["devices"])]
+            shares.append(Series(row["series"], row["workloads"]["values"], below, place=place, marker=""))
             # Without any comparison a balancer is a point at the edge.
-            marker = {"marker": "o", "clip_on": False} if len(curve["largest"]) == 1 else {}
-            costs.step(
-                [max(1, n) for n in curve["comparisons"]], curve["largest"], where="post", **style, **marker
-            )
-        shares.set_xscale("symlog", linthresh=1)
-        shares.set_xlabel("workload (neighbours kept)")
-        shares.set_ylabel("share of the devices with at most this")
-        shares.legend(loc="lower right", fontsize="small")
-        costs.set_xscale("log")
-        costs.set_yscale("log")
-        costs.set_xlabel("comparisons so far")
-        costs.set_ylabel("largest workload")
-        for axes in (shares, costs):
-            axes.set_title(panel, fontsize="medium")
-            axes.grid(alpha=0.3)
-    return figure
+            made = [max(1, n) for n in row["curve"]["comparisons"]]
+            marker = "o" if len(made) == 1 else ""
+            costs.append(Series(row["series"], made, row["curve"]["largest"], place=place, marker=marker))
+        share = Axis("share of the devices with at most this")
+        load = Axis("workload (neighbours kept)", scale="symlog")
+        made_so_far = Axis("comparisons so far", scale="log")
+        largest = Axis("largest workload", scale="log")
+        grid.append(
+            [
+                XY(shares, load, share, panel, steps=True, height=3.4),
+                XY(costs, made_so_far, largest, panel, steps=True, height=3.4),
+            ]
+        )
+    return grid

@@ -46,11 +46,11 @@ class Policy:
 
     name: str
     kind: str
-    options: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    options: Mapping[str, object]
+    settings: Mapping[str, object]
     episodes: int | None = None
-    quick_options: Mapping[str, Any] = field(default_factory=dict)
-    quick_settings: Mapping[str, Any] = field(default_factory=dict)
+    quick_options: Mapping[str, object] = field(default_factory=dict)
+    quick_settings: Mapping[str, object] = field(default_factory=dict)
     quick_episodes: int | None = None
 
     @property
@@ -102,7 +102,7 @@ class Learning:
         if self.has_ended:
             _learn(self._asked(), self.folder, command, False)
 
-    def settings_of_run(self) -> dict[str, Any]:
+    def settings_of_run(self) -> dict[str, object]:
         """The settings of a run that uses the policy."""
         return {"policy": self.policy.kind, "policy_file": str((self.folder / FILE).resolve())}
 
@@ -127,7 +127,7 @@ class Learning:
                     f"{what} {value}, and the row has {needed[what]}; learn another one for it"
                 )
 
-    def _sees(self, config: RunConfig) -> dict[str, Any]:
+    def _sees(self, config: RunConfig) -> dict[str, object]:
         """What must be the same for learning and use. A constant policy sees no weights of clients."""
         training = config.training
         assert isinstance(training, GraphSettings)

@@ -73,7 +73,7 @@ class Reproduction:
     authors: str
     venue: str
     quick: bool
-    items: tuple[dict[str, Any], ...]
+    items: tuple[dict[str, object], ...]
     folder: Path
     asked: tuple[Item, ...]
 
@@ -248,7 +248,7 @@ def _require_data(paper: Paper, items: Sequence[Item], data_dir: str | Path | No
                 )
 
 
-def _require_same(folder: Path, before: Any, asked: Mapping[str, Any]) -> None:
+def _require_same(folder: Path, before: object, asked: Mapping[str, object]) -> None:
     """InputError unless the folder has a reproduction of this paper, both whole or both quick."""
     same = isinstance(before, dict) and all(before.get(key) == asked[key] for key in ("paper", "quick"))
     if not same:
@@ -287,11 +287,11 @@ def _write(finished: Reproduction, order: Sequence[str]) -> None:
     folder = finished.folder
     try:
         for item, found in zip(finished.asked, finished.items, strict=True):
-            write_bytes(folder / found["plot"], draw(item, found))
+            write_bytes(folder / str(found["plot"]), draw(item, found))
             if found.get("relative_plot"):
-                write_bytes(folder / found["relative_plot"], draw_relative(found))
+                write_bytes(folder / str(found["relative_plot"]), draw_relative(found))
             if found.get("curves_plot"):
-                write_bytes(folder / found["curves_plot"], draw_curves(found))
+                write_bytes(folder / str(found["curves_plot"]), draw_curves(found))
         content = finished.to_json()
         # Items that the folder has from before stay.
         every = {found["item"]: found for found in [*_items_before(folder), *content["items"]]}
@@ -301,7 +301,7 @@ def _write(finished: Reproduction, order: Sequence[str]) -> None:
         raise files.cannot_be_written(folder, error) from error
 
 
-def _items_before(folder: Path) -> list[dict[str, Any]]:
+def _items_before(folder: Path) -> list[dict[str, object]]:
     """The items in reproduce.json, none where it is not there."""
     path = folder / "reproduce.json"
     content = files.read_json(path, ReproductionFile) if path.exists() else {}

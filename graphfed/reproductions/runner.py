@@ -130,7 +130,7 @@ def _require_same_runs(row: PlannedRow) -> None:
                 )
 
 
-def _without_file(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_file(config: Mapping[str, Any]) -> dict[str, object]:
     """A config that does not say where the file of its policy is."""
     training = {key: value for key, value in config.get("training", {}).items() if key != "policy_file"}
     return {**config, "training": training}
@@ -216,7 +216,7 @@ def _work(config: RunConfig) -> str:
     return json.dumps(_without_fractions(settings), sort_keys=True)
 
 
-def _without_fractions(settings: Any) -> Any:
+def _without_fractions(settings: object) -> object:
     if isinstance(settings, dict):
         return {k: _without_fractions(v) for k, v in settings.items() if not isinstance(v, float)}
     return settings

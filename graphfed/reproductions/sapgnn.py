@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.data.graphs.overview import site_names
-from graphfed.drawing import SERIES, new_panels
+from graphfed.drawing.canvas import Charts
+from graphfed.drawing.charts import Axis, Bars
 from graphfed.reproductions.base import (
     Cells,
     Found,
@@ -24,7 +25,7 @@ from graphfed.reproductions.base import (
 from graphfed.tasks.graphs.inputs import GraphInputs
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = ["PAPER", "class_counts", "count_classes", "counts_cells", "draw_counts"]
 
@@ -53,7 +54,7 @@ def line(
     series: str,
     method: str,
     numbers: Sequence[int],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     *,
     seeds: Sequence[int] | None = None,
     accuracy: Figures = (),
@@ -207,7 +208,7 @@ FIG4 = Runs(
 # ---- Fig. 3: nodes of each class at each client ------------------------------------------------------------
 
 
-def class_counts(item: Measured, place: Place) -> list[dict[str, Any]]:
+def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row how many labelled nodes of each class every client owns; nothing is trained.
 
     label, seed, holders, classes, counts {all, split}, in a list [class] for each client, totals {all,
@@ -268,34 +269,22 @@ def counts_cells(found: Found) -> Cells:
     return ["row", "holder", *names, "train, val, test", "printed", "all vertices"], lines
 
 
-def draw_counts(found: Found) -> "Figure":
-    """For each class the share of its nodes at each client, of those in train, val or test."""
-    rows = found["rows"]
-    columns = min(3, len(rows))
-    figure, grid = new_panels(-(-len(rows) // columns), columns, max(3.4, 12 / columns), 2.7)
-    panels = list(grid.flat)
-    for axes, row in zip(panels, rows, strict=False):
-        counts, printed = row["counts"]["split"], row["printed"]
-        of_class = [sum(holder[c] for holder in counts) for c in range(len(row["classes"]))]
-        below = [0.0] * len(of_class)
-        for k, holder in enumerate(counts):
-            share = [100 * n / total if total else 0.0 for n, total in zip(holder, of_class, strict=True)]
-            label = f"{row['holders'][k]}: {row['totals']['split'][k]}" + (
-                f" ({printed[k]})" if printed else ""
-            )
-            axes.bar(row["classes"], share, bottom=below, color=SERIES[k % len(SERIES)], label=label)
-            below = [a + b for a, b in zip(below, share, strict=True)]
-        axes.set_title(row["label"], fontsize="medium")
-        axes.set_xlabel("class")
-        axes.set_ylabel("share of its vertices (%)")
-        axes.set_ylim(0, 100)
+def draw_counts(found: Found) -> Charts:
+    """Draw for each class the share of its nodes at each client, of those in train, val or test."""
+    charts = []
+    for row in found["rows"]:
+        counts, printed = np.array(row["counts"]["split"], dtype=float), row["printed"]
+        labels = [
+            f"{holder}: {row['totals']['split'][k]}" + (f" ({printed[k]})" if printed else "")
+            for k, holder in enumerate(row["holders"])
+        ]
+        shares = 100 * counts / np.maximum(counts.sum(0), 1)
+        amount = Axis("share of its vertices (%)", low=0, high=100)
         title = "holder: vertices" + (" (printed)" if printed else "")
-        axes.legend(
-            title=title, fontsize="small", title_fontsize="small", loc="upper left", bbox_to_anchor=(1, 1)
-        )
-    for axes in panels[len(rows) :]:
-        axes.set_visible(False)
-    return figure
+        names, parts = [str(c) for c in row["classes"]], dict(zip(labels, shares, strict=True))
+        charts.append(Bars(names, parts, amount, "class", title=row["label"], legend=title))
+    columns = min(3, len(charts))
+    return [charts[k : k + columns] for k in range(0, len(charts), columns)]
 
 
 #: By alpha: the nodes at each of two clients.

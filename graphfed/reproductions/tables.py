@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from graphfed.reproductions.base import PERCENT, ROUND, Cells, Curves, Found, Item, Measured
 from graphfed.reproductions.figures import FACTS, LAST, OF_RUN, TO_TARGET
 from graphfed.runs.progress import human_seconds
-from graphfed.terminal import markup
+from graphfed.terminal import make_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,20 +23,13 @@ def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Tab
         found: What was found.
         hints: Lines below the table, before the source.
     """
-    from rich.table import Table
-
-    notes = [*hints, *_targets(found), f"printed: {found['source']}", *found["notes"]]
-    table = Table(
-        title=markup(f"{paper}/{found['item']}: {found['title']}"),
-        caption=markup("\n".join(notes)),
-        caption_justify="left",
-    )
     if isinstance(item, Measured):
         columns, lines = item.cells(found)
     else:
         columns, lines = _curves_cells(found) if isinstance(item, Curves) else _runs_cells(found)
-    _fill(table, columns, lines)
-    return table
+    notes = [*hints, *_targets(found), f"printed: {found['source']}", *found["notes"]]
+    title = f"{paper}/{found['item']}: {found['title']}"
+    return make_table(columns, lines, numbers=columns[1:], title=title, caption="\n".join(notes))
 
 
 def _targets(found: Found) -> list[str]:
@@ -52,13 +45,6 @@ def _targets(found: Found) -> list[str]:
 
 def relative_table_of(paper: str, found: Found) -> "Table":
     """Return a rich table of how rows compare with each other."""
-    from rich.table import Table
-
-    table = Table(
-        title=markup(f"{paper}/{found['item']}, relative: {found['title']}"),
-        caption="by how many percent of the other row's figure: over the seeds that both rows have",
-        caption_justify="left",
-    )
     metrics = found["metrics"]
     comparisons = [(row["label"], there) for row in found["rows"] for there in row["relative"]]
     printed = [m for m in metrics if any(there["printed"][m] is not None for _, there in comparisons)]
@@ -75,16 +61,13 @@ def relative_table_of(paper: str, found: Found) -> "Table":
                 figure = there["printed"][metric]
                 line.append("-" if figure is None else f"{figure:+.2f} %")
         lines.append(line)
-    _fill(table, columns, lines)
-    return table
-
-
-def _fill(table: "Table", columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    table.add_column(columns[0], overflow="fold")
-    for name in columns[1:]:
-        table.add_column(markup(name), justify="right")
-    for line in lines:
-        table.add_row(*(markup(cell) for cell in line))
+    return make_table(
+        columns,
+        lines,
+        numbers=columns[1:],
+        title=f"{paper}/{found['item']}, relative: {found['title']}",
+        caption="by how many percent of the other row's figure: over the seeds that both rows have",
+    )
 
 
 def _runs_cells(found: Found) -> Cells:

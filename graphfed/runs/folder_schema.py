@@ -42,6 +42,7 @@ __all__ = [
     "Share",
     "SweepManifest",
     "Time",
+    "Transfer",
     "check_content",
     "check_metrics",
 ]
@@ -197,7 +198,7 @@ class MetricsLine(FileModel):
     facts: dict[str, Real | None] = {}
 
 
-class _Transfer(FileModel):
+class Transfer(FileModel):
     phase: Literal[PHASES]  # type: ignore[valid-type]
     name: str
     sender: Literal["clients", "server"] = Field(alias="from")
@@ -213,7 +214,7 @@ class _Transfer(FileModel):
     rounds: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Count]
 
     @model_validator(mode="after")
-    def check_direction(self) -> "_Transfer":
+    def check_direction(self) -> "Transfer":
         if self.sender == self.receiver == "server":
             raise ValueError("the server sends nothing to itself")
         return self
@@ -223,7 +224,7 @@ class LedgerFile(FileModel):
     """ledger.json."""
 
     num_clients: Count
-    entries: list[_Transfer]
+    entries: list[Transfer]
 
     @model_validator(mode="after")
     def check_lengths(self) -> "LedgerFile":

@@ -27,7 +27,7 @@ from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import DataSource, data_source, sensors_of
 
-__all__ = ["Inspection", "SensorInspection", "inspect"]
+__all__ = ["Inspection", "inspect"]
 
 #: Steps of a window where nobody says: an hour to read, and an hour to forecast, at steps of 5 minutes.
 LAGS, HORIZON = 12, 12
@@ -35,60 +35,40 @@ LAGS, HORIZON = 12, 12
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """A graph, looked at.
+    """A graph, or readings of sensors, looked at.
 
-    overview: what `graphfed.data.graphs.overview.overview` tells; partition: None where the data names no
-    sites and none were asked for; split_problem: why there is no usable split, None where there is; methods:
-    every method that classifies, with the reason why a run of it would be refused on this, None where it
-    would not; parts: the split itself, without vertices where it cannot be used."""
+    Attributes:
+        data: The graph, or the readings.
+        overview: What `graphfed.data.graphs.overview.overview` or `sensor_overview` returns.
+        split: The name of the split.
+        split_problem: Why there is no usable split, None where there is.
+        methods: Every method of the task, with the reason why a run of it would be refused on this data, None
+            where it would not.
+        partition: Of a graph, None where the data names no sites and none were asked for.
+        parts: The split of a graph, without nodes where it cannot be used.
+    """
 
-    graph: Graph
-    partition: Partition | None
-    parts: Split
+    data: Graph | Sensors
     overview: dict[str, Any]
     split: str
     split_problem: str | None
     methods: dict[str, str | None]
+    partition: Partition | None = None
+    parts: Split | None = None
+
+    @property
+    def of_sensors(self) -> bool:
+        """Whether the data are readings of sensors."""
+        return isinstance(self.data, Sensors)
 
     def to_json(self) -> dict[str, Any]:
-        """The overview, and beside it what it does not know."""
-        return {
-            **self.overview,
-            "hash": self.graph.hash,
-            "split": self.split,
-            "split_problem": self.split_problem,
-            "partition": None
-            if self.partition is None
-            else {
-                "name": self.partition.name,
-                "options": self.partition.options,
-                "seed": self.partition.seed,
-                "hash": self.partition.hash,
-            },
-            "methods": self.methods,
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class SensorInspection:
-    """Readings of sensors, looked at. overview: what `sensor_overview` tells; split: its name; split_problem
-    and methods: as of `Inspection`, of the methods that forecast."""
-
-    sensors: Sensors
-    overview: dict[str, Any]
-    split: str
-    split_problem: str | None
-    methods: dict[str, str | None]
-
-    def to_json(self) -> dict[str, Any]:
-        """The overview, and beside it what it does not know."""
-        return {
-            **self.overview,
-            "hash": self.sensors.hash,
-            "split": self.split,
-            "split_problem": self.split_problem,
-            "methods": self.methods,
-        }
+        """The overview, and next to it what it does not have."""
+        told: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
+        made = self.partition
+        if not self.of_sensors:
+            keys = ("name", "options", "seed", "hash")
+            told["partition"] = None if made is None else {key: getattr(made, key) for key in keys}
+        return {**self.overview, "hash": self.data.hash, "split": self.split, **told}
 
 
 def inspect(
@@ -100,7 +80,7 @@ def inspect(
     seed: int = 0,
     data_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> Inspection | SensorInspection:
+) -> Inspection:
     """Load a graph or sensors and look at it; nothing is trained or written.
 
     The arguments are those of `run`; settings are those of the partition and of a generated data set. Without
@@ -130,7 +110,7 @@ def inspect(
     dealt = partition_graph(config, graph) if asked else None
     inputs = NodeInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
     return Inspection(
-        graph=graph,
+        data=graph,
         partition=dealt,
         parts=chosen,
         overview=inputs.overview(),
@@ -207,7 +187,7 @@ def _inspect_sensors(
     split: str,
     data_dir: str | Path | None,
     settings: Mapping[str, Any] | None,
-) -> SensorInspection:
+) -> Inspection:
     if clients is not None or partition is not None:
         raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
     asked = dict(settings or {})
@@ -220,8 +200,8 @@ def _inspect_sensors(
         cut, problem = make_time_split(sensors, split, lags, horizon), None
     except InputError as error:
         cut, problem = None, str(error)
-    return SensorInspection(
-        sensors=sensors,
+    return Inspection(
+        data=sensors,
         overview=sensor_overview(sensors, cut),
         split=split if cut is None else cut.name,
         split_problem=problem,

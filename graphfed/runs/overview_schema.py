@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from graphfed.runs.folder_schema import Amount, Count, FileModel, Positive, Real, Share, Time
 
-__all__ = ["GraphOverview", "SensorOverview"]
+__all__ = ["GraphOverview", "ReadingsOverview", "SensorOverview"]
 
 
 class _Class(FileModel):
@@ -166,8 +166,8 @@ class _Summary(FileModel):
     isolated: Count
 
 
-class SensorOverview(FileModel):
-    """overview.json of sensors (`graphfed.data.sensors.overview`)."""
+class ReadingsOverview(FileModel):
+    """Sensors and their readings, before there is a split."""
 
     kind: Literal["sensors"]
     name: str
@@ -179,11 +179,10 @@ class SensorOverview(FileModel):
     steps: Annotated[int, Field(ge=1, le=10**9)]
     sensors: _Sensors
     edges: list[Annotated[list[Real], Field(min_length=3, max_length=3)]]
-    windows: _Windows
     summary: _Summary
 
     @model_validator(mode="after")
-    def check_sensors(self) -> "SensorOverview":
+    def check_sensors(self) -> "ReadingsOverview":
         each, count = self.sensors, len(self.sensors.ids)
         lengths = {len(each.missing), len(each.observed)}
         lengths |= {count} if each.position is None else {len(each.position)}
@@ -192,3 +191,9 @@ class SensorOverview(FileModel):
         if any(not (0 <= end < count and end == int(end)) for *ends, _ in self.edges for end in ends):
             raise ValueError(f"an edge ends at none of the {count} sensors")
         return self
+
+
+class SensorOverview(ReadingsOverview):
+    """overview.json of sensors (`graphfed.data.sensors.overview`)."""
+
+    windows: _Windows

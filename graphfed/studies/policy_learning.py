@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphfed.drawing import SERIES, new_panels, svg_file
+from graphfed.drawing.canvas import picture_file
+from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
 from graphfed.files import write_bytes
 from graphfed.methods.config import GraphSettings
@@ -412,23 +413,17 @@ def _spent(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int | None) -> bytes:
     """The return of every episode, and its mean over the last ten, as SVG; kept: the episode after which the
     actor is the policy, None for a bandit's."""
-
-    def draw() -> Any:
-        returns = np.array([line["return"] for line in lines])
-        numbers = np.arange(1, len(returns) + 1)
-        sums = np.concatenate([[0.0], returns.cumsum()])
-        since = np.maximum(numbers - WINDOW, 0)
-        figure, axes = new_panels(1, 1, 5.0, 3.0)
-        (axis,) = axes[0]
-        axis.plot(numbers, returns, "o", markersize=3, color=SERIES[5], label="an episode")
-        means = (sums[numbers] - sums[since]) / (numbers - since)
-        axis.plot(numbers, means, color=SERIES[0], label=f"mean of the last {WINDOW}")
-        if kept is not None:
-            axis.axvline(kept, color="0.3", linestyle=":", label="the actor is kept")
-        axis.set_xlabel("episode")
-        axis.set_ylabel("discounted return")
-        axis.grid(alpha=0.3)
-        axis.legend(frameon=False, fontsize="small")
-        return figure
-
-    return svg_file(f"{title}: return of each episode", draw)
+    returns = np.array([line["return"] for line in lines])
+    numbers = np.arange(1, len(returns) + 1)
+    sums = np.concatenate([[0.0], returns.cumsum()])
+    since = np.maximum(numbers - WINDOW, 0)
+    means = (sums[numbers] - sums[since]) / (numbers - since)
+    series = [
+        Series("an episode", numbers, returns, place=5, dash="", marker="o"),
+        Series(f"mean of the last {WINDOW}", numbers, means, marker=""),
+    ]
+    if kept is not None:
+        mark = [kept], [means[kept - 1]]
+        series.append(Series("the actor is kept", *mark, place=1, dash="", marker="o", size=7.0))
+    chart = XY(series, Axis("episode", whole=True), Axis("discounted return"), height=3.4)
+    return picture_file(f"{title}: return of each episode", [[chart]])

@@ -13,6 +13,7 @@ import pytest
 import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
+from graphfed.drawing.canvas import svg_element
 from graphfed.errors import InputError
 from graphfed.report import charts
 from graphfed.report.page import write_report
@@ -274,7 +275,7 @@ def test_a_folder_without_an_overview_says_so(compared: Path, tmp_path: Path) ->
 
 
 def test_a_class_without_test_vertices_has_dashes_and_not_zero_percent() -> None:
-    drawn = charts.confusion([[3, 1, 0], [0, 0, 0]], ["known", "absent"])
+    drawn = svg_element("counts", [[charts.confusion([[3, 1, 0], [0, 0, 0]], ["known", "absent"])]])
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
     assert "absent (none)" in texts
     assert "known" in texts

@@ -15,6 +15,7 @@ import pytest
 
 import graphfed
 from graphfed.cli import main
+from graphfed.drawing.canvas import svg_element
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.report import charts
@@ -191,11 +192,12 @@ def test_the_page_of_three_thousand_devices_is_hardly_larger_than_that_of_sixty(
 def test_charts_of_many_devices_or_sites_draw_so_many_points_only() -> None:
     random = np.random.default_rng(0)
     small, large = (
-        charts.cumulative({"one": random.exponential(size=n)}, "x", "title") for n in (charts.POINTS, 100_000)
+        svg_element("title", [[charts._cumulative({"one": random.exponential(size=n)}, "x")]])
+        for n in (charts.POINTS, 100_000)
     )
     assert len(large) < 1.5 * len(small)
     dots = [
-        charts.site_dots({"one": {str(k): (0.5, k) for k in range(n)}})
+        svg_element("title", [[charts._site_dots({"one": {str(k): (0.5, k) for k in range(n)}})]])
         for n in (charts.DOTS, 20 * charts.DOTS)
     ]
     assert len(dots[1]) < 1.1 * len(dots[0])

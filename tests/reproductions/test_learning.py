@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from rich.table import Table
 
 import graphfed
@@ -348,7 +349,9 @@ def test_the_axis_of_time_is_logarithmic_where_one_row_takes_many_times_as_long_
         }
         for label, end in (("a", 1.0), ("b", longest))
     ]
-    (axes,) = plots._draw_curves(item, "accuracy", rows).axes
+    ((chart,),) = plots.curves(item, "accuracy", rows)
+    axes = Figure().subplots()
+    chart.draw(axes)
     assert axes.get_xscale() == scale
 
 

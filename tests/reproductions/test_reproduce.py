@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from endless_reproduction import PROGRAM
+from matplotlib.figure import Figure
 
 import graphfed
 from graphfed import reproductions
@@ -379,11 +380,17 @@ def test_the_legend_lies_inside_the_picture_and_noise_does_not_fill_an_axis(
     picture = ET.fromstring(plots.draw(lines.by_name["fig4"], item))
     svg = "{http://www.w3.org/2000/svg}"
     (legend,) = [g for g in picture.iter(f"{svg}g") if g.get("id", "").startswith("legend")]
-    frame = next(legend.iter(f"{svg}path")).get("d", "")
     width = float(picture.get("viewBox", "").split()[2])
-    assert all(0 <= float(x) <= width for x in re.findall(r"[ML] ([\d.-]+) ", frame))
-    figure = plots._draw_lines(item)
-    assert all(np.diff(axes.get_ylim()) == pytest.approx(5.0) for axes in figure.axes)
+    texts = ["".join(text.itertext()) for text in legend.iter(f"{svg}text")]
+    places = [float(text.get("x", "")) for text in legend.iter(f"{svg}text")]
+    # About 6 points a letter.
+    ends = [place + 6 * len(text) for place, text in zip(places, texts, strict=True)]
+    assert len(ends) == 3
+    assert all(0 <= place < end <= width for place, end in zip(places, ends, strict=True))
+    for chart in (chart for row in plots.lines(item) for chart in row):
+        axes = Figure().subplots()
+        chart.draw(axes)
+        assert np.diff(axes.get_ylim()) == pytest.approx(5.0)
 
 
 def test_class_counts_are_of_labelled_vertices_by_owner_and_nothing_is_trained(

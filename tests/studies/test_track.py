@@ -6,7 +6,6 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,12 +33,12 @@ def tensorboard() -> None:
 @pytest.mark.usefixtures("tensorboard")
 def test_tensorboard_gets_every_round_and_the_test_metrics_once(finished: Result, tmp_path: Path) -> None:
     assert finished.folder is not None
-    (first,) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
+    ((run, is_new),) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
     # Three rounds of four metrics, bytes and seconds; six test metrics.
-    assert (len(first.run.points), first.new) == (3 * 6 + 6, 24)
-    (second,) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
-    assert second.new == 0
-    values = tensorboard_values(tmp_path / "tb" / first.run.name)
+    assert (len(run.points), is_new) == (3 * 6 + 6, True)
+    ((_, is_new),) = track([finished.folder], "tensorboard", out=tmp_path / "tb")
+    assert not is_new
+    values = tensorboard_values(tmp_path / "tb" / run.name)
     lines = [json.loads(line) for line in (finished.folder / "metrics.jsonl").read_text().splitlines()]
     for metric in METRICS:
         told = [(line["round"], pytest.approx(line["val"][metric])) for line in lines]
@@ -48,32 +47,24 @@ def test_tensorboard_gets_every_round_and_the_test_metrics_once(finished: Result
 
 
 @pytest.mark.usefixtures("tensorboard")
-def test_a_run_on_its_way_is_followed_and_its_end_is_added(
-    own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from graphfed.runs import train
-    from graphfed.runtime.interrupts import Interrupted
+def test_a_run_that_was_written_in_part_is_written_again(finished: Result, tmp_path: Path) -> None:
+    assert finished.folder is not None
+    (run,) = read_runs([finished.folder])
+    (tmp_path / f"{run.name}.partial").mkdir()
+    assert [is_new for _, is_new in track([finished.folder], "tensorboard", out=tmp_path)] == [True]
+    assert [path.name for path in tmp_path.iterdir()] == [run.name]
 
-    real = train.plan
 
-    def stop_before_three(progress: Any, number: int, *rest: Any) -> dict[str, Any]:
-        decision = real(progress, number, *rest)
-        return {**decision, "save": 1, "interrupt": 1} if number == 3 else decision
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "plan", stop_before_three)
-        with pytest.raises(Interrupted):
-            graphfed.run("fedavg", clients=2, rounds=4, threads=1, out="run")
-    (going,) = track(["run"], "tensorboard", out="tb")
-    assert not going.run.ended
-    assert {point.step for point in going.run.points} == {1, 2}
-    graphfed.resume("run")
-    (ended,) = track(["run"], "tensorboard", out="tb")
-    assert ended.run.ended
-    assert ended.run.name == going.run.name
-    assert ended.new == 2 * 6 + 6
-    values = tensorboard_values(Path("tb") / ended.run.name)
-    assert [step for step, _ in values["val/accuracy"]] == [1, 2, 3, 4]
+def test_runs_that_have_not_ended_are_left_out(finished: Result, own_folder: Path) -> None:
+    assert finished.folder is not None
+    for name in ("table/ended", "table/begun", "begun"):
+        shutil.copytree(finished.folder, name)
+    for name in ("table/begun", "begun"):
+        Path(name, "result.json").unlink()
+    Path("table/manifest.json").write_text('{"reproduce": {}}')
+    assert [run.folder.name for run in read_runs(["table"])] == ["ended"]
+    with pytest.raises(InputError, match="no run in begun has ended; go on with it: graphfed resume begun"):
+        read_runs(["begun"])
 
 
 def test_a_copy_of_a_folder_is_the_same_run_and_another_run_is_not(finished: Result, tmp_path: Path) -> None:
@@ -109,8 +100,8 @@ def test_mlflow_gets_every_round_once_with_params_tags_and_the_end(finished: Res
         warnings.simplefilter("ignore")  # MLflow's own store warns of what its libraries will drop
         from mlflow.tracking import MlflowClient
 
-        assert track([finished.folder], "mlflow", uri=uri)[0].new == 3 * 6 + 6
-        assert track([finished.folder], "mlflow", uri=uri)[0].new == 0
+        assert [is_new for _, is_new in track([finished.folder], "mlflow", uri=uri)] == [True]
+        assert [is_new for _, is_new in track([finished.folder], "mlflow", uri=uri)] == [False]
         client = MlflowClient(tracking_uri=uri)
         (run,) = client.search_runs([client.get_experiment_by_name("graphfed").experiment_id])
         history = client.get_metric_history(run.info.run_id, "val/accuracy")

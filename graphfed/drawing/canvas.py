@@ -1,0 +1,187 @@
+"""From a grid of charts to a picture, in the look that all pictures share; text stays text.
+
+A report's charts are SVG elements of its page: fixed colours are replaced by the page's CSS variables, which
+follow light, dark and print (`svg_element`). Other pictures are files (`picture_file`).
+"""
+
+import contextlib
+import html
+import io
+import math
+import re
+import textwrap
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "DASHES",
+    "GRID",
+    "INK",
+    "MARKERS",
+    "MUTED",
+    "PAPER",
+    "SERIES",
+    "WIDTH",
+    "Chart",
+    "Charts",
+    "picture_file",
+    "short",
+    "svg_element",
+    "wide",
+]
+
+#: Drawn colour -> CSS variable. The series are told apart by people who see colours differently, too.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#fefefe"
+VARIABLES = {
+    INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper",
+    **{colour: f"--series-{i}" for i, colour in enumerate(SERIES)},
+}  # fmt: skip
+MARKERS = "osD^vPX*"
+DASHES = ("-", "--", ":", "-.")
+#: Inches. The page shows charts up to half again as large, and its narrowest column as small as nine tenths.
+WIDTH = 5.4
+STYLE = {
+    "svg.fonttype": "none", "svg.hashsalt": "graphfed", "font.family": "sans-serif", "font.size": 10,
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "xtick.color": MUTED,
+    "ytick.color": MUTED, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": GRID, "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
+    "axes.titlesize": 10, "axes.titlelocation": "left", "figure.titlesize": "medium",
+    "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+    "axes.formatter.use_mathtext": False, "axes.unicode_minus": True, "date.converter": "concise",
+    # A label that looks like mathematics is somebody's label.
+    "text.parse_math": False,
+}  # fmt: skip
+
+
+class Chart(Protocol):
+    """One chart of a picture."""
+
+    @property
+    def height(self) -> float:
+        """Inches that it needs, without the legend of the picture."""
+
+    def draw(self, ax: "Axes") -> None:
+        """Draw it into the axes. What it labels is named in the legend of the picture."""
+
+
+#: The charts of a picture, from top to bottom and from left to right.
+Charts = Sequence[Sequence[Chart]]
+
+
+def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
+    """Return a picture as an SVG element of a report's page.
+
+    Args:
+        title: What it shows, for those who cannot see it.
+        rows: The charts.
+        width: Of the picture, in inches.
+    """
+    with _look():
+        figure = _figure(rows, width, "outside upper left")
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # The page scales it: a width of its own would not shrink on a phone.
+    text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
+    text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
+    text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title, quote=True)}" ', 1)
+    for colour, variable in VARIABLES.items():
+        text = re.sub(re.escape(colour), f"var({variable})", text, flags=re.IGNORECASE)
+    return _with_names(text, re.sub(r"\W", "", title)[:40] + "-")
+
+
+def _with_names(text: str, prefix: str = "") -> str:
+    """An SVG text whose ids begin with a prefix, as they must be unique on a page, not in a picture only.
+
+    Ids that matplotlib makes of what they stand for are numbered: they depend on the last bits of the layout.
+    """
+    numbers: dict[str, int] = {}
+
+    def name(found: re.Match[str]) -> str:
+        old = found[2]
+        made = re.fullmatch(r"[a-z][0-9a-f]{10}", old)
+        new = f"{old[0]}{numbers.setdefault(old, len(numbers))}" if made else old
+        return f"{found[1]}{prefix}{new}"
+
+    return re.sub(r'(\bid="|href="#|url\(#)([^")]+)', name, text)
+
+
+def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = "svg") -> bytes:
+    """Return a picture under its title as the bytes of a file, the same bytes every time.
+
+    Args:
+        title: What it shows.
+        rows: The charts.
+        width: Of a chart, in inches.
+        form: "svg" or "png".
+    """
+    with _look(facecolor="white"):
+        figure = _figure(rows, width * max(map(len, rows)), "outside lower center")
+        # About 12 letters an inch.
+        figure.suptitle(textwrap.fill(title, max(20, int(12 * figure.get_figwidth()))))
+        image = io.BytesIO()
+        figure.savefig(image, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
+    return image.getvalue() if form != "svg" else _with_names(image.getvalue().decode()).encode()
+
+
+@contextlib.contextmanager
+def _look(facecolor: str = "none") -> Iterator[None]:
+    """In this block everything is drawn in the common look."""
+    import matplotlib as mpl
+
+    with mpl.rc_context({**STYLE, "savefig.facecolor": facecolor}), warnings.catch_warnings():
+        # The reader's fonts show the text: what matplotlib's own lacks does not matter.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def _figure(rows: Charts, width: float, legend: str) -> "Figure":
+    """Draw the charts in a grid, with one legend for all of them at its place."""
+    from matplotlib.figure import Figure
+
+    heights = [max(chart.height for chart in row) for row in rows]
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    axes = figure.subplots(len(rows), max(map(len, rows)), squeeze=False, height_ratios=heights)
+    labelled: dict[str, Artist] = {}
+    for line, row in zip(axes, rows, strict=True):
+        for ax, chart in zip(line, row, strict=False):
+            chart.draw(ax)
+            if ax.get_legend() is None:
+                handles, labels = ax.get_legend_handles_labels()
+                labelled |= dict(zip(labels, handles, strict=True))
+        for ax in line[len(row) :]:
+            ax.set_visible(False)
+    if len(labelled) > 1:
+        columns = legend_columns(labelled, width)
+        figure.set_figheight(sum(heights) + 0.24 * math.ceil(len(labelled) / columns))
+        figure.legend(list(labelled.values()), list(labelled), loc=legend, ncols=columns)
+    return figure
+
+
+def legend_columns(labels: Iterable[str], width: float = WIDTH) -> int:
+    """Return how many columns of a legend fit, of a picture with a width in inches."""
+    return max(1, min(5, int(11 * width // (max(map(wide, labels)) + 7))))
+
+
+def wide(label: str) -> int:
+    """Return the columns of a label: letters of East Asian scripts take two."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
+
+
+def short(label: str, limit: int = 40) -> str:
+    """Return a label, cut where it has more columns than `limit`."""
+    if wide(label) <= limit:
+        return label
+    while label and wide(label) > limit - 1:
+        label = label[:-1]
+    return label + "…"
