@@ -46,10 +46,10 @@ from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.federation import Federation, Located
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
-from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import make_batch
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.tasks.outcome import Outcome
@@ -75,11 +75,11 @@ class Plan:
 # ---- the central baseline on every row
 
 
-def on_every_row(prepared: Prepared, config: TrainingConfig) -> Prepared:
+def on_every_row(prepared: Prepared, config: AloneConfig) -> Prepared:
     """The same training with nothing pruned: every row is computed, the training vertices alone have
     weight."""
     view, train = prepared.view, prepared.targets["train"]
-    make_block = BACKBONES[config.backbone].blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
     weight = torch.zeros(len(view.ids)).index_fill(0, train, 1 / len(train))
     rows = torch.arange(len(view.ids))
     batch = make_batch(view, rows, config.layers, make_block, weight=weight, per_client=True)
@@ -89,7 +89,7 @@ def on_every_row(prepared: Prepared, config: TrainingConfig) -> Prepared:
 def central_on_every_row() -> Method:
     central = get_method("central")
 
-    def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+    def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
         from graphfed.methods.baselines.isolated import first_weights
 
         state = central.setup(fed, data, task, config)

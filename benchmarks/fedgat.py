@@ -38,7 +38,7 @@ from graphfed.errors import InputError
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.memory import memory_bytes
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
@@ -93,9 +93,7 @@ class Case:
     def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
         known = {field.name for field in fields(method.config)}
         common = {name: value for name, value in SETTINGS.items() if name in known}
-        self.config: TrainingConfig = method.config(
-            **{**default_settings(method, preset="paper"), **common, **settings}
-        )
+        self.config: Any = method.config(**{**default_settings(method, preset="paper"), **common, **settings})
         self.method = method
         self.steps = STEPS if settings.get("rule") == "fedavg" else (1,)
         self.fed, self.data, self.task = places(inputs, self.config)
@@ -116,7 +114,7 @@ class Case:
         return found
 
 
-def places(inputs: Inputs, config: TrainingConfig) -> tuple[Federation, Located, Task]:
+def places(inputs: Inputs, config: Any) -> tuple[Federation, Located, Task]:
     """All clients of a graph, stacked."""
     fed = stacked(inputs.partition.num_sites)
     cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, fed.hosts[0])

@@ -21,7 +21,7 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.workload import BalanceConfig
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.runtime.local import stacked
 
 #: Steps of mcmc. The paper's T is 300 on LastFM and 1000 on Facebook. On PubMed and DBLP the first search for
@@ -51,7 +51,7 @@ def measured(graph: Graph, rows: PairRows, least: int, told: dict[str, Any]) -> 
     fed = stacked(graph.num_nodes, simulated=True)
     located = fed.locate(CLIENTS, "pairs", [rows])
     began, worked = time.perf_counter(), time.process_time()
-    found = balance(fed, located, BalanceConfig(**told))
+    found = balance(fed, located, LumosConfig(**told))
     spent = time.process_time() - worked, time.perf_counter() - began
     kept, (made, all_again) = found.kept.parts[0], found.comparisons()
     assert bool((kept.keeps | kept.kept_by).all()), "an edge is kept by nobody"

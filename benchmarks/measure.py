@@ -28,7 +28,7 @@ from graphfed.data.partitions.partition import Partition, partition
 from graphfed.federation import CLIENTS
 from graphfed.federation.cohort import make_cohort
 from graphfed.files import write_json
-from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.base import Method, Task
 from graphfed.nn.sparse import SparseWeights
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -95,12 +95,12 @@ def make_inputs(graph: Graph, split: Split, clients: int, seed: int = 0) -> Inpu
     return Inputs(graph, split, partition(graph, "random", clients, seed))
 
 
-def config_of(method: Method, **settings: Any) -> TrainingConfig:
+def config_of(method: Method, **settings: Any) -> Any:
     """The method's config with its own defaults, W1, and then `settings`."""
     return method.config(**{**default_settings(method, preset="paper"), **W1, **settings})
 
 
-def run(method: Method, inputs: Inputs, config: TrainingConfig, *, each_alone: bool = False) -> Outcome:
+def run(method: Method, inputs: Inputs, config: Any, *, each_alone: bool = False) -> Outcome:
     """One whole run in this process; `each_alone`: one client after the other instead of all stacked."""
     place = one_at_a_time if each_alone else stacked
     fed = place(inputs.partition.num_sites, simulated=config.simulated)
@@ -119,7 +119,7 @@ class Timed:
     outcome: Outcome
 
 
-def timed_run(method: Method, inputs: Inputs, config: TrainingConfig) -> Timed:
+def timed_run(method: Method, inputs: Inputs, config: Any) -> Timed:
     """One stacked run, timed round by round."""
     outcome = run(method, inputs, config)
     ends = np.array([line["seconds"] for line in outcome.history])

@@ -21,7 +21,7 @@ from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.deployment import participant
 from graphfed.methods.common import feature_scaling
-from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs import train
 from graphfed.tasks.evaluation import SECURE_MESSAGES
@@ -69,7 +69,7 @@ class MethodsTable(Directive):
         methods = [get_method(name) for name in METHODS.own]
         rows = [("method", "what it does", "needs", "what crosses", "protection")]
         rows += [
-            (m.name, m.summary, "; ".join(first_task(m).requirements(m)), m.crosses, m.protection)
+            (m.name, m.summary, "; ".join(first_task(m).requirements(m)), m.sends.summary, m.sends.protection)
             for m in methods
         ]
         return [_table(rows)]
@@ -82,8 +82,8 @@ class MessagesTable(Directive):
     def run(self) -> list[nodes.Node]:
         alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for name in METHODS.own:
-            alike.setdefault(tuple(get_method(name).messages.items()), []).append(name)
-        aligned = [name for name in METHODS.own if issubclass(get_method(name).config, AlignedConfig)]
+            alike.setdefault(tuple(get_method(name).sends.messages.items()), []).append(name)
+        aligned = [name for name in METHODS.own if issubclass(get_method(name).config, AlignmentSettings)]
         tables = [
             ("Every deployed run", tuple(participant.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),

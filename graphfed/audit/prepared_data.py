@@ -9,6 +9,7 @@ from typing import Any
 from graphfed.federation import Federation
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.base import Task
+from graphfed.methods.config import AggregationSettings
 from graphfed.runs.train import agree_before_setup
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
@@ -32,6 +33,8 @@ def prepared_data(fed: Federation, config: RunConfig, inputs: Inputs) -> tuple[A
     parts = inputs.parts(config, fed.hosts)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
-    training = replace(config.training, aggregation=PLAINTEXT)
+    training: Any = config.training
+    if isinstance(training, AggregationSettings):
+        training = replace(training, aggregation=PLAINTEXT)
     data, _ = agree_before_setup(fed, data, config.method, task, training)
     return data, task

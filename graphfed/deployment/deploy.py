@@ -19,7 +19,9 @@ from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, write_bytes, write_json
-from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.base import Method
+from graphfed.methods.common.released import NoiseSettings
+from graphfed.methods.config import CommonSettings, ProtocolSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import Plugin, check_plugins
 from graphfed.runs import folder as files
@@ -81,10 +83,10 @@ def deploy(
                 f"{option} has no use in a deployment: each site has its own data and machine, as its "
                 "'graphfed site start' says; leave it out"
             )
-    # Parties are real, whatever the method's default.
-    chosen, config, split_seed = checked_training(
-        method, {"protocols": "real", **(settings or {}), **more}, rounds, seed
-    )
+    given = {**(settings or {}), **more}
+    if method is not None and issubclass(get_method(method).config, ProtocolSettings):
+        given = {"protocols": "real", **given}  # parties are real, whatever the method's default
+    chosen, config, split_seed = checked_training(method, given, rounds, seed)
     if chosen.pooled:
         raise InputError(f"{chosen.name} needs all data at one party; choose another method for a deployment")
     for field in dataclasses.fields(config):
@@ -94,7 +96,7 @@ def deploy(
                 f"{field.name}=simulated hides nothing from real parties; choose {' or '.join(others)}, as "
                 f"in --set {field.name}={others[0]}"
             )
-    if getattr(config, "noise_seed", None) is not None:
+    if isinstance(config, NoiseSettings) and config.noise_seed is not None:
         raise InputError(
             "noise_seed hides nothing from real parties: whoever knows it takes the noise off; leave it out, "
             "and the noise comes from each machine's entropy"
@@ -158,7 +160,7 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
-def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonConfig, Kit]:
+def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonSettings, Kit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
     asked, config = manifest["deployment"], manifest["config"]
     check_plugins(config.get("plugins", ()), folder)
@@ -172,7 +174,7 @@ def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Comm
 def request(
     project: Project,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     *,
     run: str,
     checkpoint_every: float,
@@ -224,7 +226,7 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> None:
 def _see_through(
     folder: Path,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     kit: Kit,
     asked: JsonObject,
     progress: bool,
@@ -256,7 +258,7 @@ def _write(
     folder: Path,
     served: Path,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     kit: Kit,
     asked: JsonObject,
 ) -> Result:
@@ -313,7 +315,9 @@ def _write(
     return result
 
 
-def _manifest(method: Method, config: CommonConfig, kit: Kit, asked: JsonObject, command: str) -> JsonObject:
+def _manifest(
+    method: Method, config: CommonSettings, kit: Kit, asked: JsonObject, command: str
+) -> JsonObject:
     """As of any run, where the coordinator can know it."""
     project, plugin = kit.project, METHODS.plugin(method.name)
     unknown = ("vertices", "edges", "features", "classes", "edge_weights")

@@ -37,10 +37,11 @@ from graphfed.errors import InputError, shown
 from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
 from graphfed.files import JsonObject, read_tensors, write_bytes, write_json
-from graphfed.methods.base import CommonConfig, Method, Task
-from graphfed.methods.common.entity_alignment import AlignedConfig, count_owners
+from graphfed.methods.base import Method, Task
+from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
 from graphfed.methods.common.feature_scaling import scale_features
 from graphfed.methods.common.local_training import as_configured
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugin
 from graphfed.runs import folder as files
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
 
-#: The transfers of joining, in words (see `Method.messages`).
+#: The transfers of joining, in words (see `Sent.messages`).
 MESSAGES = {
     "join": "What a site says before a run begins: versions of its programs, how many clients it holds, "
     "names of its columns of features and of its classes (in forecasting how many readings there are, when "
@@ -92,7 +93,7 @@ class _Part:
     None at the server; data: as `train` takes it."""
 
     method: Method
-    config: CommonConfig
+    config: CommonSettings
     folder: Path
     task: Task
     site: OwnData | None
@@ -203,7 +204,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         if site is not None:
             mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
         data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
-        if not agreed["owners_known"] and isinstance(config, AlignedConfig):
+        if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
             assert isinstance(data, Located)
             with fed.phase("setup", round=0):
                 data = count_owners(fed, data, config)
@@ -220,7 +221,7 @@ def _one_of(arguments: JsonObject, key: str, known: Sequence[str]) -> str:
     return str(value)
 
 
-def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonConfig]:
+def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSettings]:
     """The method and its settings; InputError where this place's operator does not want to take part in such
     a run."""
     name = str(arguments["method"])
@@ -313,7 +314,7 @@ def _opened(folder: Path, patience: float) -> Iterator[None]:
 # ---- joining -----------------------------------------------------------------------------------------------
 
 
-def _config_hash(config: CommonConfig) -> str:
+def _config_hash(config: CommonSettings) -> str:
     """Alike where two places understand the settings alike."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
 
@@ -342,7 +343,7 @@ def versions(method: str) -> dict[str, str]:
 
 
 def _joining(
-    own: OwnData, method: Method, config: CommonConfig, place: "Place", rounds: list[int]
+    own: OwnData, method: Method, config: CommonSettings, place: "Place", rounds: list[int]
 ) -> JsonObject:
     """What a site says of itself."""
     kind = first_task(method).data.participants
@@ -364,7 +365,7 @@ def _join(
     told: JsonObject | None,
     folder: Path,
     arguments: JsonObject,
-    config: CommonConfig,
+    config: CommonSettings,
     agree: Agree,
     of_server: object,
 ) -> tuple[JsonObject, JsonObject]:

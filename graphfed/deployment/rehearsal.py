@@ -11,7 +11,8 @@ from graphfed.deployment.participant import TRIAL
 from graphfed.federation import Ledger, wire
 from graphfed.federation.link import SERVER_END
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.base import Method
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
 from graphfed.runs.processes import put_together
 from graphfed.runs.train import Event
@@ -82,7 +83,7 @@ def train_run(
 def run_on_loopback(
     federation: Loopback,
     method: Method,
-    config: CommonConfig,
+    config: CommonSettings,
     *,
     run: str,
     checkpoint_every: float,

@@ -100,7 +100,7 @@ def _line(run: Run, line: Line, accounts: Accounts, own: Mapping[str, float]) ->
     """To whom a device sends in a transfer, and how many messages: exact where the ledger's messages are
     those of every device to all its receivers, else at most so many."""
     method = METHODS.find(run.result.method)
-    column = "" if method is None else method.recipients.get(line.name, "")
+    column = "" if method is None else method.sends.recipients.get(line.name, "")
     everyone: int | None = None
     count, receivers = 0.0, "others"
     if line.link == "site to server":

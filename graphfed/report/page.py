@@ -12,6 +12,8 @@ from graphfed.data.graphs.overview import graph_facts, site_facts
 from graphfed.data.sensors.overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.files import write_bytes, writing
+from graphfed.methods.base import Method
+from graphfed.methods.config import GraphSettings
 from graphfed.methods.registry import METHODS
 from graphfed.report import forecasts
 from graphfed.report.charts import DOTS, result_charts
@@ -91,10 +93,11 @@ def write_card(folder: str | Path) -> Path:
         result=run.result,
         manifest=run.manifest,
         training=run.manifest.config.training,
+        network=_network(run, method),
         sensors=forecasts.sensors_of(run),
         forecast=" ".join(sentences("forecast_words", forecast=forecasts.forecast_of(run))),
         method_summary="" if method is None else method.summary,
-        learns=method is None or bool(method.model),
+        learns=method is None or method.trains,
         personal=method is not None and method.personal,
         summary=_answer(alone, figures).rstrip("."),
         caveats=_readings_caveats(alone, figures, None),
@@ -111,6 +114,14 @@ def write_card(folder: str | Path) -> Path:
     with writing(path):
         write_bytes(path, text.encode())
     return path
+
+
+def _network(run: Run, method: Method | None) -> str:
+    """The name of the graph network of a run: the one that was chosen, or the only one of its method."""
+    chosen = run.manifest.config.training.get("backbone")
+    if chosen is None and method is not None and issubclass(method.config, GraphSettings):
+        chosen = method.config().architecture
+    return str(chosen or "graph network")
 
 
 def _page(subject: Subject, device: int | None) -> str:

@@ -94,7 +94,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     """Return the transfers of ledgers of one run of a method, in their order."""
     known = METHODS.find(method)
     words: Mapping[str, str] = {
-        **({} if known is None else known.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
+        **({} if known is None else known.sends.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
     }  # fmt: skip
     grouped: dict[tuple[str, str, str], list[Transfer]] = {}
     for entry in entries:

@@ -17,7 +17,7 @@ from graphfed.drawing.networks import Edges, Network, Nodes, kilometres
 from graphfed.errors import InputError
 from graphfed.methods.cnfgnn.config import CNFGNNConfig
 from graphfed.methods.cnfgnn.costs import forecast_operations
-from graphfed.methods.common.forecasting import NeuralConfig
+from graphfed.methods.config import RecurrentSettings, WindowSettings
 from graphfed.reproductions.base import (
     Cells,
     Found,
@@ -146,13 +146,14 @@ def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, ob
     for row in item.rows:
         config = item.config(row, item.seeds_of(row)[0], place.data_dir)
         training = config.training
-        assert isinstance(training, NeuralConfig), f"{config.method.name} has no recurrent network"
+        assert isinstance(training, WindowSettings)
+        assert isinstance(training, RecurrentSettings), f"{config.method.name} has no recurrent network"
         # A decoder of CNFGNN starts from the encoding and the embedding, concatenated.
-        decoder = 2 * training.hidden if isinstance(training, CNFGNNConfig) else training.hidden
+        decoder = 2 * training.hidden if isinstance(config.training, CNFGNNConfig) else training.hidden
         each = forecast_operations(
             encoder=training.hidden,
             decoder=decoder,
-            layers=training.layers,
+            layers=training.recurrent_layers,
             lags=training.lags,
             horizon=training.horizon,
         )

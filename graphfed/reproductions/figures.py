@@ -165,7 +165,7 @@ def _has_place(result: Result, place: str) -> bool:
         if place not in PLACES:
             raise InputError(f"a run has no place {shown(place)}; {did_you_mean(place, PLACES)}")
         return True
-    if not get_method(result.method).facts:
+    if not get_method(result.method).state.facts:
         return False
     if name not in result.details:  # which has the facts of the best round
         raise InputError(f"{result.method} has no fact {shown(name)}; {did_you_mean(name, result.details)}")

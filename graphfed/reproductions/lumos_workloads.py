@@ -22,7 +22,7 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.files import write_json
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.workload import BalanceConfig
+from graphfed.methods.lumos.config import BalanceSettings, LumosConfig
 from graphfed.reproductions.base import Cells, Found, Measured, Place, Row
 from graphfed.runs import folder as files
 from graphfed.runs.progress import human_seconds
@@ -105,12 +105,13 @@ def _folder_of(item: Measured, row: Row, place: Place) -> Path:
 def _asked(config: RunConfig) -> dict[str, object]:
     """What decides what is found."""
     training = config.training
-    assert isinstance(training, BalanceConfig)
+    assert isinstance(training, LumosConfig)
     return {
         "data": config.data_name,
         "data_source": config.data_source.source,
         "data_options": dict(config.data_options),
-        **{field.name: getattr(training, field.name) for field in dataclasses.fields(BalanceConfig)},
+        **{field.name: getattr(training, field.name) for field in dataclasses.fields(BalanceSettings)},
+        "seed": training.seed,
         "protocols": training.protocols,
     }
 
@@ -140,7 +141,7 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     """Return what balancing a graph gives; see `workloads`."""
     rows = _pair_rows(graph)
     fed = stacked(graph.num_nodes, config.device, simulated=config.training.simulated)
-    assert isinstance(config.training, BalanceConfig)
+    assert isinstance(config.training, LumosConfig)
     began = time.perf_counter()
     found = balance(fed, fed.locate(CLIENTS, "neighbours", [rows]), config.training)
     seconds = time.perf_counter() - began

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, shown
+from graphfed.methods.config import GraphSettings
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.learning_config import BanditConfig
 from graphfed.runs.config import make_config
@@ -128,9 +129,11 @@ class Learning:
 
     def _sees(self, config: RunConfig) -> dict[str, object]:
         """What must be the same for learning and use. A constant policy sees no weights of clients."""
-        seen: dict[str, Any] = {"layers": config.training.layers}
+        training = config.training
+        assert isinstance(training, GraphSettings)
+        seen: dict[str, Any] = {"layers": training.layers}
         if self.policy.kind == "ddpg":
-            seen |= {"clients": config.clients, "data": config.data_name, "hidden": config.training.hidden}
+            seen |= {"clients": config.clients, "data": config.data_name, "hidden": training.hidden}
         return seen
 
     def digest(self) -> str:

@@ -18,7 +18,8 @@ from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, ForecastConfig, Method, TrainingConfig
+from graphfed.methods.base import Method
+from graphfed.methods.config import FORECASTING_GROUPS, GRAPH_GROUPS, CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
@@ -152,7 +153,7 @@ def default_partition(method: Method, source: DataSource) -> str:
 
 def checked_training(
     method: str | None, settings: Mapping[str, object], rounds: int | None, seed: int
-) -> tuple[Method, CommonConfig, int]:
+) -> tuple[Method, CommonSettings, int]:
     """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
     `make_config`."""
     chosen = _method(method)
@@ -236,7 +237,8 @@ def _unknown_key(key: object, known: list[str]) -> str:
     """What to say of a key of a config file that is no option."""
     name = key if isinstance(key, str) else ""
     meant = SYNONYMS.get(name, name)
-    shared = {f.name for config in (TrainingConfig, ForecastConfig) for f in dataclasses.fields(config)}
+    groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
+    shared = {f.name for group in groups for f in dataclasses.fields(group)}
     if meant in shared - set(known) or home_of(meant):
         return f"{meant} is a setting: write it under 'set:'"
     option = OPTION_WORDS.get(name, meant)
@@ -292,7 +294,7 @@ def _training(
     rounds: int | None,
     seed: int,
     others: list[str],
-) -> tuple[CommonConfig, dict[str, object]]:
+) -> tuple[CommonSettings, dict[str, object]]:
     """The method's config, and the settings that are not its own."""
     from pydantic import ValidationError
 
@@ -330,11 +332,6 @@ def _training(
     definition = get_task(task)
     if definition.check_settings is not None:
         definition.check_settings(mine)
-    if not method.dropouts and mine.get("fraction", 1) != 1:
-        raise InputError(
-            f"fraction={mine['fraction']} cannot be used: {method.name} needs every client in every round; "
-            "leave it out"
-        )
     try:
         return method.config(**{**definition.settings_of(method, preset), **mine, "seed": seed}), rest
     except ValidationError as error:

@@ -89,7 +89,6 @@ class Evidence:
         confusion: Test counts by class and prediction, [C, C + 1]; None where no classes are predicted.
         class_names: The names of the classes; empty where they have none.
         scored: How many nodes or pairs were scored in "val" and "test", where that is known.
-        learns: Whether the method trains a model.
     """
 
     task: str
@@ -104,7 +103,6 @@ class Evidence:
     confusion: Sequence[Sequence[float]] | None = None
     class_names: Sequence[str] = ()
     scored: Mapping[str, float] = field(default_factory=dict)
-    learns: bool = True
 
     @property
     def is_error(self) -> bool:
@@ -126,8 +124,6 @@ def check_run(run: Evidence) -> list[ResultWarning]:
     Returns:
         The warnings; an empty list for a healthy run.
     """
-    if not run.learns:
-        return []
     checks = (_best_round, _oscillation, _unpredicted_classes, _majority, _chance, _loss)
     return [warning for check in checks for warning in check(run)]
 

@@ -258,7 +258,7 @@ def open_folder(
 #: The copy of a saved partition, in the folder of a run, a comparison or a sweep: runs in a comparison or a
 #: sweep use the one of the folder above, as the tables of a large graph take hundreds of MB.
 PARTITION = "partition.safetensors"
-#: What the clients say of themselves (`Method.account`), in the folder of a run.
+#: What the clients say of themselves (`Method.client_statistics`), in the folder of a run.
 ACCOUNTS = "clients.parquet"
 #: The files of a run and of a comparison.
 _OURS = (

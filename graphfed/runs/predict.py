@@ -110,7 +110,7 @@ def _other(
     asked = manifest["config"]
     method, name = get_method(str(asked.get("method"))), data_source(data).name
     _check_shared(method, name)
-    if not method.model:
+    if not method.state.model:
         raise InputError(
             f"{method.name} learns nothing, so that its run says nothing of {name!r}; run it on that data"
         )
@@ -132,7 +132,10 @@ def _check_not_own(method: "Method", fresh: "State", name: str) -> None:
     """`_check_shared`, where settings decide whether clients have weights of their own."""
     from graphfed.federation import CLIENTS
 
-    if any(fresh.values[key].place == CLIENTS and key not in method.replicated for key in method.model):
+    if any(
+        fresh.values[key].place == CLIENTS and key not in method.state.replicated
+        for key in method.state.model
+    ):
         raise InputError(
             f"with these settings {method.name} has a model for every client, and {name!r} is of none of "
             "them; use a run whose model is shared"
@@ -208,8 +211,8 @@ def with_weights(
     """The state with the weights of a run's model.safetensors (layout: `weight_arrays`; a pooled method's
     have no client dimension, of several values the names begin with the value's) in the place of its own."""
     values = dict(fresh.values)
-    for name in method.model:
-        prefix = f"{name}." if len(method.model) > 1 else ""
+    for name in method.state.model:
+        prefix = f"{name}." if len(method.state.model) > 1 else ""
         mine = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         if not values[name].parts:
             continue  # of another place

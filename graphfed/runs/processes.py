@@ -19,7 +19,8 @@ from graphfed.federation.link import SERVER_END
 from graphfed.federation.payload import Payload, part_of, stack
 from graphfed.federation.series import Network
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, Method, State, Task
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugins
 from graphfed.runs.checkpoint import Checkpoints
@@ -85,13 +86,13 @@ def run_site(fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject]
 def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject:
     """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
     of the model, its predictions (rows [n], logits [n, C]), its accounts and its ledger."""
-    model = {name: outcome.state.values[name] for name in method.model}
+    model = {name: outcome.state.values[name] for name in method.state.model}
     # As text: lists stay lists, and the ledger arrives as it was written.
     plain = json.dumps({name: getattr(outcome, name) for name in _PLAIN})
     return {
         "outcome": plain if fed.server_ends else None,
         "model": {
-            name: _whole(value, fed, name in method.replicated)
+            name: _whole(value, fed, name in method.state.replicated)
             for name, value in model.items()
             if value.parts
         },
@@ -162,7 +163,7 @@ def train_in_processes(
     method: Method,
     parts: Sequence[HostPart],
     task: Task,
-    config: CommonConfig,
+    config: CommonSettings,
     *,
     of_server: Network | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -226,14 +227,14 @@ def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outco
         name: Located(SERVER, name, (at_server["model"][name],))
         if name in at_server["model"]
         else Located(CLIENTS, name, tuple(r["model"][name] for r in clients))
-        for name in method.model
+        for name in method.state.model
     }
     outcome = Outcome(
         **json.loads(at_server["outcome"]),
         state=State(values),
         predictions=Located(CLIENTS, "predictions", tuple(r["predictions"] for r in clients)),
         accounts=None
-        if method.account is None
+        if method.client_statistics is None
         else Located(CLIENTS, "accounts", tuple(r["accounts"] for r in clients)),
     )
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.

@@ -16,6 +16,7 @@ from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
 from graphfed.memory import memory_bytes, peak_memory
 from graphfed.methods.common.memory import ACCURACY
+from graphfed.methods.config import TrainingSettings
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
@@ -31,7 +32,8 @@ from graphfed.tasks.run_options import RunOptions
 
 if TYPE_CHECKING:
     from graphfed.federation import Ledger
-    from graphfed.methods.base import CommonConfig, Method
+    from graphfed.methods.base import Method
+    from graphfed.methods.config import CommonSettings
     from graphfed.runs.train import Event
     from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.inputs import HostPart
@@ -314,7 +316,7 @@ def finish(
 
 
 def diagnosed(
-    method: "Method", task: str, training: "CommonConfig", outcome: "Outcome", class_names: Sequence[str]
+    method: "Method", task: str, training: "CommonSettings", outcome: "Outcome", class_names: Sequence[str]
 ) -> JsonObject:
     """Return what the details of a result say of how far it can be trusted and compared.
 
@@ -330,9 +332,10 @@ def diagnosed(
         nothing is trained); `selected_by`: the validation metric that chose the round; `warnings`: a list of
         {code, text}, see `runs.diagnostics`.
     """
-    learns = bool(method.model)
     # To classify nodes the clients' class counts decide; the server has told which metric it was.
     metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
+    if not isinstance(training, TrainingSettings):
+        return {"training": {}, "selected_by": metric, "warnings": []}
     evidence = Evidence(
         task=task,
         metric=metric,
@@ -346,9 +349,8 @@ def diagnosed(
         confusion=outcome.test_confusion,
         class_names=class_names,
         scored=outcome.details.get("scored", {}),
-        learns=learns,
     )
-    settings = dataclasses.asdict(training) if learns else {}
+    settings = dataclasses.asdict(training)
     return {
         "training": {key: value for key, value in settings.items() if key != "seed"},
         "selected_by": metric,
@@ -483,13 +485,13 @@ def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
     from graphfed.methods.common.feature_scaling import to_arrays
 
     arrays: dict[str, np.ndarray] = {}
-    for name in method.model:
+    for name in method.state.model:
         parts = [part for part in outcome.state.values[name].parts if part is not ABSENT]
-        if name in method.replicated:
+        if name in method.state.replicated:
             parts = parts[:1]
         elif method.pooled:
             parts = [part_of(part, 0) for part in parts]  # the only client's are the model
-        prefix = f"{name}." if len(method.model) > 1 else ""
+        prefix = f"{name}." if len(method.state.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
     if outcome.scaling is not None:
         arrays |= to_arrays(outcome.scaling)

@@ -15,7 +15,8 @@ from graphfed.data.datasets import DATASETS
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.base import Method
+from graphfed.methods.config import CommonSettings, TrainingSettings
 from graphfed.methods.registry import METHODS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 __all__ = [
+    "MOST_HOMES",
     "OPTION_WORDS",
     "SYNONYMS",
     "Setting",
@@ -86,7 +88,7 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     """Every setting of a method that --set takes, in the order of its config: shared ones first. task: whose
     defaults to tell (None: the method's first)."""
     definition = get_task(task or method.tasks[0])
-    shared = {field.name for field in dataclasses.fields(definition.config)}
+    shared = {field.name for group in definition.groups for field in dataclasses.fields(group)}
     found = settings_in(method.config, **definition.settings_of(method))
     return [
         dataclasses.replace(setting, own=setting.name not in shared)
@@ -101,12 +103,17 @@ def changed_settings(config: RunConfig) -> JsonObject:
     The default of a shared setting is the task's; of a method's own it is the method's."""
     task, method = get_task(config.task), config.method
     own = dataclasses.asdict(method.config(**task.settings_of(method)))
-    default = own | dataclasses.asdict(task.config(**task.defaults))
+    default = dict(own)
+    for group in task.groups:
+        if isinstance(config.training, group):
+            default |= dataclasses.asdict(group())
+    default |= task.defaults
     # How transfers are protected changes no result, up to rounding.
-    default |= {key: own[key] for key in (*method.protections, "protocols")}
+    default |= {key: own[key] for key in (*method.protections, "protocols") if key in own}
     chosen = dataclasses.asdict(config.training)
-    # What learns nothing is the same after any number of rounds.
-    left_out = ("seed",) if method.model else ("seed", "rounds")
+    left_out = {"seed"}
+    if not isinstance(config.training, TrainingSettings):
+        left_out.add("rounds")  # what learns nothing is the same after any number of rounds
     return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
@@ -177,7 +184,7 @@ def _readings(text: str) -> Iterator[str | int | None]:
         yield int(text)
 
 
-def has_value(config: CommonConfig, key: str, text: str) -> bool:
+def has_value(config: CommonSettings, key: str, text: str) -> bool:
     """Return whether a setting has the value that `text` means.
 
     Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
@@ -284,18 +291,25 @@ OPTION_WORDS: dict[str, str] = {
 _BATCHES = ("batch", "batch_size", "batchsize", "bs", "mini_batch", "minibatch", "local_batch_size")
 
 
+#: Methods that a message names.
+MOST_HOMES = 6
+
+
 def home_of(key: str) -> str:
     """Where a setting belongs that is known somewhere, in words; empty where it is known nowhere."""
     methods = [
         name
         for name, method in METHODS.usable().items()
-        if any(s.own and s.name == key for s in settings_of(method))
+        if key != "seed" and key in {field.name for field in dataclasses.fields(method.config)}
     ]
     partitions = [
         name for name, spec in PARTITIONS.usable().items() if key in (f"partition.{o}" for o in spec.options)
     ]
     data = [name for name, spec in DATASETS.usable().items() if key in (f"data.{o}" for o in spec.options)]
     for what, names in (("", methods), ("the partition ", partitions), ("the data set ", data)):
+        if len(names) > MOST_HOMES:
+            first, others = ", ".join(names[:MOST_HOMES]), len(names) - MOST_HOMES
+            return f"it is a setting of {what}{first} and {others} more"
         if names:
             return f"it is a setting of {what}{' and '.join(names)}"
     return ""

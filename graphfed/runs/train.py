@@ -21,9 +21,10 @@ from graphfed.federation.series import TaskData
 from graphfed.federation.state import roster_code, roster_of
 from graphfed.files import JsonObject
 from graphfed.memory import peak_memory
-from graphfed.methods.base import CommonConfig, Method, State, Task, clients_in_round
+from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import choose_clients
+from graphfed.methods.config import CommonSettings, TrainingSettings, clients_in_round, samples_clients
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
@@ -41,7 +42,7 @@ __all__ = [
     "train",
 ]
 
-#: What opens every round, in words (see `Method.messages`).
+#: What opens every round, in words (see `Sent.messages`).
 CONTROL = {"control": "What opens a round: whether to keep, save or stop, and who takes part. Public."}
 #: All transfers that runs have beside the method's own.
 MESSAGES = {
@@ -86,11 +87,16 @@ def judge(progress: Progress, scored: Scored, number: int, task: str, metric: st
     return replace(progress, stale=progress.stale + 1, latest_is_best=False)
 
 
+def patience_of(config: CommonSettings) -> int | None:
+    """Return after how many evaluations without improvement training stops; None: it does not."""
+    return config.patience if isinstance(config, TrainingSettings) else None
+
+
 def plan(
     progress: Progress,
     number: int,
     num_clients: int,
-    config: CommonConfig,
+    config: CommonSettings,
     personal: bool,
     due: dict[str, int],
     enrolled: str | None,
@@ -100,14 +106,15 @@ def plan(
     those who may be in it (None: everyone).
 
     A shared model that has diverged will not come back, so the run stops; other clients' own models go on."""
-    out_of_patience = config.patience is not None and progress.stale >= config.patience
+    patience = patience_of(config)
+    out_of_patience = patience is not None and progress.stale >= patience
     lost = progress.diverged > 0 and not personal
     roster = None
-    if config.fraction < 1:
+    if samples_clients(config):
         able = np.arange(num_clients)
         if enrolled is not None:
             able = roster_of(enrolled, num_clients).nonzero()[0]
-        size = clients_in_round(config.fraction, len(able))
+        size = clients_in_round(config, len(able))
         present = np.zeros(num_clients, dtype=bool)
         present[able[permutation(fold(config.seed, "roster", number), len(able))[:size].numpy()]] = True
         roster = roster_code(present)
@@ -133,7 +140,7 @@ def metrics_here(scored: Located) -> Metrics | None:
 
 
 def agree_before_setup(
-    fed: Federation, data: TaskData, method: Method, task: Task, config: CommonConfig
+    fed: Federation, data: TaskData, method: Method, task: Task, config: CommonSettings
 ) -> tuple[TaskData, Located | None]:
     """Agree on what every method's clients need alike: the scale of features, the weights of classes.
 
@@ -149,7 +156,7 @@ class _Watch:
     """Reports a run's progress to `on_event`, with the seconds since `began`."""
 
     fed: Federation
-    config: CommonConfig
+    config: CommonSettings
     on_event: Callable[[Event], None] | None
     began: float
 
@@ -158,19 +165,15 @@ class _Watch:
             return
         seconds, fed = time.perf_counter() - self.began, self.fed
         memory = peak_memory() if fed.link is None else 0
-        sent, may_stop = fed.ledger.counted_bytes, self.config.patience is not None
+        sent, may_stop = fed.ledger.counted_bytes, patience_of(self.config) is not None
         self.on_event(Event(phase, number, self.config.rounds, val, sent, seconds, note, memory, may_stop))
 
 
-def _check_usable(fed: Federation, method: Method, config: CommonConfig) -> None:
-    if config.fraction < 1 and not method.dropouts:
-        raise InputError(
-            f"{method.name} needs every client in every round; fraction must be 1, got {config.fraction}"
-        )
+def _check_protocols(fed: Federation, config: CommonSettings) -> None:
     if config.simulated != fed.simulated:
-        made = "simulated" if fed.simulated else "real"
+        asked, made = ("simulated", "real") if config.simulated else ("real", "simulated")
         raise InputError(
-            f"protocols={config.protocols} cannot be used in a federation whose protocols are {made}; set "
+            f"protocols={asked} cannot be used in a federation whose protocols are {made}; set "
             f"protocols={made}"
         )
 
@@ -183,7 +186,7 @@ class _Training:
     method: Method
     data: TaskData
     task: Task
-    config: CommonConfig
+    config: CommonSettings
     evaluation: AnyEvaluation
     prepared: object
     enrolled: np.ndarray | None
@@ -214,10 +217,11 @@ class _Training:
         with taking_part(fed, present), fed.phase("train", round=number):
             state = method.round(fed, run.state, config, number)
         # What only the next round needs is of the newest round in every state, so that nothing is held twice.
-        newest = {name: state.values[name] for name in method.scratch if name in state.values}
+        newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
         best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
         run = replace(run, number=number + 1, decision=None, state=state, best=best)
-        if number % config.eval_every != 0 and number != config.rounds:
+        every = config.eval_every if isinstance(config, TrainingSettings) else 1
+        if number % every != 0 and number != config.rounds:
             return run, None
         with fed.phase("eval"):
             outputs = method.predict(fed, state, config, "val")
@@ -262,10 +266,10 @@ class _Training:
         return {**line, "facts": facts} if facts else line
 
     def facts(self, state: State) -> JsonObject:
-        """What the method says of itself (`Method.facts`), where the server is in this process."""
-        if not self.method.facts:
+        """What the method says of itself (`StateValues.facts`), where the server is in this process."""
+        if not self.method.state.facts:
             return {}
-        parts = self.fed.local_parts(state.values[self.method.facts])
+        parts = self.fed.local_parts(state.values[self.method.state.facts])
         return {k: t.item() for part in parts for k, t in part.items()}
 
     def details(self, best: State, final: Mapping[str, Located]) -> JsonObject:
@@ -286,7 +290,7 @@ def train(
     method: Method,
     data: TaskData,
     task: Task,
-    config: CommonConfig,
+    config: CommonSettings,
     *,
     on_event: Callable[[Event], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -294,10 +298,9 @@ def train(
     """Train `method` on `data` (a `Cohort` at each host of clients; in forecasting `SensorData`), select on
     validation, score the test part once. `checkpoints`: where to save between rounds and what to go on from.
 
-    InputError when `fraction` < 1 and the method needs every client, or the federation's protocols are not
-    those that `config` asks for; GraphfedError when no round's
-    predictions were finite; Interrupted when somebody asked to stop, after saving."""
-    _check_usable(fed, method, config)
+    InputError when the federation's protocols are not those that `config` asks for; GraphfedError when no
+    round's predictions were finite; Interrupted when somebody asked to stop, after saving."""
+    _check_protocols(fed, config)
     evaluation = get_task(task.name).evaluation
     watch = _Watch(fed, config, on_event, time.perf_counter())
     fed.on_news = partial(watch.report, "note", 0, None)
@@ -341,7 +344,7 @@ def train(
     if decision["diverged"] and not decision["best_round"]:
         raise GraphfedError(
             f"{method.name} diverged in round {decision['diverged']}: its predictions are no longer finite; "
-            f"use a smaller learning rate (lr is {config.lr:g}){_seen_before(fed)}"
+            f"{_way_out(config)}{_seen_before(fed)}"
         )
 
     fed.begin("predicting and scoring with the best round")
@@ -368,9 +371,17 @@ def train(
         state=run.best,
         predictions=predictions,
         details=details,
-        accounts=None if method.account is None else method.account(fed, run.best, config),
+        accounts=None
+        if method.client_statistics is None
+        else method.client_statistics(fed, run.best, config),
         scaling=None if scaling is None else next(iter(scaling.parts), None),
     )
+
+
+def _way_out(config: CommonSettings) -> str:
+    if isinstance(config, TrainingSettings):
+        return f"use a smaller learning rate (lr is {config.lr:g})"
+    return "check the data"
 
 
 def _seen_before(fed: Federation) -> str:
@@ -384,7 +395,7 @@ def restored(
     method: Method,
     data: TaskData,
     task: Task,
-    config: CommonConfig,
+    config: CommonSettings,
     values: Mapping[str, Located],
 ) -> State:
     """The state with these values, and what set-up prepares: by the method's `restore`, or by its set-up.

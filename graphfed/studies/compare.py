@@ -235,7 +235,7 @@ def _plan(
                 "(label: in its config file)"
             )
         chosen = {"method": row.method.name, **options, **row.options}
-        if not row.method.model and "rounds" not in row.options:
+        if not row.method.trains and "rounds" not in row.options:
             chosen["rounds"] = None  # what learns nothing is as good after one round
         merged = {**shared[row.method.name], **row.settings}
         rows.append(
@@ -309,10 +309,8 @@ def _shared_settings(
                 )
             specific[name][rest] = value
             continue
-        # Methods that need every client, the references among them, take no fraction, and what learns
-        # nothing no number of rounds.
-        spared = {"fraction": lambda m: not m.dropouts, "rounds": lambda m: not m.model}.get(key)
-        takers = [m.name for m in methods if key in known[m.name] and not (spared and spared(m))]
+        # What learns nothing takes no number of rounds.
+        takers = [m.name for m in methods if key in known[m.name] and (key != "rounds" or m.trains)]
         if not takers:
             every = sorted({each for names in known.values() for each in names})
             hint = unknown_setting(key, every)

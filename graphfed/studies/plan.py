@@ -12,7 +12,7 @@ import numpy as np
 
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
-from graphfed.methods.base import WINDOW_SETTINGS
+from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
 from graphfed.runs.progress import OnEvent
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on

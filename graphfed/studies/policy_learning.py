@@ -27,11 +27,12 @@ from graphfed.drawing.canvas import picture_file
 from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
 from graphfed.files import JsonObject, write_bytes
-from graphfed.methods.base import TrainingConfig
+from graphfed.methods.config import GraphSettings
 from graphfed.methods.fedgraph.learning_config import KINDS, WINDOW, DDPGConfig, RewardConfig
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
 from graphfed.methods.references import REFERENCES
+from graphfed.methods.registry import get_method
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import OnEvent, show_progress, stages_of
@@ -365,7 +366,7 @@ def _target(question: Question, inputs: Inputs, method: str) -> float:
     """What a method, with these settings, reaches on the part that the reward is of, at the round that is
     best on the validation part."""
     asked = question.config.to_json()
-    shared = {f.name for f in dataclasses.fields(TrainingConfig)} - {"aggregation", "seed", *_UNUSED}
+    shared = {f.name for f in dataclasses.fields(get_method(method).config)} - {"seed", *_UNUSED}
     training = {key: value for key, value in asked["training"].items() if key in shared}
     changed = {**asked, "method": method, "training": training}
     config = config_from_json(changed, Path(), data=question.config.data_source)
@@ -378,10 +379,12 @@ def _target(question: Question, inputs: Inputs, method: str) -> float:
 
 def _described(question: Question, learned: LearnedPolicy, federation: "PreparedFederation") -> PolicyFile:
     """The description in the policy's file."""
+    config = question.config.training
+    assert isinstance(config, GraphSettings)
     return PolicyFile(
         kind=learned.kind,
         clients=learned.clients,
-        layers=question.config.training.layers,
+        layers=config.layers,
         weights=federation.clients.size,
         learned={
             "saw_test": learned.policy_saw_test,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
-from graphfed.methods.base import WINDOW_SETTINGS
+from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import unknown_setting
 from graphfed.studies.plan import planned_runs

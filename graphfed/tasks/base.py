@@ -16,7 +16,8 @@ import torch
 from graphfed.federation import Federation
 from graphfed.federation.series import TaskData
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, Method, Task
+from graphfed.methods.base import Method, Task
+from graphfed.methods.config import CommonSettings
 from graphfed.tasks.evaluation import AnyEvaluation, Predicted
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
@@ -80,7 +81,7 @@ class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
     part: Callable[[Own, Sequence[int], Task, torch.device], Part]
     table: "Callable[[Own, Part, Predicted], pa.Table]"
     summarise: Callable[[Path, Sequence[str], str], str | None]
-    declared: Callable[[Own, Method, CommonConfig], dict[str, list[int]]] = lambda own, method, config: {}
+    declared: Callable[[Own, Method, CommonSettings], dict[str, list[int]]] = lambda own, method, config: {}
     read_server: Callable[[JsonObject, Path], OwnServer] | None = None
     server_part: Callable[[OwnServer, JsonObject], ServerPart] | None = None
 
@@ -135,9 +136,10 @@ class TaskDefinition:
             on_stage(text) is called with what begins.
         evaluation: How predictions are scored.
         agree: (fed, data, task, config) -> the data with what clients agree on before set-up; None: nothing.
-        messages: The transfers of `agree`, in words (see `Method.messages`).
-        config: The settings that all its methods share.
-        defaults: Settings in which its defaults differ from those of `config`.
+        messages: The transfers of `agree`, in words (see `Sent.messages`).
+        groups: The groups of settings that its methods share, as far as they have them: what these settings
+            mean is the same for all.
+        defaults: Settings in which its defaults differ from those of the groups.
         paper_settings: What preset=paper changes in every method that has the setting.
         headline: (details of a result, names of its metrics) -> the metrics that come first, at least one.
         check_settings: Raises InputError for a setting that means nothing in this task.
@@ -160,8 +162,8 @@ class TaskDefinition:
     data: AnyKind
     load: Callable[[RunConfig, LoadedData | None, Callable[[str], None]], Inputs]
     evaluation: AnyEvaluation
-    config: type[CommonConfig]
-    agree: Callable[[Federation, Any, Task, CommonConfig], TaskData] | None = None
+    groups: tuple[type, ...]
+    agree: Callable[[Federation, Any, Task, CommonSettings], TaskData] | None = None
     messages: Mapping[str, str] = field(default_factory=dict)
     error: bool = False
     targets: str = "targets"
@@ -183,17 +185,17 @@ class TaskDefinition:
         return value < best if self.error else value > best
 
     def settings_of(self, method: Method, preset: str = "default") -> JsonObject:
-        """Return the settings in which a run differs from `config` where the user chooses none.
+        """Return the settings in which a run differs from its config's defaults where the user chooses none.
 
         Args:
             method: One that can do this task.
             preset: One of `PRESETS`.
         """
-        if preset == "default":
-            return {**self.defaults, **method.defaults}
         names = {f.name for f in fields(method.config)}
-        known = {name: value for name, value in self.paper_settings.items() if name in names}
-        return {**known, **method.defaults, **method.paper_settings}
+        of_task = self.defaults if preset == "default" else self.paper_settings
+        known = {name: value for name, value in of_task.items() if name in names}
+        of_method = method.defaults if preset == "default" else {**method.defaults, **method.paper_settings}
+        return {**known, **of_method}
 
     def requirements(self, method: Method) -> list[str]:
         """Return everything a run of this task by `method` asks for, in a few words each."""

@@ -1,8 +1,8 @@
 """What differs between tasks when a run is evaluated; `runs.train` is the same for all of them.
 
-Scores are summed as the method's weights are (`CommonConfig.sum_protection`). With aggregation=plaintext the
-server reads each client's: where a client has one vertex, or one pair, its label. With aggregation=secure it
-learns the sum over all clients."""
+Scores are summed as the weights of the method are (`methods.config.sum_protection`). With
+aggregation=plaintext the server reads each client's scores: where a client has one node, or one pair, its
+label. With aggregation=secure it learns the sum over all clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class Evaluation(Generic[Data, Config, Prepared]):
     """The evaluation of a task.
 
     decides(config, prepared) -> the validation metric that decides.
-    messages: the transfers with aggregation=plaintext, in words (see `Method.messages`).
+    messages: the transfers with aggregation=plaintext, in words (see `Sent.messages`).
     prepare(fed, data, task, config) -> what every scoring needs, made once.
     score(fed, data, outputs, target, name, prepared, config) -> every client's own scores, at the
     clients (None where no client could choose by them), and a `Scored` at the server; name: of the transfers

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.base import ForecastConfig
+from graphfed.methods.config import FORECASTING_GROUPS, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -15,6 +15,15 @@ from graphfed.tasks.sensors.scores import FORECASTS
 from graphfed.tasks.source import LoadedData
 
 __all__ = ["TASK"]
+
+#: The settings in which forecasting differs from the defaults of the groups.
+DEFAULTS = {
+    "rounds": 100,
+    "lr": 1e-3,
+    "weight_decay": 0.0,
+    "patience": 20,
+    "client_state": "reset",
+}
 
 
 def load(
@@ -29,7 +38,7 @@ def load(
             "leave the number of clients out"
         )
     training = config.training
-    assert isinstance(training, ForecastConfig)
+    assert isinstance(training, WindowSettings)
     split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
     inputs = SensorInputs(sensors, split, config.data_source.dropped)
     inputs.check(config)
@@ -53,7 +62,9 @@ TASK = TaskDefinition(
     data=SENSORS,
     load=load,
     evaluation=FORECASTS,
-    config=ForecastConfig,
+    groups=FORECASTING_GROUPS,
+    defaults=DEFAULTS,
+    paper_settings=DEFAULTS,
     other_inputs=other_inputs,
     # Options of a generated data set, and how many sensors it has, say nothing of another one.
     own_data={"clients": None, "data_options": {}},

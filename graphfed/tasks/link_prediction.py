@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, scored_pairs, training_graph
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
-from graphfed.methods.base import TrainingConfig
+from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.graphs.inputs import GraphInputs, check_features, load_graph, partition_graph
@@ -105,7 +105,7 @@ TASK = TaskDefinition(
     data=GRAPHS,
     load=load,
     evaluation=LINKS,
-    config=TrainingConfig,
+    groups=GRAPH_GROUPS,
     # As Lumos's authors train every row of their table; the shared dropout of 0.5 is for classes.
     defaults={"dropout": 0.01},
     # The authors say nothing of weight decay, and the shared one helps (docs/runs.md).

@@ -11,7 +11,7 @@ from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.base import TrainingConfig
+from graphfed.methods.config import GRAPH_GROUPS, GraphSettings
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.graphs.class_weights import MESSAGES as CLASS_WEIGHT_MESSAGES
@@ -64,7 +64,7 @@ class NodeInputs(GraphInputs):
 
     def metric_of_rounds(self, config: RunConfig) -> str:
         """By the classes of all validation nodes (see `node_scores.choose_selection`)."""
-        assert isinstance(config.training, TrainingConfig)
+        assert isinstance(config.training, GraphSettings)
         classes = torch.from_numpy(self.graph.y[self.split.val])
         counts = torch.bincount(classes, minlength=self.graph.num_classes)
         return choose_selection(counts, config.training.select).metric
@@ -84,9 +84,9 @@ class NodeInputs(GraphInputs):
         """The confusion matrix of the test; where a shared model came of it, its score on the whole graph
         too: another question than `test`, so it stands next to it."""
         details: JsonObject = {"test_confusion": outcome.test_confusion}
-        if config.method.shared_model:
+        if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
-            assert isinstance(config.training, TrainingConfig)
+            assert isinstance(config.training, GraphSettings)
             details["test_pooled"] = pooled_score(
                 config.method, self.graph, self.split, weights, config.training, outcome.scaling
             )
@@ -181,7 +181,7 @@ TASK = TaskDefinition(
     evaluation=VERTICES,
     agree=agree_class_weights,
     messages=CLASS_WEIGHT_MESSAGES,
-    config=TrainingConfig,
+    groups=GRAPH_GROUPS,
     paper_settings=PAPER_SETTINGS,
     headline=headline,
     other_inputs=other_inputs,

@@ -12,7 +12,8 @@ from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, Method
+from graphfed.methods.base import Method
+from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
 from graphfed.plugins import Plugin
 from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
@@ -50,7 +51,7 @@ class RunConfig:
     device: str
     threads: int | None
     checkpoint_every: float
-    training: CommonConfig
+    training: CommonSettings
 
     @property
     def site_threads(self) -> int:

@@ -81,7 +81,7 @@ def run_here(cora, name: str, place) -> tuple[Outcome, Federation]:
 def weights(outcome: Outcome, name: str) -> list[torch.Tensor]:
     """Of a model that the server has, or that is the same at all sites."""
     method = get_method(name)
-    values = [outcome.state.values[value] for value in method.model]
+    values = [outcome.state.values[value] for value in method.state.model]
     return [leaf for value in values for leaf in leaves(value.parts[0])]
 
 

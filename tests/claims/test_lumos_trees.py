@@ -14,7 +14,8 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.workload import Balance, BalanceConfig, Kept
+from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.workload import Balance, Kept
 from graphfed.runtime.local import stacked
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def balanced(graph: Graph, **settings: object) -> tuple[Balance, Kept, PairRows]
     order = np.lexsort((other, own))
     rows = PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
     fed = stacked(graph.num_nodes, simulated=True)
-    found = balance(fed, fed.locate(CLIENTS, "pairs", [rows]), BalanceConfig(**settings))
+    found = balance(fed, fed.locate(CLIENTS, "pairs", [rows]), LumosConfig(**settings))
     return found, found.kept.parts[0], rows
 
 

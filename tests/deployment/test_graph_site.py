@@ -35,8 +35,9 @@ from graphfed.federation.cohort import (
     with_partition_ids,
 )
 from graphfed.methods.base import Task
-from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig, count_owners
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings, count_owners
 from graphfed.methods.registry import get_method
+from graphfed.methods.sapgnn.config import SapgnnConfig
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time
@@ -308,7 +309,7 @@ def test_sites_that_share_vertices_find_out_how_many_own_them(
         sites = [read(folder / "all.yaml", "hub")]
     fed = Federation(hosts)
     cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, hosts, strict=True)]
-    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), AlignedConfig(vertex_ids=ids))
+    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(vertex_ids=ids))
     assert {entry.name for entry in fed.ledger.entries} == {*OWNER_MESSAGES}
     for data, host, cohort in zip(sites, hosts, fed.local_parts(counted), strict=True):
         assert told_by_site(data, cohort, sites) == told_locally(graph, "public", host)
@@ -374,12 +375,12 @@ def trained(
     )
     fed = Federation(hosts)
     data = fed.locate(CLIENTS, "data", list(cohorts))
-    if own_files and isinstance(config, AlignedConfig):
+    if own_files and isinstance(config, AlignmentSettings):
         data = count_owners(fed, data, config)
     task = Task(cohorts[0].num_features, cohorts[0].num_classes)
     outcome = train(fed, method, data, task, config)
     weights = {}
-    for value in method.model:
+    for value in method.state.model:
         for key, w in outcome.state.values[value].parts[0].items():
             weights[f"{value}.{key}"] = w
     return outcome, weights
@@ -427,7 +428,7 @@ def test_banks_that_read_their_own_files_have_what_one_party_would_deal_them(ban
     fed = one_at_a_time(3)
     sites = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
     cohorts = [make_site_cohort(data, host, 2) for data, host in zip(sites, fed.hosts, strict=True)]
-    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), AlignedConfig())
+    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig())
     for data, host, cohort in zip(sites, fed.hosts, counted.parts, strict=True):
         assert told_by_site(data, cohort, sites) == told_locally(graph, "default", host)
 

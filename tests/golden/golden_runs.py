@@ -82,7 +82,7 @@ def golden_runs() -> list[GoldenRun]:
         method = get_method(name)
         runs += [GoldenRun(name, task, {"preset": preset}) for task in method.tasks for preset in PRESETS]
         fields = method.config.__pydantic_fields__
-        protocols = typing.get_args(fields["protocols"].annotation)
+        protocols = typing.get_args(fields["protocols"].annotation) if "protocols" in fields else ()
         found: list[dict[str, Any]] = []
         for setting, values in method.protections.items():
             for value in values:
@@ -90,7 +90,7 @@ def golden_runs() -> list[GoldenRun]:
                     found.append({setting: value})
                 else:
                     found += [{setting: value, "protocols": form} for form in protocols]
-        if fields["protocols"].default != "real":  # it has protocols whatever its settings
+        if protocols and fields["protocols"].default != "real":  # it has protocols whatever its settings
             found.append({"protocols": "real"})
         if "vertex_ids" in fields:
             found += [{"vertex_ids": value} for value in typing.get_args(fields["vertex_ids"].annotation)]

@@ -11,7 +11,7 @@ import torch
 from graphfed.federation import CLIENTS, Federation, Ledger, Located
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.workload import BalanceConfig
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.runtime.processes import Sites
 
 
@@ -79,7 +79,7 @@ def program(fed: Federation, arguments: dict[str, Any], tell: Any) -> dict[str, 
 
 def _run(fed: Federation, edges: np.ndarray, settings: dict[str, Any]) -> dict[str, Any]:
     rows = pair_rows(fed, edges, fed.num_clients)
-    result = balance(fed, rows, BalanceConfig(**settings))
+    result = balance(fed, rows, LumosConfig(**settings))
     fields = ("keeps", "kept_by", "outcomes", "history")
     return {
         "counts": [result.rounds, result.calls],

@@ -12,7 +12,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import PeerIds
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, Sent, State, Task
+from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.nn.sparse import SparseMatrix, spmm
 
@@ -85,7 +86,7 @@ def rows_of(cohort: Cohort, out: Tensor, target: str) -> Tensor:
     return out[cohort.rows(target)]
 
 
-def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
     graph = fed.clients.run(graphs, data)
     route = fed.peer_route(fed.clients.run(wants, data), name="toy/wanted_ids")
     total = fed.sum(fed.clients.run(count, data), name="toy/training_count", grad=False)
@@ -101,7 +102,7 @@ def forward(fed: Federation, state: State, weights: Located) -> Located:
     return fed.clients.run(logits, h, far, graph, weights)
 
 
-def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:
     with fed.tape():
         weights = fed.server.run(as_leaves, state.weights)
         out = forward(fed, state, fed.broadcast(weights, name="model"))
@@ -111,7 +112,7 @@ def round(fed: Federation, state: State, config: TrainingConfig, number: int) ->
     return replace(state, values={"weights": new})
 
 
-def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
     out = forward(fed, state, fed.broadcast(state.weights, name="model", grad=False))
     return fed.clients.run(rows_of, state.prepared[0], out, target)
 
@@ -119,18 +120,20 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
 METHOD = Method(
     name="exchange_toy",
     summary="two-layer GCN whose hidden rows cross between clients",
-    config=TrainingConfig,
+    config=AloneConfig,
     setup=setup,
     round=round,
     predict=predict,
-    messages={
-        "toy/wanted_ids": "Ids of neighbours.",
-        "toy/training_count": "A number.",
-        "toy/training_total": "A number.",
-        "toy/embeddings": "Hidden rows of neighbours.",
-        "toy/embeddings/grad": "Their gradients.",
-        "model": "Weights.",
-        "model/grad": "Their gradients.",
-    },
+    sends=Sent(
+        messages={
+            "toy/wanted_ids": "Ids of neighbours.",
+            "toy/training_count": "A number.",
+            "toy/training_total": "A number.",
+            "toy/embeddings": "Hidden rows of neighbours.",
+            "toy/embeddings/grad": "Their gradients.",
+            "model": "Weights.",
+            "model/grad": "Their gradients.",
+        },
+    ),
     defaults={"dropout": 0.0},
 )

@@ -7,7 +7,8 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import PeerIds
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, Sent, State, Task
+from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.random import fold, uniform
 
@@ -34,7 +35,7 @@ def first_weights(task: Task) -> Tensor:
     return torch.zeros(task.num_features)
 
 
-def move(weights: Tensor, config: TrainingConfig, number: int) -> Tensor:
+def move(weights: Tensor, config: AloneConfig, number: int) -> Tensor:
     drawn = uniform(fold(config.seed, "toy", number), torch.arange(len(weights)))[:, 0]
     return weights + config.lr * (drawn - 0.3)
 
@@ -52,16 +53,16 @@ def products(cohort: Cohort, far: Tensor, weights: Tensor, target: str) -> Tenso
     return (x[links.row] * weights * other).sum(1)[cohort.pairs(target)]
 
 
-def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
     route = fed.peer_route(fed.clients.run(wants, data), name="toy/ends")
     return State({"weights": fed.server.run(first_weights, task)}, (data, route))
 
 
-def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:
     return State({"weights": fed.server.run(move, state.weights, config, number)}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
     data, route = state.prepared
     far = fed.exchange(fed.clients.run(features, data), route, name="toy/features", grad=False)
     weights = fed.broadcast(state.weights, name="toy/weights", grad=False)
@@ -72,14 +73,16 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
 METHOD = Method(
     name="link_toy",
     summary="products of features, weighted",
-    config=TrainingConfig,
+    config=AloneConfig,
     tasks=(LINK_PREDICTION,),
     setup=setup,
     round=round,
     predict=predict,
-    messages={
-        "toy/ends": "Ids.",
-        "toy/features": "Features.",
-        "toy/weights": "Weights.",
-    },
+    sends=Sent(
+        messages={
+            "toy/ends": "Ids.",
+            "toy/features": "Features.",
+            "toy/weights": "Weights.",
+        },
+    ),
 )

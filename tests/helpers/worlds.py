@@ -15,7 +15,7 @@ from graphfed.data.partitions.tables import Partition
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import Message, Pair
-from graphfed.methods.base import Method, Task, TrainingConfig
+from graphfed.methods.base import Method, Task
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
 from graphfed.runs.processes import train_in_processes
@@ -111,7 +111,13 @@ class Watched(Federation):
         self.seen += [(name, pair, message.payload) for pair, message in messages.items()]
 
 
-def config_of(method: Method, preset: str = "paper", **settings: Any) -> TrainingConfig:
+def having(name: str, **settings: Any) -> dict[str, Any]:
+    """Those of the settings that a method has."""
+    known = {field.name for field in fields(get_method(name).config)}
+    return {key: value for key, value in settings.items() if key in known}
+
+
+def config_of(method: Method, preset: str = "paper", **settings: Any) -> Any:
     """A small run. preset=paper has several local steps, what laws of averaging are about."""
     first = {
         **default_settings(method, preset=preset),
@@ -140,7 +146,7 @@ def one_vertex_each(world: World) -> World:
 
 def one_each(method: Method) -> bool:
     """Whether a method is for clients of one vertex, and no others."""
-    return method.one_vertex
+    return method.requires.nodes_per_client == "one"
 
 
 def as_asked(method: Method, world: World) -> World:
@@ -209,7 +215,7 @@ def run_processes(
     )  # fmt: skip
 
 
-def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: TrainingConfig) -> list[Cohort]:
+def cohorts_of(world: World, hosts: Sequence[Sequence[int]], config: Any) -> list[Cohort]:
     """What each host trains on."""
     made = (make_cohort(world.graph, world.split, world.partition, host) for host in hosts)
     return [as_configured(cohort, config) for cohort in made]

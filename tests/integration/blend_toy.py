@@ -2,12 +2,19 @@
 and of the mean of what it has just read; the share is learned together."""
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import SensorData, Series, windows
-from graphfed.methods.base import ForecastConfig, Method, State, Task
+from graphfed.methods.base import Method, Sent, State, Task
+from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class BlendConfig(SamplingSettings, WindowSettings, TrainingSettings, CommonSettings):
+    """The settings of the mixture."""
 
 
 def parts(series: Series, target: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -18,7 +25,7 @@ def parts(series: Series, target: str) -> tuple[Tensor, Tensor, Tensor]:
     return inputs[..., -1:], inputs.mean(-1, keepdim=True), truth
 
 
-def first_share(config: ForecastConfig) -> dict[str, Tensor]:
+def first_share(config: BlendConfig) -> dict[str, Tensor]:
     return {"share": torch.full((1,), -2.0 - 0.1 * config.seed)}
 
 
@@ -38,17 +45,17 @@ def blend(series: Series, model: dict[str, Tensor], present: Tensor, target: str
     return (mean + model["share"] * (last - mean)).expand(truth.shape)
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> State:
+def setup(fed: Federation, data: SensorData, task: Task, config: BlendConfig) -> State:
     return State({"weights": fed.server.run(first_share, config)}, data.series)
 
 
-def round(fed: Federation, state: State, config: ForecastConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: BlendConfig, number: int) -> State:
     model = fed.broadcast(state.weights, name="model", grad=False)
     total = fed.sum(fed.clients.run(slope, state.prepared, model, fed.present()), name="slope", grad=False)
     return State({"weights": fed.server.run(step, state.weights, total, config.lr)}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: ForecastConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: BlendConfig, target: str) -> Located:
     model = fed.broadcast(state.weights, name="model", grad=False)
     forecasts: Located = fed.clients.run(blend, state.prepared, model, fed.present(), target)
     return forecasts
@@ -57,16 +64,17 @@ def predict(fed: Federation, state: State, config: ForecastConfig, target: str) 
 METHOD = Method(
     name="blend_toy",
     summary="a mixture of the last reading and the mean, learned together",
-    config=ForecastConfig,
+    config=BlendConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    messages={
-        "model": "The share, from the server to every site.",
-        "slope": "The slope of a site's error, which the server reads.",
-    },
-    dropouts=True,
+    sends=Sent(
+        messages={
+            "model": "The share, from the server to every site.",
+            "slope": "The slope of a site's error, which the server reads.",
+        },
+    ),
     defaults={"rounds": 12, "lr": 0.01},
 )

@@ -213,7 +213,7 @@ def test_logs_are_where_the_page_on_visibility_says(walked: Walk) -> None:
 
 def test_nothing_crosses_that_the_page_on_visibility_has_not_in_its_tables(walked: Walk) -> None:
     told: dict[str, Any] = {
-        **participant.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").messages
+        **participant.MESSAGES, **train.MESSAGES, **OWNER_MESSAGES, **get_method("sapgnn").sends.messages
     }  # fmt: skip
     for place in ("server", *SITES):
         (folder,) = walked.runs(place)

@@ -486,7 +486,7 @@ def test_the_tutorial_is_executed_and_shows_what_it_printed_and_drew(site: Path)
 def every_message() -> list[str]:
     """The name of every transfer that a deployment knows, and the words for it."""
     told = [participant.MESSAGES, train.MESSAGES, OWNER_MESSAGES]
-    told += [get_method(name).messages for name in SHIPPED]
+    told += [get_method(name).sends.messages for name in SHIPPED]
     return [words for messages in told for words in (*messages, *messages.values())]
 
 
@@ -501,8 +501,8 @@ def test_the_pages_made_from_the_program_are_those_of_this_program(site: Path) -
         for cell in (
             method.summary,
             *first_task(method).requirements(method),
-            method.crosses,
-            method.protection,
+            method.sends.summary,
+            method.sends.protection,
         ):
             assert cell in choosing, f"{name}: {cell}"
     visibility = " ".join(Page(site / "visibility.html").text.split())

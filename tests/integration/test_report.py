@@ -94,7 +94,7 @@ def test_every_transfer_of_the_ledger_is_named_with_its_words_and_its_bytes(comp
     assert "fedgcn/partial_sums" in names
     for name in names:
         assert name in page.text
-    for name, words in get_method("fedgcn").messages.items():
+    for name, words in get_method("fedgcn").sends.messages.items():
         assert (words in page.text) == (name in names)
     sent = sum(e["bytes"] for e in ledger["entries"] if e["from"] == "clients")
     kinds = {entry["name"] for entry in ledger["entries"] if entry["from"] == "clients"}
@@ -129,7 +129,7 @@ def test_each_sites_column_has_the_bytes_that_the_ledger_says_left_it(compared: 
     for entry in out:
         (figures,) = [figures for name, figures in rows if f"\n{entry['name']}\n" in name]
         assert figures == [human_bytes(amount) for amount in entry["sent"]]
-    words = get_method("fedgcn").messages["fedgcn/partial_sums"]
+    words = get_method("fedgcn").sends.messages["fedgcn/partial_sums"]
     (line,) = [name for name, _ in rows if "fedgcn/partial_sums" in name]
     assert line.startswith(words)
     assert "none: the receiver reads it" in line

@@ -208,6 +208,6 @@ def test_the_recipients_of_a_method_are_columns_of_its_account_and_of_transfers_
     name: str,
 ) -> None:
     method = get_method(name)
-    assert set(method.recipients) <= set(method.messages)
-    assert method.account is not None or not method.recipients
-    assert set(method.recipients.values()) <= {"neighbours", "kept", "receivers"}
+    assert set(method.sends.recipients) <= set(method.sends.messages)
+    assert method.client_statistics is not None or not method.sends.recipients
+    assert set(method.sends.recipients.values()) <= {"neighbours", "kept", "receivers"}

@@ -89,7 +89,7 @@ def test_a_deployed_run_has_the_bits_and_the_ledger_of_the_same_hosts_in_one_pro
     apart, ledger = deployed[1][name]
     together, fed = run_local(name, sensor_world(), in_hosts)
     assert torch.equal(forecasts(apart), forecasts(together))
-    for value in get_method(name).model:
+    for value in get_method(name).state.model:
         mine, theirs = apart.state.values[value], together.state.values[value]
         if mine.place == "server":
             for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):

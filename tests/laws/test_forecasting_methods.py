@@ -35,6 +35,7 @@ from graphfed.methods.common import forecasting
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints, newest_round, process_names
+from graphfed.runs.config import make_config
 from graphfed.runs.train import CONTROL
 from graphfed.runtime.interrupts import Interrupted, Wish
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -44,7 +45,7 @@ from graphfed.tasks.registry import get_task
 
 APART = [name for name in FORECASTERS if not get_method(name).pooled]
 #: Those that learn something.
-TRAINED = [name for name in FORECASTERS if get_method(name).model]
+TRAINED = [name for name in FORECASTERS if get_method(name).state.model]
 #: Every sensor has weights of its own, so that one which training does not see has none: they refuse it.
 OWN_WEIGHTS = ("gru_local", "gru_fmtl")
 INDUCTIVE = [name for name in FORECASTERS if name not in OWN_WEIGHTS]
@@ -194,8 +195,8 @@ def test_a_sensor_that_never_read_anything_is_no_trouble(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FORECASTERS if not get_method(name).dropouts])
 def test_a_fraction_is_refused_where_every_client_is_needed(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} needs every client"):
-        run_local(name, sensor_world(), fraction=0.5)
+    with pytest.raises(InputError, match=f"{name} has no setting 'fraction'; it is a setting of fedavg"):
+        make_config(name, settings={"fraction": 0.5})
 
 
 @pytest.mark.parametrize("name", FORECASTERS)
@@ -234,8 +235,8 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
     said = {*CONTROL, *get_task(FORECASTING).evaluation.messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}
-    assert names == {*get_method(name).messages, *said}
-    for words in get_method(name).messages.values():
+    assert names == {*get_method(name).sends.messages, *said}
+    for words in get_method(name).sends.messages.values():
         assert words.endswith(".")
 
 

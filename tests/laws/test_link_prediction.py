@@ -111,7 +111,7 @@ def test_every_transfer_has_words(name: str) -> None:
     _, fed = run_local(name, link_world())
     names = {entry.name for entry in fed.ledger.entries}
     assert names >= {*MESSAGES}
-    assert names <= {*MESSAGES, *get_method(name).messages, "control"}
+    assert names <= {*MESSAGES, *get_method(name).sends.messages, "control"}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -129,7 +129,7 @@ def test_weighted_graphs_and_sites_that_hold_nothing_are_no_trouble(name: str) -
     heavy = replace(world.graph, edge_weight=np.linspace(0.5, 2, world.graph.num_edges).astype(np.float32))
     site = np.arange(world.graph.num_nodes) % 2 * 2  # of 0, 1 and 2
     world = (world if name in REFUSE_WEIGHTS else replace(world, graph=heavy)).dealt(site, 3)
-    if not get_method(name).empty_clients:
+    if not get_method(name).requires.empty_clients:
         pytest.skip(f"{name} needs a vertex at every client")
     fast, fed = run_local(name, world)
     slow, oracle = run_local(name, world, one_at_a_time)

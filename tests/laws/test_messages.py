@@ -67,7 +67,7 @@ def world_of(name: str) -> World:
     world = make_world()
     if name == "lpgnn":
         return weighted(world)
-    if "vertex_ids" not in get_method(name).messages:
+    if "vertex_ids" not in get_method(name).sends.messages:
         return world
     return World(world.graph, world.split, partition(world.graph, "edges_uniform", 3, 0))
 
@@ -86,8 +86,8 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str, monkeypatch
         _, fed = link_worlds.run_local(name, link_worlds.link_world())
         names |= {entry.name for entry in fed.ledger.entries}
         said |= {*get_task(LINK_PREDICTION).evaluation.messages}
-    assert names == {*get_method(name).messages, *said}
-    for words in get_method(name).messages.values():
+    assert names == {*get_method(name).sends.messages, *said}
+    for words in get_method(name).sends.messages.values():
         assert words.endswith(".")
 
 
@@ -98,4 +98,4 @@ def test_every_transfer_of_a_run_with_the_defaults_has_words(name: str, settings
     if settings and settings["aggregation"] not in method.protections["aggregation"]:
         pytest.skip(f"{name} has no aggregation={settings['aggregation']}")
     _, fed = run_local(name, world_of(name), preset="default", **settings)
-    assert {entry.name for entry in fed.ledger.entries} <= {*method.messages, *MESSAGES}
+    assert {entry.name for entry in fed.ledger.entries} <= {*method.sends.messages, *MESSAGES}

@@ -24,7 +24,7 @@ from graphfed.deployment.deploy import request
 from graphfed.federation import Ledger
 from graphfed.files import read_tensors
 from graphfed.methods.base import Method
-from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignedConfig
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import checked_training
 from graphfed.runtime.interrupts import Wish
@@ -47,14 +47,14 @@ def cannot_use(method: Method) -> str:
     """What the method declares that three sites' tables of many nodes are not; "" where it can use them."""
     if method.pooled:
         return "all data at one party"
-    if method.one_vertex:
+    if method.requires.nodes_per_client == "one":
         return "one vertex at every client"
-    return "vertices numbered from 0" if method.numbered else ""
+    return "vertices numbered from 0" if method.requires.numbered else ""
 
 
 USABLE = [name for name in SHIPPED if not cannot_use(get_method(name))]
 #: Whose clients may have nodes in common.
-SHARING = [name for name in USABLE if issubclass(get_method(name).config, AlignedConfig)]
+SHARING = [name for name in USABLE if issubclass(get_method(name).config, AlignmentSettings)]
 
 
 def settings_of(name: str) -> dict[str, Any]:

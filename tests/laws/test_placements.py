@@ -9,6 +9,7 @@ from worlds import (
     Gateways,
     World,
     by_vertex,
+    having,
     last_round_stands,
     logits,
     make_world,
@@ -119,7 +120,7 @@ def test_absent_clients_change_nothing_in_any_placement(name, keep, fraction):
     world = make_world(4, clients=5)
     options = {
         "fraction": fraction,
-        "client_state": keep,
+        **having(name, client_state=keep),
         "optimizer": "adam",
         "lr": 0.02,
         **settings_of(name),
@@ -164,7 +165,7 @@ def test_a_partition_is_the_same_file_after_a_round_trip(tmp_path):
     + [("fedgcn", "gcn")],
 )
 def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone, layers):
-    settings = {**SETTINGS, "backbone": backbone, "layers": layers, "heads": 2}
+    settings = {**SETTINGS, "layers": layers, **having(name, backbone=backbone, heads=2)}
     world = make_world(6)
     fast, fed = run_local(name, world, **settings)
     slow, oracle = run_local(name, world, "one at a time", **settings)

@@ -13,8 +13,10 @@ from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
 from graphfed.federation import Ledger
 from graphfed.federation.secure.protection import PLAINTEXT
+from graphfed.methods.config import ProtocolSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import checked_training
+from graphfed.runs.settings import MOST_HOMES
 
 #: (method, setting, value) of every protection that hides something.
 HIDDEN = [
@@ -24,6 +26,8 @@ HIDDEN = [
     for value in values
     if value != PLAINTEXT
 ]
+#: The methods whose protocols can be simulated.
+SIMULATED = [name for name in METHODS.own if issubclass(get_method(name).config, ProtocolSettings)]
 #: (setting, value) of them all, each once.
 PROTECTIONS = sorted({(setting, value) for _, setting, value in HIDDEN})
 #: How far the real form may be from the simulated one, where it is not exact: encryption of products rounds.
@@ -41,7 +45,7 @@ def trained(name: str, **settings: Any) -> tuple[torch.Tensor, list[float], Ledg
         predicted = sensor_worlds.forecasts(outcome)
     else:
         world = worlds.make_world()
-        if "vertex_ids" in get_method(name).messages:  # about clients that share nodes
+        if "vertex_ids" in get_method(name).sends.messages:  # about clients that share nodes
             dealt = partition(world.graph, "edges_uniform", 3, 0)
             world = worlds.World(world.graph, world.split, dealt)
         outcome, fed = worlds.run_local(name, world, **settings)
@@ -52,7 +56,11 @@ def trained(name: str, **settings: Any) -> tuple[torch.Tensor, list[float], Ledg
 
 @pytest.mark.parametrize(
     ("name", "setting", "value"),
-    [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in SLOW else []) for case in HIDDEN],
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[0] in SLOW else [])
+        for case in HIDDEN
+        if case[0] in SIMULATED
+    ],
 )
 def test_simulated_it_gives_the_numbers_and_the_bytes_of_the_real_one(
     name: str, setting: str, value: str
@@ -96,11 +104,14 @@ def test_a_protection_that_a_method_cannot_have_is_refused_with_those_that_can(
         assert told.startswith(f"{setting}='{value}' cannot be used: {name} has no step for it ({able[0]}")
         assert all(other in told for other in (*able, *possible))
     else:
-        having = [other for other in METHODS.own if setting in get_method(other).protections]
-        assert told == f"{name} has no setting '{setting}'; it is a setting of {' and '.join(having)}"
+        having = [other for other, method in METHODS.usable().items() if setting in method.protections]
+        named = " and ".join(having)
+        if len(having) > MOST_HOMES:
+            named = f"{', '.join(having[:MOST_HOMES])} and {len(having) - MOST_HOMES} more"
+        assert told == f"{name} has no setting '{setting}'; it is a setting of {named}"
 
 
-RULES = [(name, rule) for name in METHODS.own for rule in get_method(name).config.plaintext_only]
+RULES = [(name, rule) for name in SIMULATED for rule in get_method(name).config.plaintext_only]
 
 
 @pytest.mark.parametrize(("name", "rule"), RULES, ids=str)
@@ -123,12 +134,12 @@ def test_some_settings_leave_plaintext_alone() -> None:
     assert {(name, rule.setting) for name, rule in RULES} >= {("fedgcn", "hops"), ("fedgraph", "policy")}
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS.own if not get_method(name).pooled])
+@pytest.mark.parametrize("name", SIMULATED)
 def test_a_deployment_refuses_simulated_protocols_and_runs_them_where_nobody_says(name: str) -> None:
     pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     from graphfed.deployment.deploy import deploy
 
-    asked = {"vertex_ids": "plain"} if "vertex_ids" in get_method(name).messages else {}
+    asked = {"vertex_ids": "plain"} if "vertex_ids" in get_method(name).sends.messages else {}
     with pytest.raises(InputError, match="protocols=simulated hides nothing from real parties; choose real"):
         deploy(name, kit="nowhere", settings={**asked, "protocols": "simulated"})
     with pytest.raises(InputError, match="nowhere"):  # the only fault is that there is no such kit

@@ -30,7 +30,7 @@ from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.baselines.fedavg import prepare_own
-from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import Weights
@@ -59,7 +59,7 @@ class Plain:
 
     def __init__(self, world: World, **settings: object) -> None:
         config = config_of(METHOD, **{**SETTINGS, **settings})
-        assert isinstance(config, RuleConfig)
+        assert isinstance(config, RuleSettings)
         self.config = config
         self.clients = [prepare_own(dense_cohort(world, k), config) for k in range(world.clients)]
         n = torch.tensor([float(c.counts[0]) for c in self.clients])

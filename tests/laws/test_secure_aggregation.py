@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from worlds import Gateways, World, config_of, last_round_stands, logits, make_world, run_local, run_processes
+from worlds import (
+    Gateways,
+    World,
+    config_of,
+    having,
+    last_round_stands,
+    logits,
+    make_world,
+    run_local,
+    run_processes,
+)
 
 from graphfed.audit.transcript import _Recording
 from graphfed.deployment.deploy import request
@@ -19,8 +29,7 @@ from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
-from graphfed.methods.common.averaging import AveragingConfig
-from graphfed.methods.common.forecasting import NeuralConfig
+from graphfed.methods.config import AggregationSettings, LocalStepsSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
@@ -28,16 +37,17 @@ from graphfed.runtime.interrupts import Wish
 from graphfed.tasks.outcome import Outcome
 
 #: Every shipped method that averages at the server, taken from its settings.
-AVERAGING = [name for name in METHODS.own if issubclass(get_method(name).config, AveragingConfig)]
+AVERAGING = [
+    name
+    for name in METHODS.own
+    if issubclass(get_method(name).config, AggregationSettings)
+    and issubclass(get_method(name).config, LocalStepsSettings)
+]
 #: Those of them that go on without some of the clients.
 WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 #: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
 #: (test_forecasting_methods.py).
-OTHERS = [
-    name
-    for name in METHODS.own
-    if name not in (*AVERAGING, "lumos") and not issubclass(get_method(name).config, NeuralConfig)
-]
+OTHERS = [name for name in METHODS.own if not issubclass(get_method(name).config, AggregationSettings)]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 HIDDEN = {**SETTINGS, "aggregation": "secure"}
 #: Bytes of a run with these settings, by hand: rounds, sites, weights of a GCN of 12, 5 and 3.
@@ -196,7 +206,7 @@ def test_a_round_of_two_sites_is_refused_before_anything_crosses(
     data = fed.locate(
         "clients", "data", [make_cohort(world.graph, world.split, world.partition, range(clients))]
     )
-    config = config_of(method, aggregation="secure", protocols=protocols, fraction=fraction)
+    config = config_of(method, aggregation="secure", protocols=protocols, **having(name, fraction=fraction))
     with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and here are 2: of two"):
         train(fed, method, data, world.task, config)
     assert not fed.ledger.entries
@@ -265,10 +275,13 @@ def test_rounds_in_which_nobody_has_a_training_vertex_keep_the_weights() -> None
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_method_without_a_step_for_it_refuses_the_setting(name: str) -> None:
-    refused = "aggregation='secure' cannot be used: {} has no step for it .fedavg, .*choose one of"
-    with pytest.raises(InputError, match=refused.format(name)) as told:
+    choices = get_method(name).protections.get("aggregation", ())
+    refused = f"{name} has no setting 'aggregation'; it is a setting of fedavg"
+    if choices:
+        refused = f"aggregation='secure' cannot be used: {name} has no step for it .fedavg, .*choose one of"
+    with pytest.raises(InputError, match=refused) as told:
         checked_training(name, {"aggregation": "secure"}, None, 0)
-    assert all(choice in str(told.value) for choice in get_method(name).protections["aggregation"])
+    assert all(choice in str(told.value) for choice in choices)
 
 
 def test_without_the_library_the_real_form_is_refused_at_once_and_the_ideal_one_runs() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from methods_under_law import METHODS, SHIPPED
-from worlds import World, by_vertex, logits, make_world, one_each, pooled, run_local
+from worlds import World, by_vertex, having, logits, make_world, one_each, pooled, run_local
 
 from graphfed.data.graphs.graph import Split
 from graphfed.data.partitions.partition import from_assignment
@@ -14,6 +14,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.registry import get_method
+from graphfed.runs.config import make_config
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS, score_clients
@@ -108,13 +109,14 @@ def test_one_client_equals_central(name, steps):
         if k in ("backbone", "heads", "optimizer", "dropout")
     }
     if recipe.get("optimizer") == "adam":
-        settings["client_state"] = "keep"
+        settings |= having(name, client_state="keep")
     if name == "fedgcn" and options(name):
         settings["dropout"] = (
             0.0  # FedGCN's dropout acts on the aggregated features: the law is exact without it
         )
-    central = {**recipe, **settings}
-    central.pop("mu", None)
+    central = having("central", **{**recipe, **settings})
+    if name in ("distgat", "fedgat"):
+        central |= {"backbone": "gat", "heads": 8}
     one, _ = run_local(name, pooled(make_world()), **settings, **WHOLE.get(name, {}))
     two, _ = run_local("central", make_world(), **central)
     assert torch.allclose(logits(one), logits(two), rtol=0, atol=1e-9)
@@ -166,7 +168,7 @@ def test_distgat_is_fedavg_on_gat():
     world = make_world()
     recipe = dict(default_settings(get_method("distgat"), preset="paper"))
     one, _ = run_local("distgat", world, **DROPOUT)
-    two, _ = run_local("fedavg", world, **{**recipe, "lr": 0.1, "hidden": 5, **DROPOUT})
+    two, _ = run_local("fedavg", world, **{**recipe, "backbone": "gat", "lr": 0.1, "hidden": 5, **DROPOUT})
     assert torch.equal(logits(one), logits(two))
 
 
@@ -197,7 +199,7 @@ def test_an_empty_client_is_a_client(name):
         world.graph, world.split, from_assignment(world.graph, site * 2, num_sites=3)
     )  # sites 0, (1), 2
     one, _ = run_local(name, world, **options(name))
-    if not get_method(name).empty_clients:
+    if not get_method(name).requires.empty_clients:
         if one_each(get_method(name)):  # every other client has its vertex
             apart = np.arange(60) + (np.arange(60) > 0)
             with_empty = replace(with_empty, partition=from_assignment(world.graph, apart, num_sites=61))
@@ -264,8 +266,8 @@ def test_evaluating_every_other_round_evaluates_the_last_one_too():
 
 
 def test_a_fraction_is_refused_where_every_client_is_needed():
-    with pytest.raises(InputError, match="isolated needs every client"):
-        run_local("isolated", make_world(), fraction=0.5)
+    with pytest.raises(InputError, match="isolated has no setting 'fraction'; it is a setting of fedavg"):
+        make_config("isolated", settings={"fraction": 0.5})
 
 
 def test_train_gives_every_event_once():

@@ -8,6 +8,7 @@ from worlds import (
     Gateways,
     by_vertex,
     config_of,
+    having,
     last_round_stands,
     logits,
     make_world,
@@ -25,7 +26,7 @@ WEIGHTED = [name for name in BACKBONES if BACKBONES[name].weighted]
 TAKE_WEIGHTS = [
     name
     for name in METHODS
-    if config_of(get_method(name)).backbone in WEIGHTED and name not in REFUSE_WEIGHTS
+    if config_of(get_method(name)).architecture in WEIGHTED and name not in REFUSE_WEIGHTS
 ]
 CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
 CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]
@@ -34,7 +35,7 @@ CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]
 @pytest.mark.parametrize(("name", "backbone"), CASES)
 def test_weights_change_what_is_learnt_and_placements_agree_on_it(name, backbone):
     world = weighted(make_world())
-    options = {**settings_of(name), "backbone": backbone}
+    options = {**settings_of(name), **having(name, backbone=backbone)}
     fast, fed = run_local(name, world, **options)
     slow, oracle = run_local(name, world, "one at a time", **options)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -55,7 +56,7 @@ def test_separate_processes_train_on_the_weights_too(name, three_sites: Gateways
 
 @pytest.mark.parametrize(("name", "backbone"), CASES)
 def test_weights_of_one_are_no_weights(name, backbone):
-    options = {**settings_of(name), "backbone": backbone}
+    options = {**settings_of(name), **having(name, backbone=backbone)}
     ones, _ = run_local(name, weighted(make_world(), ones=True), **options)
     plain, _ = run_local(name, make_world(), **options)
     assert torch.allclose(logits(ones), logits(plain), rtol=0, atol=1e-9)
@@ -93,7 +94,7 @@ NO_USE = [
 @pytest.mark.parametrize("method", [*NO_USE, "fedavg"])
 def test_a_network_without_use_for_weights_refuses_them(method):
     world = weighted(make_world())
-    backbone = {} if method == "sapgnn" else {"backbone": "gat"}
+    backbone = having(method, backbone="gat")
     with pytest.raises(InputError, match=r"'(gat|maxpool)' has no use for edge weights.*choose gcn or sage"):
         gf.run(
             method,

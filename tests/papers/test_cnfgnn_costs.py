@@ -52,7 +52,7 @@ def worlds(method: str, *, tiny: bool = False) -> list[dict[str, Any]]:
     if tiny and method not in FORECASTERS:
         return [{} if get_method(method).partition == "ego" else TINY[0], TINY[1]]
     if method in FORECASTERS:
-        thinned = {"every": 100} if get_method(method).model else {}
+        thinned = {"every": 100} if get_method(method).state.model else {}
         return [{**sensors, **thinned} for sensors in SENSORS]
     if get_method(method).partition == "ego":  # noise needs bounded features: those of digits
         return [{}, SMALL_SPARSE]
@@ -67,8 +67,10 @@ def inputs_of(method: str, world: int, rounds: int, *, tiny: bool = False) -> tu
         options = {"data": "digits" if ego and not world else "social", "split": "random:0.5,0.2,0.3"}
         options["clients"] = None if ego else (4, 8)[world]
     # Every round is trained: what stops early was said to take as much at most.
-    settings = worlds(method, tiny=tiny)[world] | ({"patience": None} if get_method(method).model else {})
-    rounds_asked = rounds if get_method(method).model else None
+    settings = worlds(method, tiny=tiny)[world] | (
+        {"patience": None} if get_method(method).state.model else {}
+    )
+    rounds_asked = rounds if get_method(method).state.model else None
     config = make_config(method, rounds=rounds_asked, settings=settings, threads=1, **options)
     return config, load_inputs(config)
 
@@ -108,7 +110,7 @@ def test_the_memory_that_is_foretold_is_within_a_factor_of_3_of_the_peak(method:
 
 
 #: Of sensors one world: what crosses is the same in every round whatever their number.
-LEARNING = [(m, w) for m in (*SHIPPED, *FORECASTERS) for w in (0, 1) if get_method(m).model]
+LEARNING = [(m, w) for m in (*SHIPPED, *FORECASTERS) for w in (0, 1) if get_method(m).state.model]
 
 
 @pytest.mark.parametrize(("method", "world"), [(m, w) for m, w in LEARNING if not (w and m in FORECASTERS)])

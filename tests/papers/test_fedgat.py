@@ -218,7 +218,6 @@ def test_what_is_foretold_is_what_crosses(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("reason", "settings"),
     [
-        (r"fedgat cannot use backbone='gcn': it is GAT; leave it at 'gat'", {"backbone": "gcn"}),
         *(
             (f"exchange=encrypted cannot be used with {name}={value}: .*{why}.*; use {name}={fix}, or",
              {"exchange": "encrypted", name: value})

@@ -4,7 +4,8 @@ import torch
 from worlds import make_world
 
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.common.local_training import initial_weights, own_view, prepare
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.layers import Dropout
@@ -13,7 +14,7 @@ from graphfed.nn.layers import Dropout
 def test_gat_drops_attention_edge_by_edge(monkeypatch):
     world = make_world()
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
-    config = TrainingConfig(backbone="gat", layers=1, heads=1)
+    config = AloneConfig(backbone="gat", layers=1, heads=1)
     batch = prepare(cohort, own_view(cohort), None, config, personal=False).train
     words = batch.blocks[0].words
     assert len(words.unique()) == len(words) == len(batch.blocks[0].adjacency.indices), "one draw an edge"

@@ -14,7 +14,8 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.fedgat import ldp as fedgat_ldp
-from graphfed.methods.fedgat.ldp import FedGATLdpConfig, noised_features, smoothed
+from graphfed.methods.fedgat.config import FedGATLdpConfig
+from graphfed.methods.fedgat.ldp import noised_features, smoothed
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.registry import get_method
 from graphfed.privacy.gaussian import gaussian_sigma

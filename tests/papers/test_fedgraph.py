@@ -509,7 +509,7 @@ def test_a_policy_that_sees_every_clients_weights_leaves_the_optimizer_at_the_cl
             {"policy": "ddpg", "policy_file": "p", "aggregation": "secure"},
             "what it decides by is every client's weights",
         ),
-        ({"backbone": "gat"}, "fedgraph cannot use backbone='gat'"),
+        ({"backbone": "gat"}, "fedgraph has no setting 'backbone'"),
         ({"probability": 0.0}, "probability=0.0 cannot be used: expected"),
     ],
 )

@@ -14,8 +14,8 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.methods.lumos import feature_encoding
 from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
-    EncoderConfig,
     Sent,
     bytes_of_bins,
     encode,
@@ -28,12 +28,12 @@ from graphfed.privacy.noise import Noise
 EXACT = 1e6  # a budget with which no coin falls on its rarer side (but for one chance in 2^32)
 
 
-def config_of(**options: Any) -> EncoderConfig:
+def config_of(**options: Any) -> LumosConfig:
     """The paper's decoding, in which the middle of the bounds stands for a coordinate that was not sent."""
-    return EncoderConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
+    return LumosConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
 
 
-def sent_by(x: Tensor, receivers: list[int], config: EncoderConfig) -> tuple[Sent, Tensor]:
+def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[Sent, Tensor]:
     """What device i sends to `receivers[i]` others (1000, 1001, ...), and the row of each."""
     ids = torch.arange(len(x)) + 50
     rows = torch.repeat_interleave(torch.arange(len(x)), torch.tensor(receivers))
@@ -41,7 +41,7 @@ def sent_by(x: Tensor, receivers: list[int], config: EncoderConfig) -> tuple[Sen
     return encode(x, ids, rows, first, config), rows
 
 
-def decoded(sent: Sent, rows: Tensor, width: int, config: EncoderConfig) -> BitMatrix:
+def decoded(sent: Sent, rows: Tensor, width: int, config: LumosConfig) -> BitMatrix:
     return received_features(sent.header, sent.flat, rows + 50, width, config)
 
 
@@ -151,7 +151,7 @@ def test_a_shrunk_estimate_has_less_error_than_the_unbiased_one_for_every_featur
             x = torch.tensor([[0.0], [1.0]])
             up, down = [], []
             for seed in range(40):
-                chosen = EncoderConfig(**{**vars(config), "noise_seed": seed})
+                chosen = LumosConfig(**{**vars(config), "noise_seed": seed})
                 sent, rows = sent_by(x, [1, 1], chosen)
                 value = decoded(sent, rows, 1, chosen).to_dense()[:, 0] + chosen.unsent_value
                 bits = sent.flat[:2] & 1
@@ -188,7 +188,7 @@ def test_by_default_what_was_not_sent_counts_as_nothing_whatever_the_bounds(
 ) -> None:
     """The paper has the middle of the bounds there, half of a binary feature."""
     low, high = bounds
-    config = EncoderConfig(decode=decode, feature_low=low, feature_high=high, noise_seed=0)
+    config = LumosConfig(decode=decode, feature_low=low, feature_high=high, noise_seed=0)
     sent, rows = sent_by(torch.zeros(1, 6), [3], config)
     found = decoded(sent, rows, 6, config).to_dense() + config.unsent_value
     assert ((found != 0).sum(1) <= 2).all(), "two coordinates to each receiver, and 0 for the others"
@@ -235,14 +235,14 @@ def test_what_stands_for_what_was_not_sent_changes_no_bit_that_is_sent() -> None
 
 def test_noise_comes_from_the_operating_system_unless_a_seed_is_stated() -> None:
     x = torch.zeros(3, 64)
-    assert EncoderConfig().noise_seed is None
-    drawn = [sent_by(x, [2, 2, 2], EncoderConfig())[0].flat for _ in range(2)]
+    assert LumosConfig().noise_seed is None
+    drawn = [sent_by(x, [2, 2, 2], LumosConfig())[0].flat for _ in range(2)]
     assert not torch.equal(*drawn), "one chance in 2^192"
     stated = [sent_by(x, [2, 2, 2], config_of())[0].flat for _ in range(2)]
     assert torch.equal(*stated)
     assert not torch.equal(stated[0], sent_by(x, [2, 2, 2], config_of(noise_seed=1))[0].flat)
-    assert Noise(None).protection(receiver_mechanism(EncoderConfig(epsilon=2))) == "ldp(eps=2)"
-    assert Noise(0).protection(receiver_mechanism(EncoderConfig(epsilon=2))) == "simulated"
+    assert Noise(None).protection(receiver_mechanism(LumosConfig(epsilon=2))) == "ldp(eps=2)"
+    assert Noise(0).protection(receiver_mechanism(LumosConfig(epsilon=2))) == "simulated"
 
 
 @settings(max_examples=20)
@@ -279,7 +279,7 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
 )
 def test_settings_that_do_not_go_together_are_refused(options: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        EncoderConfig(**options)
+        LumosConfig(**options)
 
 
 def test_headers_that_are_none_are_refused() -> None:

@@ -16,7 +16,7 @@ from worlds import World, make_world
 from graphfed.audit.transcript import _Recording
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods.baselines.fedavg import FedAvgConfig
 from graphfed.tasks.evaluation import Evaluation, Scored
 from graphfed.tasks.graphs.link_scores import COARSE_BITS, LINKS, pair_codes
 from graphfed.tasks.graphs.node_scores import VERTICES
@@ -30,7 +30,7 @@ def scores_of(
     """The scores of some validation outputs, and what was sent for them; form: of the protection (see
     `protection`); name: "val", or "final_val" with the metrics of every score's rank."""
     chosen: dict[str, Any] = protection("aggregation", form)
-    config = AveragingConfig(**chosen)
+    config = FedAvgConfig(**chosen)
     fed = _Recording(CLIENTS, "cpu", simulated=config.simulated)
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))

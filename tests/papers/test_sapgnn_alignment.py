@@ -22,15 +22,15 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.operations import delivery
 from graphfed.federation.route import RouteTable
-from graphfed.methods.base import TrainingConfig
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.sapgnn.config import SapgnnConfig
 from graphfed.methods.sapgnn.method import initial_local
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import Event, train
 from graphfed.runtime.local import one_at_a_time, stacked
 
-ALIGNED = [name for name in METHODS if "vertex_ids" in get_method(name).messages]
+ALIGNED = [name for name in METHODS if "vertex_ids" in get_method(name).sends.messages]
 every_method = pytest.mark.parametrize("name", ALIGNED)
 
 
@@ -47,7 +47,7 @@ def set_up(
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     if change is not None:
         cohorts = [change(k, cohort) for k, cohort in enumerate(cohorts)]
-    config: TrainingConfig = config_of(get_method(name), rounds=1, **settings)
+    config = config_of(get_method(name), rounds=1, **settings)
     train(fed, get_method(name), fed.locate("clients", "data", cohorts), world.task, config)
     return fed
 
@@ -120,7 +120,9 @@ def test_holders_of_different_keys_are_refused(name: str, odd: int, monkeypatch:
     asking = {"client": 0}
     whole = entity_alignment.key_check
 
-    def key_check(holders: entity_alignment.Holders, config: entity_alignment.AlignedConfig) -> torch.Tensor:
+    def key_check(
+        holders: entity_alignment.Holders, config: entity_alignment.AlignmentSettings
+    ) -> torch.Tensor:
         asking["client"] = holders.cohort.clients[0]
         return whole(holders, config)
 
@@ -158,7 +160,7 @@ def test_holders_who_count_owners_say_what_protects_their_names_and_send_only_wh
     fed: Federation = one_at_a_time(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
     cohorts = [replace(c, y=torch.where(c.id % 4 == k, 0, -1)) for k, c in enumerate(cohorts)]
-    config = entity_alignment.AlignedConfig(vertex_ids=ids)
+    config = SapgnnConfig(vertex_ids=ids)
     counted = entity_alignment.count_owners(fed, fed.locate("clients", "data", cohorts), config)
     holders = [{*cohort.id.tolist()} for cohort in cohorts]
     for k, cohort in enumerate(counted.parts):
@@ -225,7 +227,7 @@ def test_a_run_says_what_it_prepares(name: str) -> None:
     world = shared_world()
     fed = stacked(world.clients, "cpu")
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.hosts]
-    config: TrainingConfig = config_of(get_method(name), rounds=1)
+    config = config_of(get_method(name), rounds=1)
     data = fed.locate("clients", "data", cohorts)
     train(fed, get_method(name), data, world.task, config, on_event=said.append)
     stages = [event.note for event in said if event.phase == "stage"]

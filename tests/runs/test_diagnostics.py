@@ -251,7 +251,7 @@ def test_two_methods_with_different_defaults_are_marked_in_a_table(task: str) ->
     """Over the registry: wherever two rows have a setting in common with different values, at least one of
     them is marked with it."""
     data = "roads" if task == "forecasting" else "digits"
-    names = [name for name in METHODS if task in get_method(name).tasks and get_method(name).model]
+    names = [name for name in METHODS if task in get_method(name).tasks and get_method(name).state.model]
     rows = [
         {
             "label": f"row {number}",

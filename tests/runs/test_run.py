@@ -304,7 +304,10 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
             | {"partition": "ego", "runtime": "processes", "sites": 50},
             "50 sites cannot hold 40 clients",
         ),
-        ({"method": "fedgcn", "backbone": "gat"}, "fedgcn cannot use backbone='gat'"),
+        (
+            {"method": "fedgcn", "backbone": "gat"},
+            "fedgcn has no setting 'backbone'; it is",
+        ),
         ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every vertex at one client only"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not here"),
     ],

@@ -471,7 +471,7 @@ def test_a_tampered_file_is_refused_in_one_line(ddpg: LearnedPolicy, tmp_path: P
             {"settings": {"aggregation": "secure"}},
             "aggregation=secure cannot be used with policy=ddpg",
         ),
-        ("ddpg", {"settings": {"backbone": "gat"}}, "cannot use backbone='gat'"),
+        ("ddpg", {"settings": {"backbone": "gat"}}, "fedgraph has no setting 'backbone'"),
         ("ddpg", {"data": "roads"}, "is for forecasting"),
     ],
 )

@@ -21,7 +21,9 @@ from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, Sent, State, Task
+from graphfed.methods.baselines.isolated import AloneConfig
+from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.plugins import load_plugin
 from graphfed.report.page import write_card, write_report
 from graphfed.tasks.base import TaskDefinition
@@ -106,7 +108,7 @@ TASK = TaskDefinition(
         keep=with_rows,
         of_target=of_target,
     ),
-    config=TrainingConfig,
+    groups=GRAPH_GROUPS,
 )
 
 # ---- a method that can do it: the mean of all clients' targets -----------------------------------------
@@ -125,11 +127,11 @@ def mean_of(sums: Tensor) -> dict[str, Tensor]:
     return {"mean": sums[0] / sums[1]}
 
 
-def begin(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def begin(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
     return State({"weights": fed.server.run(no_mean, task)}, data)
 
 
-def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:
     sums = fed.sum(fed.clients.run(sum_targets, state.prepared), name="targets", grad=False)
     return State({"weights": fed.server.run(mean_of, sums)}, state.prepared)
 
@@ -138,7 +140,7 @@ def repeat_mean(cohort: Cohort, weights: Mapping[str, Tensor], target: str) -> T
     return weights["mean"].expand(len(cohort.rows(target)), 1)
 
 
-def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
     mean = fed.broadcast(state.weights, name="mean", grad=False)
     values: Located = fed.clients.run(repeat_mean, state.prepared, mean, target)
     return values
@@ -147,12 +149,14 @@ def predict(fed: Federation, state: State, config: TrainingConfig, target: str) 
 METHOD = Method(
     name="mean_target",
     summary="the mean of the training targets",
-    config=TrainingConfig,
+    config=AloneConfig,
+    tasks=("node_regression",),
     setup=begin,
     round=round,
     predict=predict,
-    tasks=("node_regression",),
-    messages={"targets": "The sum of a client's targets.", "mean": "The mean."},
+    sends=Sent(
+        messages={"targets": "The sum of a client's targets.", "mean": "The mean."},
+    ),
 )
 
 # ---- what the program makes of it --------------------------------------------------------------------------

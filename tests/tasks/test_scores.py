@@ -3,7 +3,6 @@ over small cohorts."""
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.series import Network, SensorData, Series
 from graphfed.federation.wire import encode
 from graphfed.methods.base import Task
-from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods.baselines.fedavg import FedAvgConfig
+from graphfed.methods.baselines.gru_local import GruLocalConfig
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
 from graphfed.tasks.graphs.class_weights import agree_class_weights, balanced_weights
@@ -210,7 +210,7 @@ def errors_table(data: Series, forecast: Tensor, client: int) -> np.ndarray:
 
 def forecast_config(protection: str, missing: str) -> Any:
     """Of the settings of a run those that its evaluation reads."""
-    return SimpleNamespace(horizon=2, sum_protection=protection, missing=missing)
+    return GruLocalConfig(horizon=2, aggregation=protection, missing=missing)  # type: ignore[arg-type]
 
 
 def test_one_clients_part_of_a_hidden_sum_has_a_row_of_errors_for_each_step_ahead() -> None:
@@ -381,7 +381,7 @@ def test_a_clients_loss_that_is_not_finite_loses_the_run_and_is_not_refused() ->
         sent[host, "val_pair_loss"] = summed_loss(cohort, scores, "val")
     fed = Federation([(k,) for k in range(CLIENTS)], here=[], link=Mail(sent))
     data, scores_there = (fed.locate("clients", name, []) for name in ("data", "scores"))
-    config = AveragingConfig()
+    config = FedAvgConfig()
     prepared = LINKS.prepare(fed, data, link_task(), config)
     _, found = LINKS.score(fed, data, scores_there, "val", "val", prepared, config)
     assert found.parts[0].lost
@@ -392,7 +392,7 @@ def test_a_clients_loss_that_is_not_finite_loses_the_run_and_is_not_refused() ->
 @pytest.mark.parametrize("aggregation", ["plaintext", "secure"])
 def test_scores_of_pairs_are_sent_in_plaintext_only_where_sums_are(aggregation: str) -> None:
     fed, cohort = Federation([range(CLIENTS)], simulated=True), link_cohort()
-    config = AveragingConfig(aggregation=aggregation)  # type: ignore[arg-type]
+    config = FedAvgConfig(aggregation=aggregation)  # type: ignore[arg-type]
     data = fed.locate("clients", "data", [cohort])
     prepared = LINKS.prepare(fed, data, link_task(), config)
     given = fed.locate("clients", "scores", [some_scores(cohort)])
@@ -413,7 +413,7 @@ def test_scores_of_pairs_are_sent_in_plaintext_only_where_sums_are(aggregation: 
 def test_scores_ask_for_no_gradient_even_where_transfers_are_recorded() -> None:
     fed, cohort = Federation([range(CLIENTS)]), link_cohort()
     data, sensors = fed.locate("clients", "data", [cohort]), sensor_data(fed, [True] * 3)
-    links, forecasts = AveragingConfig(), forecast_config("plaintext", "masked")
+    links, forecasts = FedAvgConfig(), forecast_config("plaintext", "masked")
     prepared = LINKS.prepare(fed, data, link_task(), links)
     with fed.tape():
         scores = fed.clients.run(as_leaves, fed.locate("clients", "scores", [some_scores(cohort)]))
@@ -447,7 +447,7 @@ def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the
 ) -> None:
     """4 / (2 * 1) and 4 / (2 * 3), and 1 for a class without nodes; agreed on before training."""
     chosen: dict[str, Any] = protection("aggregation", form)
-    config = AveragingConfig(class_weights="balanced", **chosen)
+    config = FedAvgConfig(class_weights="balanced", **chosen)
     fed = Federation(hosts, simulated=config.simulated)
     data = agree_class_weights(fed, node_cohort(fed), Task(1, 3), config)
     for cohort in data.parts:
@@ -468,7 +468,7 @@ def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the
 def test_class_weights_are_agreed_on_for_node_classification_where_they_are_asked_for() -> None:
     fed = Federation([(0, 1, 2)])
     data = node_cohort(fed)
-    assert agree_class_weights(fed, data, Task(1, 3), AveragingConfig()) is data
+    assert agree_class_weights(fed, data, Task(1, 3), FedAvgConfig()) is data
     assert get_task(LINK_PREDICTION).agree is None
     assert fed.ledger.entries == []
 

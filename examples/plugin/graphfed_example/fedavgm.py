@@ -18,9 +18,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
+from graphfed.methods import config as groups
 from graphfed.methods.base import State, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.common.averaging import LocalAveragingConfig
 
 __all__ = ["METHOD", "FedAvgMConfig"]
 
@@ -28,7 +28,21 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAvgMConfig(LocalAveragingConfig):
+class FedAvgMConfig(
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedAvgM."""
+
     momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of the server")
 
 
@@ -63,9 +77,8 @@ METHOD = replace(
     summary="FedAvg with momentum at the server",
     paper="Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual "
     "classification. 2019, arXiv:1909.06335",
-    crosses="weights, every round",
     config=FedAvgMConfig,
     setup=setup,
     round=round,
-    messages=fedavg.WEIGHT_MESSAGES,
+    sends=fedavg.WEIGHTS_SENT,
 )

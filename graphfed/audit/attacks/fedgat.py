@@ -30,7 +30,7 @@ from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.config import FedGATConfig
+from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -77,7 +77,7 @@ class Attacked:
     found: Tensor
 
 
-def message_of(pooled: Pooled, rows: Tensor, config: FedGATConfig) -> Message:
+def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message:
     """The message of some vertices of the same neighbourhood size."""
     hoods = pooled.hoods
     b, starts = int(hoods.size[rows[0]]), hoods.size.cumsum(0) - hoods.size
@@ -237,7 +237,7 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
     return (there - truth).abs().amax(2) / scale[:, None]
 
 
-def attacked(pooled: Pooled, vertices: RouteTable, config: FedGATConfig) -> Iterator[Attacked]:
+def attacked(pooled: Pooled, vertices: RouteTable, config: AnyFedGATConfig) -> Iterator[Attacked]:
     """What sites compute of the neighbours at other sites; in the matrix form of at most MOST vertices."""
     hoods = pooled.hoods
     site = torch.empty_like(vertices.client).index_copy(0, vertices.index, vertices.client)
@@ -289,12 +289,12 @@ def run(audited: AuditedRun) -> Finding:
     )
 
 
-def opened(audited: AuditedRun) -> tuple[Federation, Located, FedGATConfig, Task]:
+def opened(audited: AuditedRun) -> tuple[Federation, Located, AnyFedGATConfig, Task]:
     """The run's places in this process, the data at its clients, its settings and its task."""
     config = audited.config
     fed = local_federation(config, audited.inputs)
     data, task = prepared_data(fed, config, audited.inputs)
-    assert isinstance(config.training, FedGATConfig)
+    assert isinstance(config.training, AnyFedGATConfig)
     return fed, data, config.training, task
 
 

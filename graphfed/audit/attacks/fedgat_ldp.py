@@ -21,7 +21,7 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.methods.fedgat import ldp as fedgat_ldp
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.ldp import FedGATLdpConfig
+from graphfed.methods.fedgat.config import FedGATLdpConfig
 from graphfed.methods.fedgat.moment_messages import Pooled
 
 __all__ = ["CHECK", "similarities"]

@@ -21,7 +21,7 @@ import numpy as np
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
-from graphfed.methods.base import TrainingConfig
+from graphfed.methods.config import GraphSettings, LocalStepsSettings, TrainingSettings
 
 __all__ = ["CHECK", "correlation_and_baseline", "estimate_shares"]
 
@@ -77,7 +77,9 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 def run(audited: AuditedRun) -> Finding:
     """The estimate from the first round's updates, against the true histograms."""
     transcript, training = audited.transcript, audited.config.training
-    assert isinstance(training, TrainingConfig)
+    assert isinstance(training, GraphSettings)
+    assert isinstance(training, TrainingSettings)
+    assert isinstance(training, LocalStepsSettings)
     gradients = "gradient" in {entry.name for entry in audited.ledger.entries}
     update = transcript.first("gradient" if gradients else "update", "train")
     sent = transcript.first("model", "train", to_server=False).payload

@@ -84,8 +84,8 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and keep what the attackers get; also what they do not have: their neighbours' features
     [S, F], and the mean over all devices [F]."""
     config = audited.config
+    assert isinstance(config.training, LumosConfig)
     training = replace(config.training, aggregation=PLAINTEXT)
-    assert isinstance(training, LumosConfig)
     fed = _Listening(audited.inputs.clients_of(config.method), config.device)
     data, task = prepared_data(fed, config, audited.inputs)
     cohort = data.parts[0]

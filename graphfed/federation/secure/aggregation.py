@@ -63,7 +63,7 @@ Clients = tuple[Client, ...]
 
 
 def messages(name: str, when: str, what: str) -> dict[str, str]:
-    """The transfers of a sum called `name`, in words (see `Method.messages`). when: begins each sentence;
+    """The transfers of a sum called `name`, in words (see `Sent.messages`). when: begins each sentence;
     what: of a site is summed."""
     return {
         f"{name}/keys": f"{when}: two public keys of each site, made for this sum. They say nothing of its "

@@ -22,7 +22,7 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines import isolated
 from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
 from graphfed.methods.common.local_training import (
@@ -31,6 +31,7 @@ from graphfed.methods.common.local_training import (
     own_view,
     personal_weights,
 )
+from graphfed.methods.config import GraphTraining
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
@@ -61,12 +62,12 @@ class LinkState:
 # ---- functions run at the client ---------------------------------------------------------------------------
 
 
-def pool(cohort: Cohort, config: TrainingConfig) -> Pooled:
+def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
     """The one client's vertices are the rows 0..N-1, in the order of their ids."""
     assert cohort.links is not None
     backbone = config.network
     view = backbone.seen(own_view(cohort))
-    make_block = backbone.blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = backbone.blocks(view.ids, view.degree, config.attention_heads, config.layers)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     batch = make_batch(view, rows, config.layers, make_block, per_client=True)
     edges = cohort.edge_index[:, cohort.edge_index[0] < cohort.edge_index[1]]
@@ -75,8 +76,8 @@ def pool(cohort: Cohort, config: TrainingConfig) -> Pooled:
     return Pooled(batch, edges, torch.stack([cohort.links.row, other]))
 
 
-def first_weights(pooled: Pooled, task: Task, config: TrainingConfig, device: str) -> Weights:
-    return personal_weights(initial_weights(task, config, device), pooled.batch, config)
+def first_weights(pooled: Pooled, task: Task, config: GraphTraining, device: str) -> Weights:
+    return personal_weights(initial_weights(task, config, device), pooled.batch, config.network)
 
 
 def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
@@ -86,13 +87,13 @@ def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
 
 
 def train(
-    pooled: Pooled, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int
+    pooled: Pooled, weights: Weights, optimizer: AdamState, config: GraphTraining, number: int
 ) -> tuple[Weights, AdamState]:
     loss = partial(loss_of, pooled, fold(config.seed, "negatives", number))
     return descend(pooled.batch, weights, optimizer, config, number, loss)
 
 
-def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
+def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: GraphTraining, target: str) -> Tensor:
     """h_u . h_v [n] of a target's pairs."""
     with torch.no_grad():
         h = config.network.forward(weights, pooled.batch, None)
@@ -102,7 +103,7 @@ def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: TrainingConf
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
     if task.name != LINK_PREDICTION:
         return isolated.setup(fed, data, task, config)
     pooled = fed.clients.run(pool, data, config)
@@ -111,7 +112,7 @@ def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) ->
     return State({"weights": weights, "optimizer": optimizer}, LinkState(pooled, data))
 
 
-def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
     if not isinstance(state.prepared, LinkState):
         return isolated.round(fed, state, config, number)
     weights, optimizer = fed.clients.run(
@@ -120,7 +121,7 @@ def round(fed: Federation, state: State, config: TrainingConfig, number: int) ->
     return State({"weights": weights, "optimizer": optimizer}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
     if not isinstance(state.prepared, LinkState):
         return isolated.predict(fed, state, config, target)
     prepared = state.prepared
@@ -131,12 +132,14 @@ METHOD = Method(
     name="central",
     summary="one party with the pooled graph; the reference above all federated rows",
     paper="no paper: the upper reference",
-    crosses="all data, before training",
-    protection="none: the party has everything",
-    config=TrainingConfig,
+    config=isolated.AloneConfig,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     setup=setup,
     round=round,
     predict=predict,
     pooled=True,
+    sends=Sent(
+        summary="all data, before training",
+        protection="none: the party has everything",
+    ),
 )

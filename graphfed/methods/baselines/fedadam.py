@@ -16,18 +16,20 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import full_like
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.baselines.fedavg import WEIGHT_MESSAGES, average_local_training, predict
-from graphfed.methods.common.averaging import PROTECTION, LocalAveragingConfig
+from graphfed.methods.baselines.fedavg import WEIGHTS_SENT, average_local_training, predict
 
-__all__ = ["METHOD", "FedAdamConfig", "round", "with_moments"]
+__all__ = ["METHOD", "FedAdamConfig", "ServerAdamSettings", "round", "with_moments"]
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAdamConfig(LocalAveragingConfig):
+class ServerAdamSettings:
+    """Adam at the server."""
+
     server_lr: float = Field(
         default=0.01, gt=0, allow_inf_nan=False, description="learning rate of the server"
     )
@@ -41,11 +43,29 @@ class FedAdamConfig(LocalAveragingConfig):
     )
 
 
+@dataclass(frozen=True, config={"extra": "forbid"})
+class FedAdamConfig(
+    ServerAdamSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedAdam."""
+
+
 def setup(fed: Federation, data: Located, task: Task, config: FedAdamConfig) -> State:
     return with_moments(fed, fedavg.setup(fed, data, task, config), config)
 
 
-def with_moments(fed: Federation, state: State, config: FedAdamConfig) -> State:
+def with_moments(fed: Federation, state: State, config: ServerAdamSettings) -> State:
     """A state of FedAvg, with the server's moments before the first round."""
     first = fed.server.run(full_like, state.weights, 0.0)
     second = fed.server.run(full_like, state.weights, config.tau**2)
@@ -53,7 +73,7 @@ def with_moments(fed: Federation, state: State, config: FedAdamConfig) -> State:
 
 
 def server_step(
-    weights: Tensors, mean: Tensors, first: Tensors, second: Tensors, config: FedAdamConfig
+    weights: Tensors, mean: Tensors, first: Tensors, second: Tensors, config: ServerAdamSettings
 ) -> tuple[Tensors, Tensors, Tensors]:
     new: Tensors = {}
     m: Tensors = {}
@@ -81,13 +101,12 @@ METHOD = Method(
     summary="FedAvg with Adam at the server on the mean update",
     paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
     "ICLR 2021, arXiv:2003.00295",
-    crosses="weights, every round",
-    protection=PROTECTION,
     config=FedAdamConfig,
     setup=setup,
     round=round,
     predict=predict,
-    messages=WEIGHT_MESSAGES,
-    dropouts=True,
-    shared_model=True,
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=WEIGHTS_SENT,
 )

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.errors import InputError
@@ -30,9 +31,9 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.secure.aggregation import check_sums, messages, protected_mean
 from graphfed.federation.transfer import tell
-from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
-from graphfed.methods.common.averaging import AveragingConfig
 from graphfed.methods.common.local_training import (
     Prepared,
     gradient_from_shared,
@@ -42,14 +43,17 @@ from graphfed.methods.common.local_training import (
     prepare,
     train_from_shared,
 )
+from graphfed.methods.config import GraphTraining, clients_in_round, steps_at_server, sum_protection
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 
 __all__ = [
     "GRADIENT_MESSAGES",
     "MESSAGES",
     "METHOD",
+    "WEIGHTS_SENT",
     "WEIGHT_MESSAGES",
     "Clients",
+    "FedAvgConfig",
     "average_local_training",
     "predict",
     "round",
@@ -59,6 +63,24 @@ __all__ = [
 ]
 
 Tensors = dict[str, Tensor]
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedAvgConfig(
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedAvg."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +94,12 @@ class Clients:
     counts: Located
     exchange: Callable[[Federation, Located, Located, Any], Located] | None = None
 
-    def ready(self, fed: Federation, received: Located, config: AveragingConfig) -> Located:
+    def ready(self, fed: Federation, received: Located, config: GraphTraining) -> Located:
         """`Prepared` for these weights."""
         return self.prepared if self.exchange is None else self.exchange(fed, self.prepared, received, config)
 
 
-def prepare_own(cohort: Cohort, config: AveragingConfig) -> Prepared:
+def prepare_own(cohort: Cohort, config: GraphTraining) -> Prepared:
     """Batches on every client's own subgraph."""
     return prepare(cohort, own_view(cohort), None, config, personal=False)
 
@@ -103,19 +125,19 @@ def accept_counts(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
 
 
 def take_step(
-    weights: Tensors, gradient: Tensors, state: AdamState, config: AveragingConfig
+    weights: Tensors, gradient: Tensors, state: AdamState, config: GraphTraining
 ) -> tuple[Tensors, AdamState]:
     """Take the step of a central optimiser; without a training node in the round, that of the decay alone."""
     return optimizer_step(config.optimizer, weights, gradient, state, config.lr, config.weight_decay)
 
 
-def start(fed: Federation, prepared: Located, task: Task, config: AveragingConfig) -> State:
+def start(fed: Federation, prepared: Located, task: Task, config: GraphTraining) -> State:
     """First weights at the server, and how much each client weighs."""
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
-    if config.at_server:
+    if steps_at_server(config):
         optimizer = fed.server.run(init_state, config.optimizer, weights)
         values = {"weights": weights, "server_optimizer": optimizer}
     else:
@@ -123,13 +145,13 @@ def start(fed: Federation, prepared: Located, task: Task, config: AveragingConfi
     return State(values, Clients(prepared, counts))
 
 
-def setup(fed: Federation, data: Located, task: Task, config: AveragingConfig) -> State:
-    check_sums(fed, config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(prepare_own, data, config), task, config)
 
 
 def average_local_training(
-    fed: Federation, state: State, config: AveragingConfig, number: int, proximal: float = 0.0
+    fed: Federation, state: State, config: GraphTraining, number: int, proximal: float = 0.0
 ) -> tuple[Located, Located]:
     """Broadcast, train locally, average by n_k: the mean weights at the server and the clients' optimiser
     state."""
@@ -150,12 +172,12 @@ def average_local_training(
     # vertex
     counts = fed.clients.run(count_training, clients.prepared)
     mean = protected_mean(
-        fed, local, counts, clients.counts, state.weights, config.aggregation, name="update"
+        fed, local, counts, clients.counts, state.weights, sum_protection(config), name="update"
     )
     return mean, fed.keep_absent(optimizer, state.values["optimizer"])
 
 
-def step_at_server(fed: Federation, state: State, config: AveragingConfig, number: int) -> State:
+def step_at_server(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
     """Average the clients' gradients by n_k, and take the optimiser's step at the server (FedSGD)."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
@@ -163,21 +185,21 @@ def step_at_server(fed: Federation, state: State, config: AveragingConfig, numbe
     local = fed.clients.run(gradient_from_shared, ready, received, fed.present(), config, number)
     zero = fed.server.run(full_like, state.weights, 0.0)
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = protected_mean(fed, local, counts, clients.counts, zero, config.aggregation, name="gradient")
+    mean = protected_mean(fed, local, counts, clients.counts, zero, sum_protection(config), name="gradient")
     weights, optimizer = fed.server.run(
         take_step, state.weights, mean, state.values["server_optimizer"], config, outputs=2
     )
     return State({"weights": weights, "server_optimizer": optimizer}, state.prepared)
 
 
-def round(fed: Federation, state: State, config: AveragingConfig, number: int) -> State:
-    if config.at_server:
+def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
+    if steps_at_server(config):
         return step_at_server(fed, state, config, number)
     weights, optimizer = average_local_training(fed, state, config, number)
     return State({"weights": weights, "optimizer": optimizer}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: AveragingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
     """Each client's own subgraph and the server's current weights."""
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
@@ -208,18 +230,24 @@ WEIGHT_MESSAGES = {
 }
 MESSAGES = {**WEIGHT_MESSAGES, **GRADIENT_MESSAGES}
 
+#: Of methods whose clients always send weights.
+WEIGHTS_SENT = Sent("weights, every round", averaging.PROTECTION, WEIGHT_MESSAGES)
+
 METHOD = Method(
     name="fedavg",
     summary="gradients or weights averaged every round, cross-client edges dropped",
     paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep "
     "networks from decentralized data. AISTATS 2017, arXiv:1602.05629",
-    crosses="gradients, or weights, every round",
-    protection=averaging.PROTECTION,
-    config=AveragingConfig,
+    config=FedAvgConfig,
     setup=setup,
     round=round,
     predict=predict,
-    messages=MESSAGES,
-    dropouts=True,
-    shared_model=True,
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="gradients, or weights, every round",
+        protection=averaging.PROTECTION,
+        messages=MESSAGES,
+    ),
 )

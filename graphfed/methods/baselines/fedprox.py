@@ -14,16 +14,36 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.federation import Federation
+from graphfed.methods import config as groups
 from graphfed.methods.base import State
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.common.averaging import LocalAveragingConfig
 
-__all__ = ["METHOD", "FedProxConfig", "round"]
+__all__ = ["METHOD", "FedProxConfig", "ProximalSettings", "round"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedProxConfig(LocalAveragingConfig):
+class ProximalSettings:
+    """The proximal term."""
+
     mu: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="strength of the proximal term")
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class FedProxConfig(
+    ProximalSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedProx."""
 
 
 def round(fed: Federation, state: State, config: FedProxConfig, number: int) -> State:
@@ -37,8 +57,7 @@ METHOD = replace(
     summary="FedAvg with a proximal term that keeps clients near the shared weights",
     paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. "
     "MLSys 2020, arXiv:1812.06127",
-    crosses="weights, every round",
     config=FedProxConfig,
     round=round,
-    messages=fedavg.WEIGHT_MESSAGES,
+    sends=fedavg.WEIGHTS_SENT,
 )

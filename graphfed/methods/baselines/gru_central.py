@@ -4,17 +4,19 @@
 A step of training is on `batch` windows of every sensor."""
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     PART,
     STATISTICS,
     WINDOWS,
-    GruConfig,
     PooledPrepared,
     Standardised,
     Weights,
@@ -33,10 +35,24 @@ from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold, permutation
 
-__all__ = ["METHOD"]
+__all__ = ["METHOD", "GruCentralConfig"]
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: GruConfig) -> State:
+@dataclass(frozen=True, config={"extra": "forbid"})
+class GruCentralConfig(
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of central training of a recurrent forecaster."""
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: GruCentralConfig) -> State:
     check_sums(fed, config.aggregation, int(fed.roster.sum()))
     split = common_split(fed, data.network)
     scaler = fit_scaler(fed, data.series, config)
@@ -50,7 +66,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: GruConfig) -> S
 
 
 def train(
-    data: Standardised, weights: Weights, optimizer: AdamState, config: GruConfig, number: int
+    data: Standardised, weights: Weights, optimizer: AdamState, config: GruCentralConfig, number: int
 ) -> tuple[Weights, AdamState]:
     """One pass over the training windows, down the mean loss over sensors."""
     starts = data.starts("train")
@@ -65,7 +81,7 @@ def train(
     return weights, optimizer
 
 
-def round(fed: Federation, state: State, config: GruConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GruCentralConfig, number: int) -> State:
     weights, optimizer = fed.server.run(
         train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -83,7 +99,7 @@ def forecast_first(data: Standardised, weights: Weights, count: int, layers: int
     return torch.cat(forecasts, 1)
 
 
-def predict(fed: Federation, state: State, config: GruConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: GruCentralConfig, target: str) -> Located:
     """All sensors' readings, sent to the server, which sends each its forecasts."""
     prepared: PooledPrepared = state.prepared
     sent = pool(fed, prepared.data, state.values["scaler"], prepared.split, target, config)
@@ -97,19 +113,24 @@ METHOD = Method(
     summary="one recurrent forecaster, trained where all readings are",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
-    crosses="all readings, once",
-    config=GruConfig,
+    config=GruCentralConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    model=("weights", "scaler"),
-    scratch=("optimizer",),
-    messages={
-        **STATISTICS,
-        **WINDOWS,
-        "readings": "A site's readings, in clear. The server reads them all.",
-        "forecasts": "Each site's forecasts, from the server.",
-    },
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("optimizer",),
+    ),
+    sends=Sent(
+        summary="all readings, once",
+        messages={
+            **STATISTICS,
+            **WINDOWS,
+            "readings": "A site's readings, in clear. The server reads them all.",
+            "forecasts": "Each site's forecasts, from the server.",
+        },
+    ),
+    defaults=GRU_DEFAULTS,
 )

@@ -4,14 +4,18 @@ not used.
 
 Scheduled sampling ends almost at once (teacher=1), as in the authors' program."""
 
+from pydantic.dataclasses import dataclass
+
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
-from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import averaging
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     MESSAGES,
-    LocalGruConfig,
+    LocalEpochSettings,
     Prepared,
     Standardised,
     Weights,
@@ -25,11 +29,26 @@ from graphfed.methods.common.forecasting import (
 )
 from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["METHOD"]
+__all__ = ["METHOD", "GruFedAvgConfig"]
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
-    check_sums(fed, config.aggregation, clients_in_round(config.fraction, int(fed.roster.sum())))
+@dataclass(frozen=True, config={"extra": "forbid"})
+class GruFedAvgConfig(
+    LocalEpochSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of averaged recurrent forecasters."""
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: GruFedAvgConfig) -> State:
+    check_sums(fed, config.aggregation, int(fed.roster.sum()))
     scaler = fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
     device = str(fed.device)
@@ -41,19 +60,19 @@ def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig)
     return State(values, Prepared(data, training))
 
 
-def train(data: Standardised, weights: Weights, config: LocalGruConfig, number: int) -> Weights:
+def train(data: Standardised, weights: Weights, config: GruFedAvgConfig, number: int) -> Weights:
     """Every client from the shared weights, with a fresh optimiser: its own weights, [P, ...]."""
     return pass_over(data, expanded(weights, data.num_clients), {}, config, number)[0]
 
 
-def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GruFedAvgConfig, number: int) -> State:
     prepared: Prepared = state.prepared
     own = fed.clients.run(train, prepared.training, state.values["own"], config, number)
     weights, own = average(fed, prepared.data, own, state.weights, config)
     return State({**state.values, "weights": weights, "own": own}, prepared)
 
 
-def predict(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: GruFedAvgConfig, target: str) -> Located:
     """Each sensor's own series and the shared weights."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     weights = fed.broadcast(state.weights, name="model", grad=False)
@@ -65,22 +84,26 @@ METHOD = Method(
     summary="sensors train one recurrent forecaster, averaged every round",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
-    crosses="weights, every round",
-    protection=averaging.PROTECTION,
-    config=LocalGruConfig,
+    config=GruFedAvgConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    model=("weights", "scaler"),
-    scratch=("own",),
-    defaults={"teacher": 1.0},
-    messages={
-        **MESSAGES,
-        **averaging.MESSAGES,
-        "model": "The shared weights, from the server to every site.",
-        "update": "Only with aggregation=plaintext: each site's weights after its training, which the server "
-        "averages. The server reads each site's; from weights, readings can in part be inferred.",
-    },
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("own",),
+    ),
+    sends=Sent(
+        summary="weights, every round",
+        protection=averaging.PROTECTION,
+        messages={
+            **MESSAGES,
+            **averaging.MESSAGES,
+            "model": "The shared weights, from the server to every site.",
+            "update": "Only with aggregation=plaintext: each site's weights after its training, which the "
+            "server averages. The server reads each site's; from weights, readings can in part be inferred.",
+        },
+    ),
+    defaults={**GRU_DEFAULTS, "teacher": 1.0},
 )

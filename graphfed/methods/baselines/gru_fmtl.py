@@ -30,11 +30,13 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.route import PeerIds, PeerRoute
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, Series
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.baselines.gru_local import refuse_unseen
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     MESSAGES,
-    LocalGruConfig,
+    LocalEpochSettings,
     Standardised,
     Weights,
     first_forecaster,
@@ -54,7 +56,20 @@ MAX_BYTES = 4 * 2**30
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FmtlConfig(LocalGruConfig):
+class FmtlConfig(
+    LocalEpochSettings,
+    groups.ClientStateSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of federated multi-task learning."""
+
     coupling: float = Field(
         default=0.1, ge=0, allow_inf_nan=False, description="weight of the penalty (lambda_1)"
     )
@@ -212,21 +227,26 @@ METHOD = Method(
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223; after Smith, Chiang, Sanjabi, Talwalkar: Federated "
     "multi-task learning. NeurIPS 2017",
-    crosses="weights between neighbours, every round",
-    protection="none: in clear",
     config=FmtlConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict_own,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    model=("weights", "scaler"),
-    scratch=("optimizer",),
-    messages={
-        **MESSAGES,
-        "neighbours": "Once, from the server: the weights of the edges that leave a site's sensor.",
-        "wanted": "Once: whose weights a site asks for, which each of its neighbours reads.",
-        "neighbour_weights": "All weights of a site after its training, to every neighbour that asks, in "
-        "every round. Each reads them; from weights, readings can in part be inferred.",
-    },
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("optimizer",),
+    ),
+    sends=Sent(
+        summary="weights between neighbours, every round",
+        protection="none: in clear",
+        messages={
+            **MESSAGES,
+            "neighbours": "Once, from the server: the weights of the edges that leave a site's sensor.",
+            "wanted": "Once: whose weights a site asks for, which each of its neighbours reads.",
+            "neighbour_weights": "All weights of a site after its training, to every neighbour that asks, in "
+            "every round. Each reads them; from weights, readings can in part be inferred.",
+        },
+    ),
+    defaults=GRU_DEFAULTS,
 )

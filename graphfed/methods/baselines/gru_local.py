@@ -3,14 +3,18 @@ CNFGNN (Meng, Rambhatla and Liu, KDD 2021, Table 7). Only the common scale cross
 
 Every client selects its own best round on its own validation windows."""
 
+from pydantic.dataclasses import dataclass
+
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.forecasting import (
+    GRU_DEFAULTS,
     MESSAGES,
-    LocalGruConfig,
+    LocalEpochSettings,
     Prepared,
     Standardised,
     Weights,
@@ -23,7 +27,22 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
-__all__ = ["METHOD", "refuse_unseen"]
+__all__ = ["METHOD", "GruLocalConfig", "refuse_unseen"]
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class GruLocalConfig(
+    LocalEpochSettings,
+    groups.SequenceTrainingSettings,
+    groups.RecurrentLayerSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of local training of recurrent forecasters."""
 
 
 def refuse_unseen(fed: Federation, method: str) -> None:
@@ -35,7 +54,7 @@ def refuse_unseen(fed: Federation, method: str) -> None:
         )
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
+def setup(fed: Federation, data: SensorData, task: Task, config: GruLocalConfig) -> State:
     refuse_unseen(fed, "gru_local")
     check_sums(fed, config.aggregation, fed.num_clients)
     scaler = fit_scaler(fed, data.series, config)
@@ -46,13 +65,13 @@ def setup(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig)
 
 
 def train(
-    data: Standardised, weights: Weights, optimizer: AdamState, config: LocalGruConfig, number: int
+    data: Standardised, weights: Weights, optimizer: AdamState, config: GruLocalConfig, number: int
 ) -> tuple[Weights, AdamState]:
     """Nothing crosses, so a round is only a point at which to look, and the optimiser goes on."""
     return pass_over(data, weights, optimizer, config, number)
 
 
-def round(fed: Federation, state: State, config: LocalGruConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GruLocalConfig, number: int) -> State:
     weights, optimizer = fed.clients.run(
         train, state.prepared.training, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -64,16 +83,21 @@ METHOD = Method(
     summary="every sensor trains a recurrent forecaster of its own",
     paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
     "data modeling. KDD 2021, arXiv:2106.05223",
-    crosses="once, what the common scale is made of",
-    protection="none: in clear; with aggregation=secure the server reads sums only",
-    config=LocalGruConfig,
+    config=GruLocalConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict_own,
-    partition="sensors",
-    tasks=(FORECASTING,),
     personal=True,
-    model=("weights", "scaler"),
-    scratch=("optimizer",),
-    messages=MESSAGES,
+    state=StateValues(
+        model=("weights", "scaler"),
+        scratch=("optimizer",),
+    ),
+    sends=Sent(
+        summary="once, what the common scale is made of",
+        protection="none: in clear; with aggregation=secure the server reads sums only",
+        messages=MESSAGES,
+    ),
+    defaults=GRU_DEFAULTS,
 )

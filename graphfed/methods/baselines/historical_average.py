@@ -4,25 +4,32 @@ that training has not seen, at the same time of the day, and failing that ever.
 Nothing crosses: every sensor has means of its own."""
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import MINUTES_PER_DAY, SensorData, Series
-from graphfed.methods.base import ForecastConfig, Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.config import CommonSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["METHOD"]
+__all__ = ["METHOD", "HistoricalAverageConfig"]
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> State:
+@dataclass(frozen=True, config={"extra": "forbid"})
+class HistoricalAverageConfig(WindowSettings, CommonSettings):
+    """The settings of forecasting the mean of the past."""
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: HistoricalAverageConfig) -> State:
     return State({}, data)
 
 
-def round(fed: Federation, state: State, config: ForecastConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: HistoricalAverageConfig, number: int) -> State:
     return state
 
 
-def predict(fed: Federation, state: State, config: ForecastConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: HistoricalAverageConfig, target: str) -> Located:
     """Each sensor's own series."""
     data: SensorData = state.prepared
     return fed.clients.run(average_of_past, data.series, fed.present(), target, config.missing)
@@ -61,14 +68,18 @@ METHOD = Method(
     name="historical_average",
     summary="the mean of a sensor's training readings at that time of the week is its forecast",
     paper="no paper: what is known without looking at the last readings",
-    config=ForecastConfig,
+    config=HistoricalAverageConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    crosses="nothing",
-    protection="nothing crosses",
-    model=(),
+    state=StateValues(
+        model=(),
+    ),
+    sends=Sent(
+        summary="nothing",
+        protection="nothing crosses",
+    ),
     defaults={"rounds": 1},
 )

@@ -8,10 +8,13 @@ vertices of all clients together.
 Differs from the paper: no paper; this is the baseline that papers call local, separate or self training.
 """
 
+from pydantic.dataclasses import dataclass
+
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state
-from graphfed.methods.base import Method, State, Task, TrainingConfig
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.common.local_training import (
     Prepared,
     initial_weights,
@@ -21,33 +24,47 @@ from graphfed.methods.common.local_training import (
     prepare,
     train_personal,
 )
+from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 
-__all__ = ["METHOD", "predict", "round", "setup"]
+__all__ = ["METHOD", "AloneConfig", "predict", "round", "setup"]
 
 
-def prepare_personal(cohort: Cohort, config: TrainingConfig) -> Prepared:
+@dataclass(frozen=True, config={"extra": "forbid"})
+class AloneConfig(
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of training that sends nothing: of one party alone."""
+
+
+def prepare_personal(cohort: Cohort, config: GraphTraining) -> Prepared:
     return prepare(cohort, own_view(cohort), None, config, personal=True)
 
 
-def first_weights(prepared: Prepared, task: Task, config: TrainingConfig, device: str) -> Weights:
-    return personal_weights(initial_weights(task, config, device), prepared.train, config)
+def first_weights(prepared: Prepared, task: Task, config: GraphTraining, device: str) -> Weights:
+    return personal_weights(initial_weights(task, config, device), prepared.train, config.network)
 
 
-def setup(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
     prepared = fed.clients.run(prepare_personal, data, config)
     weights = fed.clients.run(first_weights, prepared, task, config, str(fed.device))
     return State({"weights": weights, "optimizer": fed.clients.run(empty_state)}, prepared)
 
 
-def round(fed: Federation, state: State, config: TrainingConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
     weights, optimizer = fed.clients.run(
         train_personal, state.prepared, state.weights, state.values["optimizer"], config, number, outputs=2
     )
     return State({"weights": weights, "optimizer": optimizer}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: TrainingConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
     return fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
 
 
@@ -55,11 +72,13 @@ METHOD = Method(
     name="isolated",
     summary="every client alone on its own subgraph; nothing crosses",
     paper="no paper: the lower reference, called local, separate or self training",
-    crosses="nothing",
-    protection="nothing crosses",
-    config=TrainingConfig,
+    config=AloneConfig,
     setup=setup,
     round=round,
     predict=predict,
     personal=True,
+    sends=Sent(
+        summary="nothing",
+        protection="nothing crosses",
+    ),
 )

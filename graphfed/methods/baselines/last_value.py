@@ -4,25 +4,32 @@ Nothing is trained and nothing crosses; a sensor that has read nothing in a wind
 the training steps."""
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import SensorData, Series, windows
-from graphfed.methods.base import ForecastConfig, Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.config import CommonSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["METHOD"]
+__all__ = ["METHOD", "LastValueConfig"]
 
 
-def setup(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> State:
+@dataclass(frozen=True, config={"extra": "forbid"})
+class LastValueConfig(WindowSettings, CommonSettings):
+    """The settings of repeating the last reading."""
+
+
+def setup(fed: Federation, data: SensorData, task: Task, config: LastValueConfig) -> State:
     return State({}, data)
 
 
-def round(fed: Federation, state: State, config: ForecastConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: LastValueConfig, number: int) -> State:
     return state
 
 
-def predict(fed: Federation, state: State, config: ForecastConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: LastValueConfig, target: str) -> Located:
     """Each sensor's own series."""
     data: SensorData = state.prepared
     return fed.clients.run(repeat_last, data.series, fed.present(), target, config.missing)
@@ -54,14 +61,18 @@ METHOD = Method(
     name="last_value",
     summary="a sensor's last reading is its forecast",
     paper="no paper: the forecast that every other one has to beat",
-    config=ForecastConfig,
+    config=LastValueConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    crosses="nothing",
-    protection="nothing crosses",
-    model=(),
+    state=StateValues(
+        model=(),
+    ),
+    sends=Sent(
+        summary="nothing",
+        protection="nothing crosses",
+    ),
     defaults={"rounds": 1},
 )

@@ -9,12 +9,10 @@ pairs of the loss.
 
 Differs from the paper: no paper; papers call this baseline MLP, or leave it out."""
 
-from typing import Literal
-
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Sent
 from graphfed.methods.baselines import central
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
@@ -22,22 +20,32 @@ __all__ = ["METHOD", "OwnFeaturesConfig"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class OwnFeaturesConfig(TrainingConfig):
+class OwnFeaturesConfig(
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
     """The settings of central training, with the one network that uses no edge."""
 
-    backbone: Literal["mlp"] = Field(default="mlp", description="network of a node's own features")  # type: ignore[assignment]
+    @property
+    def architecture(self) -> str:
+        return "mlp"
 
 
 METHOD = Method(
     name="own_features",
     summary="a network of each node's own features, no edge; shows what the graph adds to the other rows",
     paper="no paper: the reference without the graph, called MLP",
-    crosses="all features and labels, before training",
-    protection="none: the party has everything",
     config=OwnFeaturesConfig,
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     setup=central.setup,
     round=central.round,
     predict=central.predict,
     pooled=True,
+    sends=Sent(
+        summary="all features and labels, before training",
+        protection="none: the party has everything",
+    ),
 )

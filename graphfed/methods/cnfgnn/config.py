@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
+from graphfed.methods import config as groups
 from graphfed.methods.cnfgnn.server_gnn import check_gat
-from graphfed.methods.common.forecasting import NeuralConfig
 from graphfed.privacy.gaussian import composed_gaussian_epsilon
 
 __all__ = ["ALTERNATING", "CNFGNNConfig", "epsilon_of", "releases"]
@@ -16,8 +16,18 @@ ALTERNATING = ("at_fedavg", "at")
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class CNFGNNConfig(NeuralConfig):
-    layers: int = Field(default=1, ge=1, le=1, description="recurrent layers; the paper's network has one")
+class CNFGNNConfig(
+    groups.SequenceTrainingSettings,
+    groups.RecurrentSettings,
+    groups.WindowSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of CNFGNN."""
+
     strategy: Literal["at_fedavg", "at", "sl_fedavg", "sl", "centralised"] = Field(
         default="at_fedavg",
         description="how the networks are trained: alternating (the paper's), with clients' weights averaged "

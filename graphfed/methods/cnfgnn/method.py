@@ -42,7 +42,7 @@ from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, starts_of
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.cnfgnn.config import ALTERNATING, CNFGNNConfig, epsilon_of
 from graphfed.methods.cnfgnn.server_gnn import get_server_network
 from graphfed.methods.common import averaging
@@ -541,45 +541,50 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     return fed.clients.run(joined, *parts)
 
 
+ALL_MESSAGES = {
+    **MESSAGES,
+    **WINDOWS,
+    **averaging.MESSAGES,
+    "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
+    "at_fedavg and sl_fedavg).",
+    "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each site's "
+    "weights after its training, which the server averages. The server reads each site's; from weights, "
+    "readings can in part be inferred.",
+    "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
+    "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
+    "site's.",
+    "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, "
+    "from the server to that site.",
+    "embeddings": "What the server's graph network makes of the encodings, each site's own, in training "
+    "and to forecast.",
+    "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
+    "depends on the readings that are forecast. The server reads each site's.",
+    "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating training).",
+    "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
+    "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
+}
+
 METHOD = Method(
     name="cnfgnn",
     summary="every sensor encodes and forecasts its own series, a graph network at the server relates them",
     paper="Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal data "
     "modeling. KDD 2021, arXiv:2106.05223",
-    crosses="encodings, embeddings and their gradients, and weights, every round",
-    protection=averaging.PROTECTION,
     config=CNFGNNConfig,
+    tasks=(FORECASTING,),
+    partition="sensors",
     setup=setup,
     round=round,
-    memory=memory,
     predict=predict,
-    partition="sensors",
-    tasks=(FORECASTING,),
-    model=("weights", "network", "scaler"),
-    facts="facts",
-    scratch=("own", "embeddings", "optimizer", "network_optimizer"),
-    messages={
-        **MESSAGES,
-        **WINDOWS,
-        **averaging.MESSAGES,
-        "model": "The shared weights of encoder and decoder, from the server to every site (strategies "
-        "at_fedavg and sl_fedavg).",
-        "update": "Only with aggregation=plaintext, of strategies at_fedavg and sl_fedavg: each site's "
-        "weights after its training, which the server averages. The server reads each site's; from weights, "
-        "readings can in part be inferred.",
-        "hidden": "The encoding of each window of a site: as many numbers as the network is wide, from which "
-        "the readings of the window can largely be reconstructed (`graphfed audit`). The server reads each "
-        "site's.",
-        "hidden/grad": "Only in split learning: how the loss of all sites changes with a site's encodings, "
-        "from the server to that site.",
-        "embeddings": "What the server's graph network makes of the encodings, each site's own, in training "
-        "and to forecast.",
-        "embeddings/grad": "How the loss of a site changes with its embeddings: as many numbers a window. It "
-        "depends on the readings that are forecast. The server reads each site's.",
-        "final_embeddings": "What embeddings are at the end of a round, each site's own (alternating "
-        "training).",
-        "readings": "Only with strategy=centralised: a site's readings, in clear. The server reads them all.",
-        "forecasts": "Only with strategy=centralised: each site's forecasts, from the server.",
-    },
+    memory=memory,
+    state=StateValues(
+        model=("weights", "network", "scaler"),
+        facts="facts",
+        scratch=("own", "embeddings", "optimizer", "network_optimizer"),
+    ),
+    sends=Sent(
+        summary="encodings, embeddings and their gradients, and weights, every round",
+        protection=averaging.PROTECTION,
+        messages=ALL_MESSAGES,
+    ),
     paper_settings={"network": "graph_network"},
 )

@@ -15,7 +15,7 @@
 What crosses is one set of weights, or gradients, each way and round under every rule."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -26,27 +26,34 @@ from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
-from graphfed.methods.base import State, Task, clients_in_round
+from graphfed.methods.base import State, Task
 from graphfed.methods.baselines import fedadam, fedavg, fedprox
-from graphfed.methods.baselines.fedadam import FedAdamConfig
+from graphfed.methods.baselines.fedadam import ServerAdamSettings
 from graphfed.methods.baselines.fedavg import Clients, count_training
-from graphfed.methods.baselines.fedprox import FedProxConfig
 from graphfed.methods.common.local_training import (
     Prepared,
     Pull,
     personal_weights,
     train_pulled,
 )
+from graphfed.methods.config import (
+    GraphTraining,
+    LocalStepsSettings,
+    SamplingSettings,
+    ServerOptimizerSettings,
+    clients_in_round,
+    sum_protection,
+)
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["MESSAGES", "RuleConfig", "round", "setup", "start"]
+__all__ = ["MESSAGES", "RuleSettings", "round", "setup", "start"]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class RuleConfig(FedProxConfig, FedAdamConfig):
-    """The settings of methods that average by any rule; those of fedprox and fedadam are for these rules."""
+class RuleSettings:
+    """The choice of the rule. It goes with the settings of all rules and with `ServerOptimizerSettings`."""
 
     rule: Literal["fedavg", "fedprox", "fedadam", "fedsgd", "admm"] = Field(
         default="fedavg",
@@ -63,21 +70,34 @@ class RuleConfig(FedProxConfig, FedAdamConfig):
     @property
     def at_server(self) -> bool:
         """Whether the optimiser runs at the server."""
+        assert isinstance(self, ServerOptimizerSettings)
         return self.rule == "fedsgd" or (self.rule == "fedavg" and self.asks_for_server)
 
     @model_validator(mode="after")
     def _rule_can_do_it(self) -> Self:
-        if self.rule == "fedsgd" and self.local_steps != 1:
+        config: object = self
+        assert isinstance(config, LocalStepsSettings)
+        assert isinstance(config, SamplingSettings)
+        if self.rule == "fedsgd" and config.local_steps != 1:
             raise InputError(
-                f"local_steps={self.local_steps} cannot be used with rule=fedsgd: expected 1, since a client "
-                "sends one gradient in a round; leave it out, or set rule=fedavg"
+                f"local_steps={config.local_steps} cannot be used with rule=fedsgd: expected 1, since a "
+                "client sends one gradient in a round; leave it out, or set rule=fedavg"
             )
-        if self.rule == "admm" and self.fraction < 1:
+        if self.rule == "admm" and config.fraction < 1:
             raise InputError(
-                f"fraction={shown(self.fraction)} cannot be used with rule=admm, which needs every client in "
-                "every round; leave it at 1"
+                f"fraction={shown(config.fraction)} cannot be used with rule=admm, which needs every client "
+                "in every round; leave it at 1"
             )
         return self
+
+
+class RuleTraining(GraphTraining, Protocol):
+    """What training by a rule reads of a config."""
+
+    @property
+    def rule(self) -> str: ...
+    @property
+    def rho(self) -> float: ...
 
 
 # ---- ADMM --------------------------------------------------------------------------------------------------
@@ -88,11 +108,11 @@ def admm_step(
     shared: Weights,
     part: dict[str, Weights],
     optimizer: AdamState,
-    config: RuleConfig,
+    config: RuleTraining,
     number: int,
 ) -> tuple[Weights, dict[str, Weights], AdamState]:
     """w_k + y_k / rho, then the client's own "weights" w_k and "dual" y_k ({} before the first round)."""
-    here = personal_weights(shared, prepared.train, config)
+    here = personal_weights(shared, prepared.train, config.network)
     if part:
         own = part["weights"]
         dual = _each(lambda y, w, z: y + config.rho * (w - z), part["dual"], own, here)
@@ -116,7 +136,7 @@ def _each(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> Weight
     return found
 
 
-def admm_round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
+def admm_round(fed: Federation, state: State, config: RuleTraining, number: int) -> State:
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     parts, optimizer = state.values["parts"], state.values["optimizer"]
@@ -125,14 +145,16 @@ def admm_round(fed: Federation, state: State, config: RuleConfig, number: int) -
         admm_step, ready, received, parts, optimizer, config, number, outputs=3
     )
     counts = fed.clients.run(count_training, clients.prepared)
-    mean = protected_mean(fed, told, counts, clients.counts, state.weights, config.aggregation, name="update")
+    mean = protected_mean(
+        fed, told, counts, clients.counts, state.weights, sum_protection(config), name="update"
+    )
     values = {"parts": fed.keep_absent(new, parts), "optimizer": fed.keep_absent(after, optimizer)}
     return State({"weights": mean, **values}, state.prepared)
 
 
 # ---- all of them -------------------------------------------------------------------------------------------
 
-_ROUNDS: Mapping[str, Callable[[Federation, State, RuleConfig, int], State]] = {
+_ROUNDS: Mapping[str, Callable[[Federation, State, Any, int], State]] = {
     "fedavg": fedavg.round,
     "fedprox": fedprox.round,
     "fedadam": fedadam.round,
@@ -141,23 +163,24 @@ _ROUNDS: Mapping[str, Callable[[Federation, State, RuleConfig, int], State]] = {
 }
 
 
-def start(fed: Federation, prepared: Located, task: Task, config: RuleConfig) -> State:
+def start(fed: Federation, prepared: Located, task: Task, config: RuleTraining) -> State:
     """`fedavg.start`, with what the rule keeps beside."""
     state = fedavg.start(fed, prepared, task, config)
     if config.rule == "fedadam":
+        assert isinstance(config, ServerAdamSettings)
         return fedadam.with_moments(fed, state, config)
     if config.rule == "admm":
         return State({**state.values, "parts": fed.clients.run(empty_state)}, state.prepared)
     return state
 
 
-def setup(fed: Federation, data: Located, task: Task, config: RuleConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: RuleTraining) -> State:
     """`fedavg.setup`: every client's own subgraph."""
-    check_sums(fed, config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(fedavg.prepare_own, data, config), task, config)
 
 
-def round(fed: Federation, state: State, config: RuleConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: RuleTraining, number: int) -> State:
     return _ROUNDS[config.rule](fed, state, config, number)
 
 

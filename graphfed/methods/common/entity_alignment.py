@@ -23,14 +23,15 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.config import CommonSettings
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = [
     "MESSAGES",
     "OWNER_MESSAGES",
-    "AlignedConfig",
     "Alignment",
+    "AlignmentSettings",
     "Holders",
     "TrainingVertices",
     "align",
@@ -41,8 +42,8 @@ __all__ = [
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class AlignedConfig(TrainingConfig):
-    """The settings of methods whose holders may have vertices in common."""
+class AlignmentSettings:
+    """The names of nodes that several clients may hold."""
 
     vertex_ids: Literal["simulated", "keyed", "plain"] = Field(
         default="simulated",
@@ -62,7 +63,7 @@ class Holders:
     names: Tensor
 
 
-def prepare(cohort: Cohort, task: Task, config: AlignedConfig) -> Holders:
+def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> Holders:
     """InputError for a holder without vertices, or with features of another width than agreed on."""
     empty = (torch.bincount(cohort.client, minlength=cohort.num_clients) == 0).nonzero()[:, 0]
     if len(empty):
@@ -77,7 +78,7 @@ def prepare(cohort: Cohort, task: Task, config: AlignedConfig) -> Holders:
     return Holders(cohort, names_of_ids(cohort, config))
 
 
-def names_of_ids(cohort: Cohort, config: AlignedConfig) -> Tensor:
+def names_of_ids(cohort: Cohort, config: AlignmentSettings) -> Tensor:
     """The name of each row's vertex, [N] int64, alike at all holders."""
     if config.vertex_ids == "plain":
         return cohort.id
@@ -88,24 +89,29 @@ def names_of_ids(cohort: Cohort, config: AlignedConfig) -> Tensor:
     return torch.from_numpy(hashed[place]).to(cohort.id.device)
 
 
-def secret(config: AlignedConfig) -> bytes:
-    return holders_key() if config.vertex_ids == "keyed" else simulated_key(config.seed)
+def secret(config: AlignmentSettings) -> bytes:
+    return holders_key() if config.vertex_ids == "keyed" else simulated_key(_seed(config))
 
 
-def common_seed(config: AlignedConfig) -> int:
+def _seed(config: AlignmentSettings) -> int:
+    assert isinstance(config, CommonSettings)
+    return config.seed
+
+
+def common_seed(config: AlignmentSettings) -> int:
     """The seed of weights that all holders have in common: it follows from their key, so that who lacks the
     key cannot draw them."""
-    (name,) = keyed_names(secret(config), "weights", [str(config.seed).encode()]).tolist()
+    (name,) = keyed_names(secret(config), "weights", [str(_seed(config)).encode()]).tolist()
     return int(name) & (1 << 63) - 1
 
 
-def key_check(holders: Holders, config: AlignedConfig) -> Tensor:
+def key_check(holders: Holders, config: AlignmentSettings) -> Tensor:
     """What tells equal keys from different ones, and nothing else of them: [K_h] int64."""
     (name,) = keyed_names(secret(config), "key check", [b""]).tolist()
     return torch.full((holders.cohort.num_clients,), name, device=holders.names.device)
 
 
-def feature_digests(holders: Holders, config: AlignedConfig) -> Tensor:
+def feature_digests(holders: Holders, config: AlignmentSettings) -> Tensor:
     """A keyed hash of every vertex's id and features, [N] int64: at two holders alike where both have the
     same."""
     x, ids = holders.cohort.x, holders.cohort.id.tolist()
@@ -136,7 +142,7 @@ def names_of(holders: Holders, rows: Tensor) -> RowIds:
     return RowIds(holders.names[rows], holders.cohort.client[rows])
 
 
-def owner_names(cohort: Cohort, config: AlignedConfig) -> RowIds:
+def owner_names(cohort: Cohort, config: AlignmentSettings) -> RowIds:
     return RowIds(names_of_ids(cohort, config), cohort.client)
 
 
@@ -225,7 +231,7 @@ class Alignment:
         return fed.route(names, name=name, protection=self.protection)
 
 
-def align(fed: Federation, data: Located, task: Task, config: AlignedConfig) -> Alignment:
+def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings) -> Alignment:
     """Agree on which vertices are the same.
 
     InputError for a holder without vertices or with features of another width, a missing key or another than
@@ -271,10 +277,10 @@ def training_vertices(fed: Federation, aligned: Alignment, batch_size: int | Non
     return TrainingVertices(weight, batch, count)
 
 
-def count_owners(fed: Federation, data: Located, config: AlignedConfig) -> Located:
+def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> Located:
     """The cohorts of holders that have read their own files, each with the `owned` and `owners` that it would
     have if one party had dealt all files: a vertex is owned by those who have its label, and by all its
-    holders where nobody has. To be run before a method whose config is an `AlignedConfig`.
+    holders where nobody has. To be run before a method whose config has `AlignmentSettings`.
 
     Holders with different keys have no name in common, and `align` says so afterwards."""
     names = fed.clients.run(owner_names, data, config)
@@ -286,7 +292,7 @@ def count_owners(fed: Federation, data: Located, config: AlignedConfig) -> Locat
     return fed.clients.run(with_owners, data, counts)
 
 
-def protection_of(config: AlignedConfig) -> str:
+def protection_of(config: AlignmentSettings) -> str:
     """What names of vertices are on the ledger."""
     return {"simulated": "simulated", "keyed": "keyed hash", "plain": "clear"}[config.vertex_ids]
 

@@ -40,7 +40,8 @@ from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
 from graphfed.federation.series import SensorData, TaskData
 from graphfed.federation.transfer import tell
-from graphfed.methods.base import CommonConfig, Method, Task, TrainingConfig
+from graphfed.methods.base import Method, Task
+from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["ARRAYS", "MESSAGES", "Scaling", "apply_scaling", "scale_features", "scaling_from"]
@@ -310,7 +311,7 @@ _SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
 
 
 def scale_features(
-    fed: Federation, data: TaskData, method: Method, config: CommonConfig, task: Task
+    fed: Federation, data: TaskData, method: Method, config: CommonSettings, task: Task
 ) -> tuple[TaskData, Located | None]:
     """Scale the features of every client as `config.features` asks.
 
@@ -321,7 +322,7 @@ def scale_features(
         The data with scaled features, and the `Scaling` at the clients; None where features are not scaled,
         or every client has a scaling of its own."""
     if isinstance(data, SensorData) or not (
-        isinstance(config, TrainingConfig) and config.features == "scaled"
+        isinstance(config, GraphSettings) and config.features == "scaled"
     ):
         return data, None
     if method.pooled or method.personal:
@@ -332,7 +333,7 @@ def scale_features(
     return fed.clients.run(apply_scaling, data, scaling), scaling
 
 
-def _agree(fed: Federation, data: Located, config: TrainingConfig, num_features: int) -> Located:
+def _agree(fed: Federation, data: Located, config: CommonSettings, num_features: int) -> Located:
     """Agree on a scaling; `to_message` at the clients."""
     dtype = str(torch.get_default_dtype())
 
@@ -342,7 +343,7 @@ def _agree(fed: Federation, data: Located, config: TrainingConfig, num_features:
             fed,
             _SUMS,
             sums,
-            protection=config.sum_protection,
+            protection=sum_protection(config),
             name=name,
             like=(width, fields),
             accept=accept_sums,

@@ -7,7 +7,7 @@ sensor, and all of a host's clients compute as one: weights are shared by them o
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Protocol
 
 import torch
 from pydantic import Field
@@ -19,13 +19,13 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import (
     SumForm,
-    SumProtection,
     messages,
     protected_mean,
     protected_sum,
 )
 from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
-from graphfed.methods.base import ForecastConfig, State
+from graphfed.methods.base import State
+from graphfed.methods.config import GradientSteps, sum_protection
 from graphfed.nn import gru
 from graphfed.nn.gru import Forecaster
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -33,14 +33,15 @@ from graphfed.nn.precision import product_dtype
 from graphfed.random import fold, permutation
 
 __all__ = [
+    "GRU_DEFAULTS",
     "MESSAGES",
     "PART",
     "STATISTICS",
     "WINDOWS",
     "Batch",
-    "GruConfig",
-    "LocalGruConfig",
-    "NeuralConfig",
+    "ForecastTraining",
+    "LocalEpochSettings",
+    "LocalForecastTraining",
     "PooledPrepared",
     "Prepared",
     "Standardised",
@@ -99,28 +100,25 @@ WINDOWS = {
 }
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class NeuralConfig(ForecastConfig):
-    """The settings of forecasters that are trained."""
+class ForecastTraining(GradientSteps, Protocol):
+    """What training a recurrent network reads of a config, whichever groups it has."""
 
-    batch: int = Field(default=128, ge=1, description="windows of a step of training")
-    teacher: float = Field(
-        default=1000.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="scheduled sampling: after s steps a true reading goes into the decoder, in the place of "
-        "its own forecast, with probability k / (k + exp(s / k)) of this k; 0: never",
-    )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        description="format of matrix products; weights, states and sums stay float32. bfloat16 is faster "
-        "where the processor has it",
-    )
-    aggregation: SumProtection = Field(  # type: ignore[assignment]
-        default="plaintext",
-        description="how statistics, weights and scores are added up at the server: it reads each site's, or "
-        "by secure aggregation their sum only",
-    )
+    @property
+    def seed(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def recurrent_layers(self) -> int: ...
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def missing(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def teacher(self) -> float: ...
+    @property
+    def precision(self) -> str: ...
 
 
 # ---- the common scale --------------------------------------------------------------------------------------
@@ -166,11 +164,11 @@ def scale_of(sums: Tensor) -> dict[str, Tensor]:
     return {"mean": torch.tensor(mean), "std": torch.tensor(variance**0.5)}
 
 
-def fit_scaler(fed: Federation, series: Located, config: NeuralConfig) -> Located:
+def fit_scaler(fed: Federation, series: Located, config: ForecastTraining) -> Located:
     """The mean and standard deviation of all training readings, at the server."""
     parts = fed.clients.run(statistics, series, config.missing)
     sums = protected_sum(
-        fed, _STATISTICS, parts, fed.present(), protection=config.sum_protection, name="statistics"
+        fed, _STATISTICS, parts, fed.present(), protection=sum_protection(config), name="statistics"
     )
     return fed.server.run(scale_of, sums)
 
@@ -225,7 +223,7 @@ class Batch:
 
 
 def standardise(
-    series: Series, present: Tensor, scaler: Mapping[str, Tensor], config: NeuralConfig
+    series: Series, present: Tensor, scaler: Mapping[str, Tensor], config: ForecastTraining
 ) -> Standardised:
     """Of the clients `present` [K] bool. InputError where the device cannot do what `precision` asks."""
     series = series.of(present)
@@ -288,7 +286,7 @@ def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
     return squared.sum((1, 2)) / batch.weight.sum((1, 2)).clamp(min=1)
 
 
-def teaching(config: NeuralConfig, purpose: str, step: int) -> Tensor | None:
+def teaching(config: ForecastTraining, purpose: str, step: int) -> Tensor | None:
     """Which later inputs of the decoder are the truth at a step of training: [n-1] bool."""
     if not config.teacher:
         return None
@@ -304,7 +302,7 @@ def expanded(weights: Weights, count: int) -> dict[str, Tensor]:
 
 
 def descend(
-    weights: Weights, gradients: Weights, optimizer: AdamState, config: ForecastConfig, lr: float
+    weights: Weights, gradients: Weights, optimizer: AdamState, config: GradientSteps, lr: float
 ) -> tuple[dict[str, Tensor], AdamState]:
     """One step of the optimiser ({}: a fresh one); elementwise, so one for each client where weights are."""
     state = optimizer or init_state(config.optimizer, weights)
@@ -333,18 +331,22 @@ def gradients_of(leaves: Weights) -> dict[str, Tensor]:
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class GruConfig(NeuralConfig):
-    """The settings of the plain recurrent forecasters: 63 thousand weights with 100 hidden units in one
-    layer, 727 thousand with 200 in two (the two sizes of CNFGNN's baselines)."""
-
-    hidden: int = Field(default=100, ge=1, description="width of the recurrent network's state")
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class LocalGruConfig(GruConfig):
-    """Those of forecasters that clients train."""
+class LocalEpochSettings:
+    """How far every client trains its own forecaster in a round."""
 
     local_epochs: int = Field(default=1, ge=1, description="passes of a client over its windows in a round")
+
+
+class LocalForecastTraining(ForecastTraining, Protocol):
+    """What training a recurrent network at the clients reads besides."""
+
+    @property
+    def local_epochs(self) -> int: ...
+
+
+#: The width of the plain recurrent forecasters: 63 thousand weights with 100 hidden units in one layer; with
+#: 200 in two 727 thousand, the other size of CNFGNN's baselines.
+GRU_DEFAULTS = {"hidden": 100}
 
 
 @dataclass(frozen=True)
@@ -365,9 +367,9 @@ class PooledPrepared:
     split: TimeSplit
 
 
-def first_forecaster(config: GruConfig, device: str) -> dict[str, Tensor]:
+def first_forecaster(config: ForecastTraining, device: str) -> dict[str, Tensor]:
     """Shared first weights, which everyone draws from the seed."""
-    widths = Forecaster(encoder=config.hidden, decoder=config.hidden, layers=config.layers)
+    widths = Forecaster(encoder=config.hidden, decoder=config.hidden, layers=config.recurrent_layers)
     return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), widths).items()}
 
 
@@ -376,7 +378,7 @@ def forecast_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | 
     return decode(weights, batch, encode(weights, batch, layers), teach, layers)
 
 
-def own_forecasters(data: Standardised, config: GruConfig) -> dict[str, Tensor]:
+def own_forecasters(data: Standardised, config: ForecastTraining) -> dict[str, Tensor]:
     """A copy of the first weights for every client, [P, ...]."""
     shared = first_forecaster(config, str(data.value.device))
     return {k: w.clone() for k, w in expanded(shared, data.num_clients).items()}
@@ -386,7 +388,7 @@ def pass_over(
     data: Standardised,
     weights: Weights,
     optimizer: AdamState,
-    config: LocalGruConfig,
+    config: LocalForecastTraining,
     number: int,
     penalty: Callable[[Weights], Tensor] | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
@@ -398,7 +400,7 @@ def pass_over(
         order = permutation(fold(config.seed, "windows", number, epoch), len(starts)).to(starts.device)
         for part in parts_of(len(order), config.batch):
             batch, teach = batch_of(data, starts[order[part]]), teaching(config, "clients", step)
-            gradients = gradients_alone(own, batch, config.layers, teach)
+            gradients = gradients_alone(own, batch, config.recurrent_layers, teach)
             if penalty is not None:
                 leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
                 more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
@@ -426,17 +428,17 @@ def forecast_windows(data: Standardised, weights: Weights, target: str, layers: 
     return torch.cat(parts, 1)
 
 
-def scaled(fed: Federation, data: SensorData, scaler: Located, config: NeuralConfig) -> Located:
+def scaled(fed: Federation, data: SensorData, scaler: Located, config: ForecastTraining) -> Located:
     """Every client's series on the common scale, which the server sends."""
     told = fed.broadcast(scaler, name="scaler", grad=False)
     return fed.clients.run(standardise, data.series, fed.present(), told, config)
 
 
-def predict_own(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
+def predict_own(fed: Federation, state: State, config: ForecastTraining, target: str) -> Located:
     """Where every sensor has weights of its own: from these and its own series."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     own = fed.clients.run(of_present, state.weights, fed.present())
-    return fed.clients.run(forecast_windows, series, own, target, config.layers)
+    return fed.clients.run(forecast_windows, series, own, target, config.recurrent_layers)
 
 
 def of_present(weights: Weights, present: Tensor) -> Weights:
@@ -469,7 +471,7 @@ def share_of_own(series: Series) -> Tensor:
 
 
 def average(
-    fed: Federation, data: SensorData, own: Located, before: Located, config: NeuralConfig
+    fed: Federation, data: SensorData, own: Located, before: Located, config: ForecastTraining
 ) -> tuple[Located, Located]:
     """The mean of the weights of all clients that take part, at the server and, sent back, at the clients.
     before: the mean of the round before, at the server."""
@@ -479,7 +481,7 @@ def average(
         fed.clients.run(share_of_own, data.series),
         fed.server.run(alike, data.network),
         before,
-        config.aggregation,
+        sum_protection(config),
         name="update",
     )
     return mean, fed.broadcast(mean, name="model", grad=False)
@@ -496,7 +498,7 @@ def told_readings(series: Series, present: Tensor, first: int, end: int, missing
 
 
 def pooled(
-    network: Network, told: Tensor, scaler: Weights, first: int, length: int, config: NeuralConfig
+    network: Network, told: Tensor, scaler: Weights, first: int, length: int, config: ForecastTraining
 ) -> Standardised:
     """The series that sensors have sent, from step `first` on, with as many steps after them, of which only
     the time is known, that there are `length`."""
@@ -513,7 +515,12 @@ def pooled(
 
 
 def pool(
-    fed: Federation, data: SensorData, scaler: Located, split: TimeSplit, target: str, config: NeuralConfig
+    fed: Federation,
+    data: SensorData,
+    scaler: Located,
+    split: TimeSplit,
+    target: str,
+    config: ForecastTraining,
 ) -> Located:
     """The readings that windows of a target need, sent to the server and standardised there: of training
     windows inputs and what is forecast, of others the inputs."""

@@ -12,9 +12,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from graphfed.federation.cohort import Cohort, with_unit_features
-from graphfed.methods.base import CommonConfig, Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.config import (
+    GradientSteps,
+    GraphNetwork,
+    GraphSettings,
+    GraphTraining,
+    keeps_client_state,
+    samples_clients,
+)
 from graphfed.methods.tasks import CLASSIFICATION
-from graphfed.nn.backbones import Weights
+from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -73,9 +81,9 @@ class Prepared:
     class_weights: Tensor | None = None
 
 
-def as_configured(cohort: Cohort, config: CommonConfig) -> Cohort:
+def as_configured(cohort: Cohort, config: object) -> Cohort:
     """A client's data as a run uses it."""
-    unit = isinstance(config, TrainingConfig) and config.features == "unit"
+    unit = isinstance(config, GraphSettings) and config.features == "unit"
     return with_unit_features(cohort) if unit else cohort
 
 
@@ -95,7 +103,7 @@ def own_view(cohort: Cohort) -> View:
 
 
 def prepare(
-    cohort: Cohort, view: View, place: Tensor | None, config: TrainingConfig, personal: bool
+    cohort: Cohort, view: View, place: Tensor | None, config: GraphNetwork, personal: bool
 ) -> Prepared:
     """Batches for training (per-client weights) and validation (shared ones; per-client for `personal`
     methods).
@@ -113,7 +121,7 @@ def prepare(
             pairs = pair_columns(view.x, view.client, view.num_clients)
             if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
                 pairs = (pairs[0][:0], pairs[1][:0])
-        elif config.client_state == "keep" and config.fraction < 1:
+        elif keeps_client_state(config) and samples_clients(config):
             # Absent clients keep older moments than present ones, so no row moves alike at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
     weights = cohort.class_weights
@@ -123,16 +131,16 @@ def prepare(
 
 
 def _batch(
-    view: View, targets: Tensor, config: TrainingConfig, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
+    view: View, targets: Tensor, config: GraphNetwork, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
 ) -> Batch:
-    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
     return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
 
 
 def _train_batch(
     view: View,
     targets: Tensor,
-    config: TrainingConfig,
+    config: GraphNetwork,
     pairs: tuple[Tensor, Tensor] | None,
     class_weights: Tensor | None,
 ) -> Batch:
@@ -146,22 +154,22 @@ def _train_batch(
     return _batch(view, targets, config, pairs, weight=weight, per_client=True)
 
 
-def initial_weights(task: Task, config: TrainingConfig, device: str) -> Weights:
+def initial_weights(task: Task, config: GraphTraining, device: str) -> Weights:
     """Shared first weights: the same for every method, placement and number of clients with this seed. What
     comes out are logits [C], or in link prediction embeddings [hidden]."""
     last = task.num_classes if task.name == CLASSIFICATION else config.hidden
     widths = [task.num_features, *[config.hidden] * (config.layers - 1), last]
-    drawn = config.network.init(fold(config.seed, "weights"), widths, config.heads)
+    drawn = config.network.init(fold(config.seed, "weights"), widths, config.attention_heads)
     return {name: w.to(device) for name, w in drawn.items()}
 
 
-def personal_weights(shared: Weights, batch: Batch, config: TrainingConfig) -> Weights:
+def personal_weights(shared: Weights, batch: Batch, network: Backbone) -> Weights:
     """Every client starts from the shared weights: [K, ...] tensors, `SparseWeights` for a sparse input's
     first layer."""
     own: Weights = {}
     for name, w in shared.items():
         assert isinstance(w, Tensor)
-        if batch.pairs is not None and name in config.network.input_weights:
+        if batch.pairs is not None and name in network.input_weights:
             own[name] = SparseWeights.expand(w, *batch.pairs, batch.num_clients)
         else:
             own[name] = w.expand(batch.num_clients, *w.shape)
@@ -173,7 +181,7 @@ def train_from_shared(
     shared: Weights,
     optimizer: AdamState,
     present: Tensor,
-    config: TrainingConfig,
+    config: GraphTraining,
     number: int,
     proximal: float,
 ) -> tuple[Weights, AdamState]:
@@ -184,33 +192,33 @@ def train_from_shared(
     out), but their kept optimiser state stays as it was. `proximal` adds mu (w - w_start) to the gradient
     (FedProx)."""
     batch = _batch_of_present(prepared, present, config)
-    weights = personal_weights(shared, batch, config)
+    weights = personal_weights(shared, batch, config.network)
     before = optimizer or fresh_state(weights, config)
     pull = Pull(proximal, weights) if proximal else None
     trained, after = descend(batch, weights, before, config, number, partial(_class_loss, batch), pull)
-    if config.client_state == "reset":
+    if not keeps_client_state(config):
         return trained, {}
     return trained, after if bool(present.all()) else _untouched_where_absent(after, before, weights, present)
 
 
-def _batch_of_present(prepared: Prepared, present: Tensor, config: TrainingConfig) -> Batch:
+def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphNetwork) -> Batch:
     """Where few clients take part, their rows are gathered; with more, the absent ones are masked. Both give
     the same weights."""
     if int(present.sum()) >= GATHER_BELOW * len(present):
         return prepared.train
     rows = prepared.targets["train"]
     rows = rows[present[prepared.view.client[rows]]]
-    pairs = prepared.pairs if config.client_state == "keep" else None
+    pairs = prepared.pairs if keeps_client_state(config) else None
     return _train_batch(prepared.view, rows, config, pairs, prepared.class_weights)
 
 
 def gradient_from_shared(
-    prepared: Prepared, shared: Weights, present: Tensor, config: TrainingConfig, number: int
+    prepared: Prepared, shared: Weights, present: Tensor, config: GraphTraining, number: int
 ) -> Weights:
     """Every client's gradient of its mean loss at the shared weights, without the L2 penalty; for absent ones
     (present [K] bool) it means nothing."""
     batch = _batch_of_present(prepared, present, config)
-    weights = personal_weights(shared, batch, config)
+    weights = personal_weights(shared, batch, config.network)
     return _refill(weights, _gradients(batch, weights, config, number, 0, partial(_class_loss, batch)))
 
 
@@ -219,24 +227,24 @@ def train_pulled(
     weights: Weights,
     optimizer: AdamState,
     pull: Pull,
-    config: TrainingConfig,
+    config: GraphTraining,
     number: int,
 ) -> tuple[Weights, AdamState]:
     """Every client goes on from weights of its own, on its loss and what `pull` adds to it."""
     loss = partial(_class_loss, prepared.train)
     trained, after = descend(prepared.train, weights, optimizer, config, number, loss, pull)
-    return trained, {} if config.client_state == "reset" else after
+    return trained, after if keeps_client_state(config) else {}
 
 
 def train_personal(
-    prepared: Prepared, weights: Weights, optimizer: AdamState, config: TrainingConfig, number: int
+    prepared: Prepared, weights: Weights, optimizer: AdamState, config: GraphTraining, number: int
 ) -> tuple[Weights, AdamState]:
-    """Every client goes on from its own weights and optimiser state: nothing crosses, so a round is only a
-    point at which to look, and `client_state` has no part in it."""
+    """Every client goes on from its own weights and optimiser state: nothing is sent, so a round is only a
+    point at which to evaluate."""
     return descend(prepared.train, weights, optimizer, config, number, partial(_class_loss, prepared.train))
 
 
-def fresh_state(weights: Weights, config: CommonConfig) -> AdamState:
+def fresh_state(weights: Weights, config: GradientSteps) -> AdamState:
     return init_state(config.optimizer, values_of(weights))
 
 
@@ -249,7 +257,7 @@ def descend(
     batch: Batch,
     weights: Weights,
     optimizer: AdamState,
-    config: TrainingConfig,
+    config: GraphTraining,
     number: int,
     loss_of: Callable[[Tensor, int], Tensor],
     pull: Pull | None = None,
@@ -268,7 +276,7 @@ def descend(
 
 
 def stepped(
-    weights: Weights, gradients: Weights, optimizer: AdamState, config: CommonConfig
+    weights: Weights, gradients: Weights, optimizer: AdamState, config: GradientSteps
 ) -> tuple[Weights, AdamState]:
     """One step of every client's optimiser on weights and gradients that are stored alike."""
     values, after = _step(values_of(weights), values_of(gradients), optimizer, config)
@@ -276,7 +284,7 @@ def stepped(
 
 
 def _step(
-    values: dict[str, Tensor], gradients: dict[str, Tensor], state: AdamState, config: CommonConfig
+    values: dict[str, Tensor], gradients: dict[str, Tensor], state: AdamState, config: GradientSteps
 ) -> tuple[dict[str, Tensor], AdamState]:
     return optimizer_step(config.optimizer, values, gradients, state, config.lr, config.weight_decay)
 
@@ -293,7 +301,7 @@ def _pulled(gradients: dict[str, Tensor], values: dict[str, Tensor], pull: Pull)
 def _gradients(
     batch: Batch,
     weights: Weights,
-    config: TrainingConfig,
+    config: GraphTraining,
     number: int,
     step: int,
     loss_of: Callable[[Tensor, int], Tensor],
@@ -351,14 +359,14 @@ def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
     return chosen
 
 
-def predict_shared(prepared: Prepared, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
+def predict_shared(prepared: Prepared, weights: Weights, config: GraphNetwork, target: str) -> Tensor:
     """Logits [n, C] of the target rows from weights that all clients share."""
     batch = prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], config, None)
     with torch.no_grad():
         return config.network.forward(weights, batch, None)
 
 
-def predict_personal(prepared: Prepared, weights: Weights, config: TrainingConfig, target: str) -> Tensor:
+def predict_personal(prepared: Prepared, weights: Weights, config: GraphNetwork, target: str) -> Tensor:
     """Logits [n, C] of the target rows, each from its own client's weights."""
     if target == "val":
         batch = prepared.val

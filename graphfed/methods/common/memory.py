@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphfed.methods.base import ForecastConfig, TrainingConfig
+from graphfed.methods.config import GraphSettings, RecurrentSettings, SequenceTrainingSettings, WindowSettings
 
 __all__ = ["ACCURACY", "NUMBER", "SMALL", "GraphExtent", "SeriesExtent", "graph_memory", "series_memory"]
 
@@ -72,7 +72,7 @@ class SeriesExtent:
     scored: int
 
 
-def graph_memory(extent: GraphExtent, config: TrainingConfig, *, personal: bool, extra: float = 0.0) -> int:
+def graph_memory(extent: GraphExtent, config: GraphSettings, *, personal: bool, extra: float = 0.0) -> int:
     """Return about how much memory a run on a graph takes beyond what its process has with the data loaded.
 
     Args:
@@ -84,13 +84,13 @@ def graph_memory(extent: GraphExtent, config: TrainingConfig, *, personal: bool,
     Returns:
         Bytes.
     """
-    attends = config.backbone == "gat"
-    width = config.hidden * (config.heads if attends else 1)
+    attends = config.architecture == "gat"
+    width = config.hidden * (config.attention_heads if attends else 1)
     features = STORED * extent.stored if extent.sparse else FEATURE_COPIES * NUMBER * extent.stored
     layers = max(1, config.layers - 1)
     activations = ACTIVATION_COPIES * NUMBER * extent.rows * (width * layers + extent.classes)
     # Attention has a message for each edge, and a maximum looks at one for each.
-    by_edge = NUMBER * width if attends or config.backbone == "maxpool" else 0
+    by_edge = NUMBER * width if attends or config.architecture == "maxpool" else 0
     edges = extent.edges * (EDGE + 4 * by_edge) + extent.scored_edges * (EDGE + 2 * by_edge)
     weights = extent.features * width + (layers - 1) * width**2 + width * extent.classes
     # Clients of one node each train one common model.
@@ -99,15 +99,12 @@ def graph_memory(extent: GraphExtent, config: TrainingConfig, *, personal: bool,
     return int(BASE + features + activations + edges + weights + extra)
 
 
-def series_memory(
-    extent: SeriesExtent, config: ForecastConfig, *, learns: bool, pooled: bool, extra: float = 0.0
-) -> int:
+def series_memory(extent: SeriesExtent, config: WindowSettings, *, pooled: bool, extra: float = 0.0) -> int:
     """Return about how much memory a run on readings of sensors takes beyond what its process has.
 
     Args:
         extent: The counts of the readings.
         config: The settings of training.
-        learns: Whether the method trains a model.
         pooled: Whether it trains one for all sensors together, and not one at each.
         extra: What the method adds, in bytes.
 
@@ -116,11 +113,13 @@ def series_memory(
     """
     steps = config.lags + config.horizon
     windows = extent.trained + extent.scored
-    if not learns:
+    if not isinstance(config, RecurrentSettings):
         return BASE + NUMBER * extent.sensors * windows * steps
-    batch = min(getattr(config, "batch", extent.trained), extent.trained)
-    cells = CELL_COPIES * NUMBER * batch * extent.sensors * steps * config.hidden * config.layers
+    batch = extent.trained
+    if isinstance(config, SequenceTrainingSettings):
+        batch = min(config.batch, batch)
+    cells = CELL_COPIES * NUMBER * batch * extent.sensors * steps * config.hidden * config.recurrent_layers
     # An encoder and a decoder of three gates each, at every step of the backward pass.
-    weights = 2 * WEIGHT_COPIES * NUMBER * 6 * config.hidden**2 * config.layers
+    weights = 2 * WEIGHT_COPIES * NUMBER * 6 * config.hidden**2 * config.recurrent_layers
     weights *= 1 if pooled else extent.sensors
     return int(BASE + cells + weights + 2 * NUMBER * extent.sensors * windows * steps + extra)

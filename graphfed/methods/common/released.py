@@ -21,7 +21,8 @@ from graphfed.errors import InputError, shown
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import State, Task, TrainingConfig
+from graphfed.methods.base import State, Task
+from graphfed.methods.config import GraphTraining
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, optimizer_step
 from graphfed.privacy.local import check_bounds, randomised_response
@@ -32,10 +33,9 @@ __all__ = [
     "DEFAULTS",
     "MESSAGES",
     "PAPER",
-    "NoisedConfig",
-    "NoisedLabelsConfig",
+    "FeatureBoundSettings",
+    "NoiseSettings",
     "Prepared",
-    "ReleasedConfig",
     "by_vertex",
     "check_graph",
     "check_training",
@@ -63,8 +63,8 @@ PAPER = {
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class NoisedConfig(TrainingConfig):
-    """The settings of methods that release noised data once."""
+class NoiseSettings:
+    """The noise of what is released once."""
 
     noise_seed: int | None = Field(
         default=None,
@@ -75,8 +75,8 @@ class NoisedConfig(TrainingConfig):
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class ReleasedConfig(NoisedConfig):
-    """The settings of methods that release features within bounds."""
+class FeatureBoundSettings:
+    """The bounds of features that are released."""
 
     feature_low: float = Field(
         default=0.0, allow_inf_nan=False, description="public lower bound of every feature of every vertex"
@@ -95,21 +95,7 @@ class ReleasedConfig(NoisedConfig):
         return self
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class NoisedLabelsConfig(ReleasedConfig):
-    """The settings of methods that release noised labels, too."""
-
-    @model_validator(mode="after")
-    def _no_class_counts(self) -> Self:
-        if self.class_weights != "none":
-            raise InputError(
-                f"class_weights={self.class_weights} cannot be used: this method hides labels by noise, "
-                "which exact class counts of its clients would undo; leave class_weights out"
-            )
-        return self
-
-
-def check_graph(graph: Graph, config: ReleasedConfig) -> None:
+def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
     """InputError for a feature outside its bounds, where one party has the whole graph and can see it before
     anything is released."""
     import scipy.sparse as sp
@@ -121,7 +107,7 @@ def check_graph(graph: Graph, config: ReleasedConfig) -> None:
         check_bounds(values, torch.arange(rows.start, rows.stop), low, high)
 
 
-def noise_of(config: NoisedConfig) -> Noise:
+def noise_of(config: NoiseSettings) -> Noise:
     return Noise(config.noise_seed)
 
 
@@ -138,7 +124,7 @@ def vertex_ids(cohort: Cohort, task: Task) -> RowIds:
     return RowIds(cohort.id, cohort.client)
 
 
-def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, config: ReleasedConfig) -> Tensor:
+def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, config: NoiseSettings) -> Tensor:
     """The classes of the vertices of `targets` after randomised response, -1 for the others: [N] int16."""
     rows = torch.cat([cohort.rows(target) for target in targets])
     told = randomised_response(
@@ -181,7 +167,7 @@ def check_training(training: Tensor) -> Tensor:
 def descend(
     weights: Weights,
     optimizer: AdamState,
-    config: ReleasedConfig,
+    config: GraphTraining,
     number: int,
     loss_of: Callable[[Weights, Dropout | None], Tensor],
 ) -> tuple[Weights, AdamState]:

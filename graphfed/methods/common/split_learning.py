@@ -13,10 +13,11 @@ from torch.nn.functional import cross_entropy
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
-from graphfed.federation.secure.protection import PLAINTEXT, needs_parts
+from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.secure.shared_sum import HolderSum, protected_sum_at_clients
-from graphfed.methods.base import Task, TrainingConfig
-from graphfed.methods.common.entity_alignment import AlignedConfig, Holders
+from graphfed.methods.base import Task
+from graphfed.methods.common.entity_alignment import Holders
+from graphfed.methods.config import GradientSteps
 from graphfed.nn.layers import tiled
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
@@ -25,7 +26,7 @@ from graphfed.random import fold, glorot
 
 __all__ = [
     "LossRows",
-    "SplitConfig",
+    "SplitSettings",
     "Weights",
     "copies",
     "fresh",
@@ -42,15 +43,14 @@ Weights = dict[str, Tensor]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class SplitConfig(AlignedConfig):
-    """The settings of methods in which every layer or the last ones are at a server."""
+class SplitSettings:
+    """The parts of a network that are at clients, and the sums of their gradients."""
 
-    local_steps: Literal[1] = Field(default=1, description="passes over the training vertices in a round")
     predictor: Literal["server", "holders"] = Field(
         default="holders",
         description="who has the last linear layer: with server, its gradients tell it the training labels",
     )
-    aggregation: HolderSum = Field(  # type: ignore[assignment]
+    aggregation: HolderSum = Field(
         default="additive",
         description="how local gradients are summed: by additive secret sharing, or in plaintext at the "
         "server",
@@ -66,17 +66,11 @@ class SplitConfig(AlignedConfig):
             )
         return aggregation
 
-    @property
-    def sum_protection(self) -> str:
-        """The protection of scores: the server reads each holder's. Shares are of gradients, among holders,
-        who may be two."""
-        return PLAINTEXT
-
 
 # ---- weights that all holders have in common ---------------------------------------------------------------
 
 
-def copies(weights: Weights, holders: Holders, config: SplitConfig) -> Weights:
+def copies(weights: Weights, holders: Holders, config: SplitSettings) -> Weights:
     """Common weights [...] as leaves: a copy for each holder [K_h, ...] where every holder's own gradient is
     needed, else one for the cohort, whose gradient is the sum."""
     if needs_parts(config.aggregation):
@@ -103,17 +97,17 @@ def times(
     return tiled(h, weight, tiles)
 
 
-def summed(fed: Federation, gradient: Located, config: SplitConfig, *, name: str) -> Located:
+def summed(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
     """The sum of the holders' gradients, at every holder (SAPGNN, eqs. 21 and 22); gradient: of `copies`."""
     return protected_sum_at_clients(fed, gradient, config.aggregation, name=f"{name}_gradient")
 
 
-def fresh(weights: dict[str, Any], config: TrainingConfig) -> AdamState:
+def fresh(weights: dict[str, Any], config: GradientSteps) -> AdamState:
     return init_state(config.optimizer, _values(weights))
 
 
 def step(
-    weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, config: TrainingConfig
+    weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, config: GradientSteps
 ) -> tuple[dict[str, Any], AdamState]:
     """The optimiser's step, the same wherever weights and gradients are."""
     values, optimizer = optimizer_step(
@@ -133,12 +127,12 @@ def _values(weights: dict[str, Any]) -> Weights:
 # ---- the predictor and the loss ----------------------------------------------------------------------------
 
 
-def initial_predictor(key: int, task: Task, config: SplitConfig) -> Weights:
+def initial_predictor(key: int, task: Task, hidden: int, config: SplitSettings) -> Weights:
     """predictor.weight [H, C] and .bias [C]; nothing where the server's last layer gives the logits."""
     if config.predictor == "server":
         return {}
     return {
-        "predictor.weight": glorot(fold(key, "predictor"), config.hidden, task.num_classes),
+        "predictor.weight": glorot(fold(key, "predictor"), hidden, task.num_classes),
         "predictor.bias": torch.zeros(task.num_classes),
     }
 

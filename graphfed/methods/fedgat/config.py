@@ -1,34 +1,28 @@
 """The settings of FedGAT."""
 
 from functools import cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError
-from graphfed.methods.base import PlaintextOnly
-from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods import config as groups
+from graphfed.methods.baselines.fedadam import ServerAdamSettings
+from graphfed.methods.baselines.fedprox import ProximalSettings
+from graphfed.methods.common.aggregation_rules import RuleSettings
+from graphfed.methods.common.released import NoiseSettings
+from graphfed.methods.config import PlaintextOnly, SamplingSettings
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.backbones import Backbone
 
-__all__ = ["FedGATConfig", "heads_of"]
+__all__ = ["AnyFedGATConfig", "FedGATConfig", "FedGATLdpConfig", "FedGATSettings", "heads_of"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATConfig(RuleConfig):
-    plaintext_only: ClassVar = (
-        PlaintextOnly(
-            "exchange",
-            "later",
-            "exchange",
-            "the server would read embeddings of the features that are hidden from it",
-        ),
-        PlaintextOnly("exchange", "form", "matrix", "what is encrypted is the message of vectors"),
-        PlaintextOnly("exchange", "evaluation", "direct", "what is encrypted is the message of vectors"),
-    )
+class FedGATSettings:
+    """The message before training, and the network that it is for."""
 
-    backbone: Literal["gcn", "gat", "sage", "maxpool"] = Field(default="gat", description="graph network")
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
         default=4.0,
@@ -66,15 +60,15 @@ class FedGATConfig(RuleConfig):
         ge=1,
         description="a vertex with more neighbours keeps that many, drawn by its id; none: it keeps all",
     )
-    exchange: Literal["plaintext", "encrypted"] = Field(
-        default="plaintext",
-        description="the features before training: read by the server, or multiplied by it under encryption",
-    )
     later: Literal["hops", "exchange"] = Field(
         default="hops",
         description="the layers after the first: from the messages of all vertices within L - 1 hops, or "
         "from embeddings of neighbours elsewhere, which cross in every round, as in the paper",
     )
+
+    @property
+    def architecture(self) -> str:
+        return "gat"
 
     @property
     def polynomial(self) -> Score:
@@ -85,17 +79,13 @@ class FedGATConfig(RuleConfig):
         return _network(self.polynomial, self.attention == "tied")
 
     @model_validator(mode="after")
-    def _only_gat(self) -> "FedGATConfig":
-        if self.backbone != "gat":
-            raise InputError(f"fedgat cannot use backbone={self.backbone!r}: it is GAT; leave it at 'gat'")
-        return self
-
-    @model_validator(mode="after")
-    def _all_exchange(self) -> "FedGATConfig":
-        if self.later == "exchange" and self.fraction < 1:
+    def _every_client_exchanges(self) -> Self:
+        config: object = self
+        assert isinstance(config, SamplingSettings)
+        if self.later == "exchange" and config.fraction < 1:
             raise InputError(
                 "later=exchange needs every client in every round, because the others use its embeddings; "
-                f"fraction must be 1, got {self.fraction}: leave one of them out"
+                f"fraction must be 1, got {config.fraction}: leave one of them out"
             )
         return self
 
@@ -105,6 +95,75 @@ def _network(score: Score, tied: bool) -> Backbone:
     return polynomial_gat(score, tied)
 
 
-def heads_of(config: FedGATConfig) -> int:
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedGATConfig(
+    FedGATSettings,
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedGAT."""
+
+    plaintext_only: ClassVar = (
+        PlaintextOnly(
+            "exchange",
+            "later",
+            "exchange",
+            "the server would read embeddings of the features that are hidden from it",
+        ),
+        PlaintextOnly("exchange", "form", "matrix", "what is encrypted is the message of vectors"),
+        PlaintextOnly("exchange", "evaluation", "direct", "what is encrypted is the message of vectors"),
+    )
+
+    exchange: Literal["plaintext", "encrypted"] = Field(
+        default="plaintext",
+        description="the features before training: read by the server, or multiplied by it under encryption",
+    )
+
+
+@config_dataclass(frozen=True, config={"extra": "forbid"})
+class FedGATLdpConfig(
+    NoiseSettings,
+    FedGATSettings,
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedGAT on features that were noised at their clients."""
+
+    epsilon: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
+    k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
+
+
+#: What the functions of both methods take.
+AnyFedGATConfig = FedGATConfig | FedGATLdpConfig
+
+
+def heads_of(config: AnyFedGATConfig) -> int:
     """Of the first layer."""
     return config.heads if config.layers > 1 else 1

@@ -11,9 +11,9 @@ from torch.nn.functional import elu
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
-from graphfed.methods.base import TrainingConfig
 from graphfed.methods.common.local_training import Prepared
 from graphfed.methods.common.released import by_vertex
+from graphfed.methods.config import GraphTraining
 from graphfed.methods.fedgat.receptive_fields import as_rows, far_ids
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
@@ -21,18 +21,16 @@ from graphfed.nn.batch import Batch, make_batch
 __all__ = ["MESSAGES", "Border", "exchange", "find_border"]
 
 
-def embedding_batches(prepared: Prepared, asked: Tensor, config: TrainingConfig) -> tuple[Batch, ...]:
+def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) -> tuple[Batch, ...]:
     """For what leaves each layer but the last, of the own vertices that others ask for, [N] bool."""
     view = prepared.view
     assert view.far is not None
     rows = (~view.far).nonzero()[:, 0][asked]
-    make_block = config.network.blocks(view.ids, view.degree, config.heads, config.layers)
+    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads, config.layers)
     return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, config.layers))
 
 
-def embeddings(
-    batches: tuple[Batch, ...], weights: Weights, config: TrainingConfig, *given: Tensor
-) -> Tensor:
+def embeddings(batches: tuple[Batch, ...], weights: Weights, config: GraphTraining, *given: Tensor) -> Tensor:
     """What leaves the layer after those of which the far vertices' are given, with phi: [n, heads * H]."""
     with torch.no_grad():
         return elu(config.network.forward(weights, batches[len(given)].with_given(given), None))
@@ -67,7 +65,7 @@ class Border:
 
 
 def find_border(
-    fed: Federation, vertices: Route, hood: Located, prepared: Located, config: TrainingConfig
+    fed: Federation, vertices: Route, hood: Located, prepared: Located, config: GraphTraining
 ) -> Border:
     """Clients name their neighbours elsewhere, and the server tells which vertices are asked for."""
     down = fed.route(fed.clients.run(far_ids, hood), name="fedgat/far_ids")
@@ -80,7 +78,7 @@ def find_border(
 
 
 def exchange(
-    border: Border, fed: Federation, prepared: Located, received: Located, config: TrainingConfig
+    border: Border, fed: Federation, prepared: Located, received: Located, config: GraphTraining
 ) -> Located:
     """`prepared` with the embeddings that the neighbours elsewhere have with the weights received."""
     given: list[Located] = []

@@ -18,40 +18,25 @@ to learn from is the graph, whose smoothing of any numbers tells vertices apart:
 accuracy beside the one of noise alone."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
-from graphfed.methods.common.released import NoisedConfig, by_vertex, noise_of, vertex_route
+from graphfed.methods.common.released import by_vertex, noise_of, vertex_route
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.config import FedGATConfig
+from graphfed.methods.fedgat.config import FedGATLdpConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
-__all__ = ["METHOD", "FedGATLdpConfig", "pooled_of"]
-
-
-@dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATLdpConfig(FedGATConfig, NoisedConfig):
-    epsilon: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
-    )
-    exchange: Literal["plaintext"] = Field(
-        default="plaintext", description="the noised features before training: read by the server"
-    )
-    delta: float = Field(default=1e-5, gt=0, lt=1, description="delta of that budget")
-    k_x: int = Field(default=8, ge=0, description="steps of propagation on noised features")
+__all__ = ["METHOD", "pooled_of"]
 
 
 def noised_features(cohort: Cohort, config: FedGATLdpConfig) -> Tensor:
@@ -128,30 +113,34 @@ METHOD = Method(
     summary="FedGAT on features that clients noised: what sites work out is private to epsilon",
     paper="ours, on Ambekar, Yao, Li, Joe-Wong: FedGAT, and the propagation of Sajadmanesh, Gatica-Perez: "
     "Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
-    needs=("backbone gat",),
-    crosses="noised features and the edges to the server, moments of neighbourhoods back, once; gradients or "
-    "weights, every round",
-    facts="facts",
-    protection="local differential privacy for features; edges in clear, and what follows from labels",
     config=FedGATLdpConfig,
     setup=setup,
     round=round,
-    memory=fedgat.memory,
     predict=fedavg.predict,
     restore=restore,
-    messages={
-        **{
-            name: words
-            for name, words in fedgat.METHOD.messages.items()
-            if name != "fedgat/features" and not name.startswith(ENCRYPTED)
+    memory=fedgat.memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        facts="facts",
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="noised features and the edges to the server, moments of neighbourhoods back, once; "
+        "gradients or weights, every round",
+        protection="local differential privacy for features; edges in clear, and what follows from labels",
+        messages={
+            **{
+                name: words
+                for name, words in fedgat.METHOD.sends.messages.items()
+                if name != "fedgat/features" and not name.startswith(ENCRYPTED)
+            },
+            "fedgat_ldp/features": "Once, the features of all vertices of a site with Gaussian noise: each "
+            "vertex's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
+            "could take it off.",
         },
-        "fedgat_ldp/features": "Once, the features of all vertices of a site with Gaussian noise: each "
-        "vertex's are (epsilon, delta)-private. With a noise_seed the noise is simulated and the server "
-        "could take it off.",
-    },
-    dropouts=True,
-    shared_model=True,
-    disjoint=True,
+    ),
     defaults=fedgat.METHOD.defaults,
     paper_settings=fedgat.METHOD.paper_settings,
 )

@@ -53,13 +53,14 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
 from graphfed.federation.secure.aggregation import check_sums
-from graphfed.methods.base import Method, State, Task, clients_in_round
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import Clients
 from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
-from graphfed.methods.fedgat.config import FedGATConfig
+from graphfed.methods.fedgat.config import AnyFedGATConfig, FedGATConfig
 from graphfed.methods.fedgat.moment_messages import (
     Pooled,
     numbers,
@@ -81,7 +82,7 @@ Rows = Tensor | SparseMatrix
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def without_singles(cohort: Cohort, config: FedGATConfig) -> Cohort:
+def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     """The cohort as its vertices see it: without the only neighbour elsewhere of those that have one."""
     if not config.drop_single:
         return cohort
@@ -97,7 +98,7 @@ def without_singles(cohort: Cohort, config: FedGATConfig) -> Cohort:
     )
 
 
-def kept_edges(cohort: Cohort, config: FedGATConfig) -> Cohort:
+def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     """The cohort as its vertices see it: `without_singles`, and with at most `most_neighbours` of each."""
     cohort = without_singles(cohort, config)
     if config.most_neighbours is None:
@@ -126,7 +127,7 @@ def kept_edges(cohort: Cohort, config: FedGATConfig) -> Cohort:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def memory(extent: GraphExtent, config: FedGATConfig) -> float:
+def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
     """The message before training, as made and as received, with the places of its entries; of the simulation
     the features of all neighbours."""
     size = torch.from_numpy(extent.sizes)
@@ -144,14 +145,14 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
     return begin(fed, data, vertices, pooled, task, config, exchange)
 
 
-def check(fed: Federation, config: FedGATConfig) -> None:
+def check(fed: Federation, config: AnyFedGATConfig) -> None:
     """InputError, before anything crosses, for what these places cannot do."""
     if config.evaluation == "direct" and fed.link is not None:
         raise InputError(
             "evaluation=direct is a simulation: it shows a site the features of other sites' vertices; use "
             "evaluation=message where sites are apart"
         )
-    check_sums(fed, config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
 
 
 def begin(
@@ -160,7 +161,7 @@ def begin(
     vertices: Route,
     pooled: Located,
     task: Task,
-    config: FedGATConfig,
+    config: AnyFedGATConfig,
     exchange: Exchange,
 ) -> State:
     """From what the server has, `Pooled`: the message before training, and the first weights. data: with the
@@ -177,7 +178,7 @@ def with_message(
     vertices: Route,
     pooled: Located,
     task: Task,
-    config: FedGATConfig,
+    config: AnyFedGATConfig,
     exchange: Exchange,
 ) -> State:
     hood = fed.clients.run(first_hood, data, config.layers)
@@ -212,7 +213,7 @@ def watched(fed: Federation, state: State, seen: Located | None) -> State:
     return State({**state.values, "facts": facts}, prepared)
 
 
-def round(fed: Federation, state: State, config: FedGATConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: AnyFedGATConfig, number: int) -> State:
     """A round of the rule, and word where scores are no more those that the polynomial is for."""
     clients: Watched = state.prepared
     before, after = state.values["facts"], aggregation_rules.round(fed, state, config, number)
@@ -267,33 +268,33 @@ METHOD = Method(
     summary="GAT over cross-client edges after one message; attention as a polynomial of moments",
     paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
     "graph attention networks",
-    needs=("backbone gat",),
-    crosses="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
-    "weights), every round; with later=exchange embeddings of neighbours too",
-    protection="none: the server reads the graph, and a curious site every neighbour's features; with "
-    "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
-    "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGATConfig,
     setup=setup,
     round=round,
-    facts="facts",
-    memory=memory,
     predict=fedavg.predict,
-    messages={**aggregation_rules.MESSAGES, **MESSAGES},
-    dropouts=True,
-    shared_model=True,
-    disjoint=True,
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        facts="facts",
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="features and edges to the server, moments of neighbourhoods back, once; gradients (rule: or "
+        "weights), every round; with later=exchange embeddings of neighbours too",
+        protection="none: the server reads the graph, and a curious site every neighbour's features; with "
+        "exchange=encrypted the server reads the edges and no features, under one key of the clients; with "
+        "aggregation=secure the server reads the sum of the weights, not each site's",
+        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+    ),
     defaults={
-        "backbone": FedGATConfig().backbone,
         "hidden": 8,
-        "heads": 8,
         "features": "unit",
         "rule": "fedsgd",
-        "local_steps": 1,
-        "optimizer": "adam",
         "lr": 0.02,
         "weight_decay": 5e-3,
         "dropout": 0.0,
     },
-    paper_settings={"drop_single": True},
+    paper_settings={"drop_single": True, "local_steps": 1, "optimizer": "adam"},
 )

@@ -17,7 +17,7 @@ from graphfed.memory import memory_bytes
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.common.released import by_vertex, vertex_route
-from graphfed.methods.fedgat.config import FedGATConfig, heads_of
+from graphfed.methods.fedgat.config import AnyFedGATConfig, heads_of
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, foretell_encrypted, laid_out
 from graphfed.methods.fedgat.moment_messages import (
     Neighbourhoods,
@@ -113,7 +113,7 @@ def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
     return hoods.ids[hoods.member[ranges(starts[rows] + 1, hoods.size[rows] - 1)]][:, None]
 
 
-def messages_of(pooled: Pooled, config: FedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
+def messages_of(pooled: Pooled, config: AnyFedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
     """sums, scores and decoders of all vertices (`nn.moments.Moments`).  Alg. 1"""
     key = fold(config.seed, "fedgat")
     if config.form == "matrix":
@@ -122,7 +122,7 @@ def messages_of(pooled: Pooled, config: FedGATConfig) -> tuple[Tensor, Tensor, T
 
 
 def message_bytes(
-    pooled: Pooled, table: RouteTable, task: Task, config: FedGATConfig, together: bool
+    pooled: Pooled, table: RouteTable, task: Task, config: AnyFedGATConfig, together: bool
 ) -> dict[str, int]:
     """The bytes of every vertex's message once, and of all that is sent: the same wherever the clients are.
     InputError where there is less memory than that takes."""
@@ -171,7 +171,7 @@ def nothing(pooled: Pooled) -> Tensor:
     return torch.zeros(len(pooled.hoods.ids), 0, device=pooled.hoods.ids.device)
 
 
-def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, config: FedGATConfig) -> None:
+def foretell(fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AnyFedGATConfig) -> None:
     """Say how large the message is before it is made. InputError at a server, or in a process with all
     places, that has no room for it."""
     together, table = fed.link is None, fed.table(asked.route)
@@ -266,7 +266,7 @@ class Exchange:
 
     reads_features: bool
     receive: Callable[
-        [Federation, Located, Route, Located, Asked, Task, FedGATConfig],
+        [Federation, Located, Route, Located, Asked, Task, AnyFedGATConfig],
         Located,
     ]
 
@@ -278,7 +278,7 @@ def receive_readable(
     pooled: Located,
     asked: Asked,
     task: Task,
-    config: FedGATConfig,
+    config: AnyFedGATConfig,
 ) -> Located:
     """The message, made by a server that reads the features."""
     # Before the routes of the message, which are as long as it is.
@@ -295,7 +295,7 @@ def receive(
     pooled: Located,
     wanted: Wanted,
     task: Task,
-    config: FedGATConfig,
+    config: AnyFedGATConfig,
 ) -> Located:
     """The message, at the clients that need it.  Alg. 1"""
     # Each part at the server is let go when it is sent: it takes memory.
@@ -316,7 +316,7 @@ def receive_directly(
     pooled: Located,
     wanted: Wanted,
     task: Task,
-    config: FedGATConfig,
+    config: AnyFedGATConfig,
 ) -> Located:
     """What the message is made of, counted as the message."""
     slots, entries, vectors = wanted.slots.flow.back, wanted.entries.flow.back, config.form == "vector"
@@ -351,7 +351,7 @@ def receive_encrypted(
     pooled: Located,
     asked: Asked,
     task: Task,
-    config: FedGATConfig,
+    config: AnyFedGATConfig,
 ) -> Located:
     """The message, made by a server that reads no features."""
     width = task.num_features
@@ -455,9 +455,9 @@ def direct_view(cohort: Cohort, hood: Hood, size: Tensor, members: Tensor, x: Ro
     return Direct(view, own)
 
 
-def prepare_moments(cohort: Cohort, hood: Hood, view: View, config: FedGATConfig) -> Prepared:
+def prepare_moments(cohort: Cohort, hood: Hood, view: View, config: AnyFedGATConfig) -> Prepared:
     return prepare(cohort, view, hood.own, config, personal=False)
 
 
-def prepare_direct(cohort: Cohort, direct: Direct, config: FedGATConfig) -> Prepared:
+def prepare_direct(cohort: Cohort, direct: Direct, config: AnyFedGATConfig) -> Prepared:
     return prepare(cohort, direct.view, direct.own, config, personal=False)

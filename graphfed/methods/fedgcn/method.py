@@ -37,23 +37,26 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 import graphfed.federation.payload as pay
-from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum
-from graphfed.methods.base import Method, PlaintextOnly, State, Task, clients_in_round
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
+from graphfed.methods.baselines.fedadam import ServerAdamSettings
+from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common import aggregation_rules
-from graphfed.methods.common.aggregation_rules import RuleConfig
+from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, own_view, prepare
 from graphfed.methods.common.memory import NUMBER, GraphExtent
+from graphfed.methods.config import PlaintextOnly, clients_in_round
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
 
@@ -74,7 +77,23 @@ ENCRYPTED = "fedgcn/encrypted"
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGCNConfig(RuleConfig):
+class FedGCNConfig(
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
+    groups.ServerOptimizerSettings,
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedGCN."""
+
     plaintext_only: ClassVar = (PlaintextOnly("exchange", "hops", 0, "nothing is exchanged"),)
 
     hops: Literal[0, 1, 2] = Field(default=2, description="hops of the exchange before training")
@@ -83,15 +102,6 @@ class FedGCNConfig(RuleConfig):
         description="the sums of features before training: read by the server, or added by it under "
         "encryption",
     )
-
-    @model_validator(mode="after")
-    def _only_gcn(self) -> "FedGCNConfig":
-        if self.backbone != "gcn":
-            raise InputError(
-                f"fedgcn cannot use backbone={self.backbone!r}: what is exchanged are the sums of GCN's own "
-                "normalised adjacency; leave it at 'gcn'"
-            )
-        return self
 
 
 @dataclass(frozen=True)
@@ -293,7 +303,7 @@ def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     if config.hops == 0:
         return aggregation_rules.setup(fed, data, task, config)
-    check_sums(fed, config.aggregation, clients_in_round(config.fraction, fed.num_clients))
+    check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("summing the features of neighbours")
     closure = fed.clients.run(find_closure, data)
     aggregated, degrees = EXCHANGES[config.exchange](fed, data, closure, task, config)
@@ -375,17 +385,21 @@ METHOD = Method(
     summary="one exchange of neighbourhood feature sums, then FedAvg; 2 hops make a two-layer GCN exact",
     paper="Yao, Jin, Ravi, Joe-Wong: FedGCN, convergence-communication tradeoffs in federated training of "
     "graph convolutional networks. NeurIPS 2023, arXiv:2201.12433",
-    needs=("backbone gcn",),
-    crosses="feature sums of neighbours, once; weights, every round",
-    protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
-    "aggregation=secure the server reads the sum of the weights, not each site's",
     config=FedGCNConfig,
     setup=setup,
     round=aggregation_rules.round,
-    memory=memory,
     predict=fedavg.predict,
-    messages={**aggregation_rules.MESSAGES, **MESSAGES},
-    dropouts=True,
-    shared_model=True,
-    disjoint=True,
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+    ),
+    state=StateValues(
+        shared_model=True,
+    ),
+    sends=Sent(
+        summary="feature sums of neighbours, once; weights, every round",
+        protection="none: in clear; with exchange=encrypted the sums are, under one key of the clients; with "
+        "aggregation=secure the server reads the sum of the weights, not each site's",
+        messages={**aggregation_rules.MESSAGES, **MESSAGES},
+    ),
 )

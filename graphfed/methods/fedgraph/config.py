@@ -6,15 +6,27 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.base import PlaintextOnly
-from graphfed.methods.common.averaging import AveragingConfig
+from graphfed.methods import config as groups
+from graphfed.methods.config import PlaintextOnly
 from graphfed.methods.fedgraph.sampling_policies import LEARNED
 
 __all__ = ["FedGraphConfig"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGraphConfig(AveragingConfig):
+class FedGraphConfig(
+    groups.ServerOptimizerSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of FedGraph."""
+
     plaintext_only: ClassVar = (
         PlaintextOnly(
             "aggregation",
@@ -87,15 +99,6 @@ class FedGraphConfig(AveragingConfig):
         description="of the time model: the fastest client has so many times the median speed and bandwidth, "
         "the slowest so many times less",
     )
-
-    @model_validator(mode="after")
-    def _only_gcn(self) -> "FedGraphConfig":
-        if self.backbone != "gcn":
-            raise InputError(
-                f"fedgraph cannot use backbone={self.backbone!r}: what crosses are rows of GCN's sums; leave "
-                "it at 'gcn'"
-            )
-        return self
 
     @model_validator(mode="after")
     def _file_of_a_policy(self) -> "FedGraphConfig":

@@ -50,7 +50,7 @@ from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.functions import empty_state, full_like
 from graphfed.federation.route import PeerRoute
 from graphfed.federation.secure.aggregation import check_sums, protected_mean
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.baselines import fedavg
 from graphfed.methods.baselines.fedavg import accept_counts, check_counts
 from graphfed.methods.common import averaging
@@ -519,16 +519,19 @@ METHOD = Method(
     summary="GCN over cross-client edges: embeddings cross from the second layer on; sampling by a policy",
     paper="Chen, Li, Miyazaki, Wu: FedGraph, federated graph learning with intelligent sampling. IEEE "
     "Transactions on Parallel and Distributed Systems 33(8), 2022",
-    crosses="transformed embeddings of neighbours between sites, every step; weights, every round",
-    protection=averaging.PROTECTION,
     config=FedGraphConfig,
     setup=setup,
     round=round,
     predict=predict,
-    messages=MESSAGES,
-    shared_model=True,
-    facts="facts",
-    needs=("backbone gcn",),
+    state=StateValues(
+        shared_model=True,
+        facts="facts",
+    ),
+    sends=Sent(
+        summary="transformed embeddings of neighbours between sites, every step; weights, every round",
+        protection=averaging.PROTECTION,
+        messages=MESSAGES,
+    ),
     paper_settings={
         "first_degrees": "all",
         "optimizer": "adam",

@@ -50,10 +50,10 @@ from graphfed.federation.secure.pair_transfers import send
 from graphfed.federation.secure.pairs import Pairs, open_pairs
 from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import optimum, pair_draws
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.workload import (
     Around,
     Balance,
-    BalanceConfig,
     Kept,
     all_rows,
     either,
@@ -191,7 +191,7 @@ def do_as_told(around: Around, answers: Tensor) -> Kept:
 # ---- the programs ------------------------------------------------------------------------------------------
 
 
-def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
+def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
     """Who keeps which edge. rows: a `PairRows` at the clients, the neighbours of each.
 
     InputError for a device with 2^degree_bits neighbours or more, and for numbers that are too wide for an
@@ -229,7 +229,7 @@ def balance(fed: Federation, rows: Located, config: BalanceConfig) -> Balance:
     return local(fed, around, pairs, order, config)
 
 
-def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config: BalanceConfig) -> Balance:
+def local(fed: Federation, around: Located, pairs: Pairs, order: Located, config: LumosConfig) -> Balance:
     """The local rule: until nobody can pass an edge to who keeps 2 less, then shuffle_rounds more."""
     trade = fed.clients.run(first_keepers, around, order, config.seed)
     history = [fed.clients.run(moment_of, trade)]
@@ -268,7 +268,7 @@ def compare_again(
     around: Located,
     pairs: Pairs,
     trade: Located,
-    config: BalanceConfig,
+    config: LumosConfig,
     *,
     margin: int,
     anew: bool,

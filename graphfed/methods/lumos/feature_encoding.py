@@ -25,25 +25,21 @@ feature is, what a standardised one is on average, and what adds nothing to a ne
 with a bit once it is sent, or without one, does not touch its privacy."""
 
 from dataclasses import dataclass
-from typing import Literal, Self
 
 import torch
-from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
-from graphfed.errors import InputError, shown
-from graphfed.methods.common.released import ReleasedConfig
+from graphfed.errors import InputError
 from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.privacy.bins import Accounting, budget_of, deal_bins, encode_bins
+from graphfed.privacy.bins import budget_of, deal_bins, encode_bins
 from graphfed.privacy.local import gain
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
 
 __all__ = [
-    "EncoderConfig",
     "Sent",
     "bytes_of_bins",
     "encode",
@@ -53,54 +49,7 @@ __all__ = [
 ]
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class EncoderConfig(ReleasedConfig):
-    """How features are sent."""
-
-    epsilon: float = Field(
-        default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a device's features"
-    )
-    accounting: Accounting = Field(
-        default="per_receiver",
-        description="whom epsilon holds against: each receiver alone (the paper), or all of them together",
-    )
-    decode: Literal["shrunk", "unbiased"] = Field(
-        default="shrunk",
-        description="what a receiver makes of a bit: the linear estimate of least error, or one without bias "
-        "and of large variance (the paper)",
-    )
-    rescale: bool = Field(
-        default=False,
-        description="with decode=unbiased: unbiased over the choice of coordinates too, times d / |bin|",
-    )
-    pad_bins: int | None = Field(
-        default=None,
-        ge=1,
-        description="so many bins at every device, which hides how many receivers it has; none: one for each",
-    )
-    unsent_value: float = Field(
-        default=0.0,
-        allow_inf_nan=False,
-        description="what stands for a feature that a receiver gets no bit of, and what decode=shrunk "
-        "shrinks to: a public guess of its mean (the paper: the middle of the bounds)",
-    )
-
-    @model_validator(mode="after")
-    def _go_together(self) -> Self:
-        if self.rescale and self.decode != "unbiased":
-            raise InputError(
-                "rescale=True cannot be used: expected decode=unbiased beside it (shrunk is biased by intent)"
-            )
-        low, high = self.feature_low, self.feature_high
-        if not low <= self.unsent_value <= high:
-            raise InputError(
-                f"unsent_value={shown(self.unsent_value)} cannot be used: expected a number between "
-                f"feature_low={shown(low)} and feature_high={shown(high)}"
-            )
-        return self
-
-
-def receiver_mechanism(config: EncoderConfig) -> Mechanism:
+def receiver_mechanism(config: LumosConfig) -> Mechanism:
     """What one receiver gets, for the ledger."""
     return Mechanism(
         "one-bit in bins",
@@ -126,7 +75,7 @@ class Sent:
 
 
 def encode(
-    x: Tensor | SparseMatrix, ids: Tensor, rows: Tensor, receiver: Tensor, config: EncoderConfig
+    x: Tensor | SparseMatrix, ids: Tensor, rows: Tensor, receiver: Tensor, config: LumosConfig
 ) -> Sent:
     """x [n, d] and ids [n] of the devices; rows [R] ascending: the device of each receiver [R], stable ids.
     To be run once: what is drawn again spends the budget again. InputError for a feature outside the
@@ -160,7 +109,7 @@ def encode(
     )
 
 
-def dealing_key(config: EncoderConfig) -> int:
+def dealing_key(config: LumosConfig) -> int:
     """Public: of which coordinates are in which bin of a device."""
     return fold(config.seed, "lumos", "dealing")
 
@@ -170,14 +119,14 @@ def bytes_of_bins(size: Tensor) -> Tensor:
     return (size + 7) // 8
 
 
-def _spent(size: Tensor, config: EncoderConfig, width: int) -> Tensor:
+def _spent(size: Tensor, config: LumosConfig, width: int) -> Tensor:
     """The budget that all bits of each bin take together, float64."""
     whole = budget_of(config.accounting, config.epsilon, width, size) * size
     return torch.where(size > 0, whole, 0.0)
 
 
 def _chosen_bins(
-    rows: Tensor, count: Tensor, ids: Tensor, receiver: Tensor, noise: Noise, config: EncoderConfig
+    rows: Tensor, count: Tensor, ids: Tensor, receiver: Tensor, noise: Noise, config: LumosConfig
 ) -> Tensor:
     """Which bin of its device each receiver gets, [R] int64: a random order of the receivers takes them one
     after the other, or with pad_bins a random order of the bins."""
@@ -223,7 +172,7 @@ def sizes_told(header: Tensor, width: int) -> Tensor:
 
 
 def received_features(
-    header: Tensor, flat: Tensor, sender: Tensor, width: int, config: EncoderConfig
+    header: Tensor, flat: Tensor, sender: Tensor, width: int, config: LumosConfig
 ) -> BitMatrix:
     """The deviations of x''_v from `unsent_value`, [P, d]: an entry for each coordinate of a bin.
 
@@ -259,7 +208,7 @@ def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return known, first, place
 
 
-def _deviations(budget: Tensor, size: Tensor, width: int, config: EncoderConfig) -> tuple[Tensor, Tensor]:
+def _deviations(budget: Tensor, size: Tensor, width: int, config: LumosConfig) -> tuple[Tensor, Tensor]:
     """What a bit of 1, and of 0, of each bin puts on top of `unsent_value`, float64 [P] each."""
     low, high = config.feature_low, config.feature_high
     c = gain(budget)

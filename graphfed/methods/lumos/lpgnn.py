@@ -42,13 +42,15 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
-    NoisedLabelsConfig,
+    FeatureBoundSettings,
+    NoiseSettings,
     Prepared,
     Weights,
     by_vertex,
@@ -82,7 +84,18 @@ TRAIN, VAL, WEIGHTED = 1, 2, 4
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class LpgnnConfig(NoisedLabelsConfig):
+class LpgnnConfig(
+    FeatureBoundSettings,
+    NoiseSettings,
+    groups.LocalStepsSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of LPGNN."""
+
     backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
     epsilon_x: float = Field(
         default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a vertex's features"
@@ -366,18 +379,22 @@ METHOD = Method(
     name="lpgnn",
     summary="noised features and labels, sent once to a server that knows the graph and trains alone",
     paper="Sajadmanesh, Gatica-Perez: Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
-    crosses="noised features and labels and the edges, once; predictions back",
-    protection="local differential privacy for features and labels; edges in clear",
     config=LpgnnConfig,
+    partition="ego",
     setup=setup,
     round=round,
     predict=predict,
-    disjoint=True,
-    check=check_graph,
     restore=restore,
-    partition="ego",
-    messages=MESSAGES,
-    needs=("features within feature_low .. feature_high",),
+    requires=Requirements(
+        disjoint=True,
+        check=check_graph,
+        other=("features within feature_low .. feature_high",),
+    ),
+    sends=Sent(
+        summary="noised features and labels and the edges, once; predictions back",
+        protection="local differential privacy for features and labels; edges in clear",
+        messages=MESSAGES,
+    ),
     defaults=DEFAULTS,
     paper_settings=PAPER,
 )

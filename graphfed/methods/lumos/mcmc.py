@@ -52,10 +52,10 @@ from graphfed.methods.lumos.candidates import (
     rivals,
     workload_of_rivals,
 )
+from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.workload import (
     Around,
     Balance,
-    BalanceConfig,
     Kept,
     all_rows,
     either,
@@ -331,7 +331,7 @@ class Found:
     route: Route
 
 
-def search(fed: Federation, around: Located, pairs: Pairs, order: Located, config: BalanceConfig) -> Balance:
+def search(fed: Federation, around: Located, pairs: Pairs, order: Located, config: LumosConfig) -> Balance:
     """Alg. 2 from the cover of Alg. 1 on: the best one seen."""
     seed, anew = config.seed, config.compare_again == "all"
     outcomes = fed.clients.run(degrees, around)
@@ -389,7 +389,7 @@ def find_largest(
     changed: Located | None,
     before: Located,
     outcomes: Located,
-    config: BalanceConfig,
+    config: LumosConfig,
 ) -> tuple[Found, Located]:
     """Alg. 3, for what has changed since the candidates were `before`, or (None) from the beginning."""
     if changed is None:
@@ -442,7 +442,7 @@ def judge(
     other: Located,
     holder: Located,
     outcomes: Located,
-    config: BalanceConfig,
+    config: LumosConfig,
     step: int,
 ) -> tuple[Located, Located, Located]:
     """Whether the step stands, from u, and whether it gives the best cover so far, from u'; at the server,

@@ -52,7 +52,7 @@ from graphfed.federation.route import PeerRoute
 from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import fresh, step
 from graphfed.methods.lumos import balancing, feature_encoding
@@ -491,26 +491,33 @@ METHOD = Method(
     summary="one device for each vertex; noised features, balanced trees, embeddings between neighbours",
     paper="Pan, Zhu, Chu: Lumos: heterogeneity-aware federated graph learning over decentralized devices. "
     "ICDE 2023, arXiv:2303.00492",
-    crosses="noised features once; embeddings of leaves and gradients every round",
-    protection="features by local differential privacy, degrees by comparisons; embeddings in clear",
     config=LumosConfig,
+    tasks=(CLASSIFICATION, LINK_PREDICTION),
+    partition="ego",
     setup=setup,
     round=round,
-    memory=memory,
     predict=predict,
-    tasks=(CLASSIFICATION, LINK_PREDICTION),
-    messages=MESSAGES,
-    recipients=RECIPIENTS,
-    disjoint=True,
-    one_vertex=True,
-    empty_clients=False,
     restore=restore,
-    account=account,
-    check=check_graph,
-    facts="balance",
-    partition="ego",
-    model=("weights",),
-    needs=("features within feature_low .. feature_high", "edges without weights"),
+    client_statistics=account,
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+        nodes_per_client="one",
+        check=check_graph,
+        other=(
+            "features within feature_low .. feature_high",
+            "edges without weights",
+        ),
+    ),
+    state=StateValues(
+        facts="balance",
+    ),
+    sends=Sent(
+        summary="noised features once; embeddings of leaves and gradients every round",
+        protection="features by local differential privacy, degrees by comparisons; embeddings in clear",
+        messages=MESSAGES,
+        recipients=RECIPIENTS,
+    ),
     defaults={"features": "raw"},
     paper_settings={
         "rounds": 300,
@@ -518,7 +525,6 @@ METHOD = Method(
         "lr": 0.01,
         "weight_decay": 0.0,
         "dropout": 0.01,
-        "local_steps": 1,
         "heads": 4,
         "eval_every": 5,
     },

@@ -36,7 +36,8 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
 from graphfed.methods.common.local_training import initial_weights
@@ -44,7 +45,8 @@ from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
-    NoisedLabelsConfig,
+    FeatureBoundSettings,
+    NoiseSettings,
     Prepared,
     Weights,
     by_vertex,
@@ -75,7 +77,18 @@ SECONDS_PER_EDGE = {"gcn": 2e-8, "gat": 5e-7}
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class NaiveFedgnnConfig(NoisedLabelsConfig):
+class NaiveFedgnnConfig(
+    FeatureBoundSettings,
+    NoiseSettings,
+    groups.LocalStepsSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of naive FedGNN."""
+
     backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network")
     epsilon: float = Field(
         default=2.0,
@@ -371,23 +384,27 @@ METHOD = Method(
     summary="noised features, edges and labels, sent once; a server trains centrally on them",
     paper="the baseline of Pan, Zhu, Chu: Lumos: heterogeneity-aware federated graph learning over "
     "decentralized devices. ICDE 2023",
-    crosses="noised features, edges and labels, once; predictions back",
-    protection="local differential privacy for features, edges and labels",
     config=NaiveFedgnnConfig,
+    tasks=(CLASSIFICATION, LINK_PREDICTION),
+    partition="ego",
     setup=setup,
     round=round,
-    memory=memory,
     predict=predict,
-    tasks=(CLASSIFICATION, LINK_PREDICTION),
-    disjoint=True,
-    numbered=True,
-    check=check_graph,
     restore=restore,
-    partition="ego",
-    messages=MESSAGES,
-    needs=(
-        "features within feature_low .. feature_high",
-        "edges without weights",
+    memory=memory,
+    requires=Requirements(
+        disjoint=True,
+        numbered=True,
+        check=check_graph,
+        other=(
+            "features within feature_low .. feature_high",
+            "edges without weights",
+        ),
+    ),
+    sends=Sent(
+        summary="noised features, edges and labels, once; predictions back",
+        protection="local differential privacy for features, edges and labels",
+        messages=MESSAGES,
     ),
     defaults=DEFAULTS,
     paper_settings=PAPER,

@@ -1,11 +1,8 @@
 """What every balancer of Lumos starts from and returns: a device's neighbours and its assigned edges."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.errors import InputError
@@ -16,7 +13,6 @@ from graphfed.methods.lumos.assignment import pair_draws
 __all__ = [
     "Around",
     "Balance",
-    "BalanceConfig",
     "Kept",
     "all_rows",
     "either",
@@ -27,47 +23,6 @@ __all__ = [
     "moment",
     "rows_changed",
 ]
-
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class BalanceConfig:
-    """How neighbours agree who keeps an edge."""
-
-    balancer: Literal["local", "mcmc", "oracle", "greedy", "none"] = Field(
-        default="local",
-        description="who keeps an edge: passed on to neighbours that keep less, the paper's search, the "
-        "exact optimum (the server sees the graph), the paper's start alone, or both ends",
-    )
-    balance_rounds: int = Field(
-        default=1000,
-        ge=0,
-        description="most rounds of balancer=local in which an edge passes to who keeps 2 less",
-    )
-    shuffle_rounds: int = Field(
-        default=20, ge=0, description="its rounds after these, in which one passes to whoever keeps less"
-    )
-    mcmc_steps: int = Field(default=1000, ge=0, description="steps of balancer=mcmc")
-    temperature: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="temperature of balancer=mcmc (the paper: 1)"
-    )
-    acceptance: Literal["hidden", "opened"] = Field(
-        default="hidden",
-        description="what a step of balancer=mcmc shows of the two largest workloads: whether it is "
-        "accepted, or (the paper) both",
-    )
-    compare_again: Literal["changed", "all"] = Field(
-        default="changed", description="which pairs compare again: those that changed, or (the paper) all"
-    )
-    degree_bits: int = Field(
-        default=12, ge=1, le=31, description="bits that hold every degree; known to everyone"
-    )
-    seed: int = Field(default=0, ge=0, description="seed of coins, orders and proposals")
-
-    @property
-    def level_bits(self) -> int:
-        """Bits that hold round(ln d) of every degree d."""
-        most = torch.tensor(float(2**self.degree_bits - 1), dtype=torch.float64)
-        return max(1, int(most.log().round()).bit_length())
 
 
 @dataclass(frozen=True, eq=False)

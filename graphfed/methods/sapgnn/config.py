@@ -6,16 +6,27 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
+from graphfed.methods import config as groups
 from graphfed.methods.base import Task
-from graphfed.methods.common.split_learning import SplitConfig
+from graphfed.methods.common.entity_alignment import AlignmentSettings
+from graphfed.methods.common.split_learning import SplitSettings
 from graphfed.nn.maxpool import UPDATES
 
 __all__ = ["SapgnnConfig", "has_local_weights", "output_widths", "sends_features", "uploaded_width"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class SapgnnConfig(SplitConfig):
-    backbone: Literal["maxpool"] = Field(default="maxpool", description="graph network")
+class SapgnnConfig(
+    SplitSettings,
+    AlignmentSettings,
+    groups.ProtocolSettings,
+    groups.ClassWeightSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of SAPGNN."""
+
     maps: Literal["linear", "identity"] = Field(
         default="linear", description="maps before upload: linear ones, or none (the paper's, shows features)"
     )
@@ -32,6 +43,10 @@ class SapgnnConfig(SplitConfig):
     batch_size: int | None = Field(
         default=None, ge=1, description="training vertices in a step; none: all of them"
     )
+
+    @property
+    def architecture(self) -> str:
+        return "maxpool"
 
     @field_validator("update", mode="before")
     @classmethod

@@ -53,7 +53,7 @@ from graphfed.federation.secure.maximum import (
     protected_max,
 )
 from graphfed.federation.secure.protection import needs_parts
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import Alignment, Holders, align, common_seed, training_vertices
 from graphfed.methods.common.memory import NUMBER, GraphExtent
@@ -98,7 +98,7 @@ def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
                 weights[f"layers.{layer}.{name}"] = glorot(fold(key, layer, name), width, mapped)
         if UPDATES[config.update].weighted:
             weights[f"layers.{layer}.tropical"] = glorot(fold(key, layer, "tropical"), mapped, mapped)
-    weights |= initial_predictor(key, task, config)
+    weights |= initial_predictor(key, task, config.hidden, config)
     return {name: w.to(device) for name, w in weights.items()}
 
 
@@ -562,17 +562,26 @@ METHOD = Method(
     summary="split learning: every layer pooled by maximum over all holders' edges, at the server",
     paper="Shan, Jiao, Song: Towards representation identical privacy-preserving graph neural network via "
     "split learning. 2021, arXiv:2107.05917",
-    needs=("both ends of an edge at one site", "no edge weights"),
-    crosses="local embeddings and their gradients, every layer and round; shares of local gradients",
-    protection="secret shares for gradients; embeddings in clear, or pooling=secure",
     config=SapgnnConfig,
     setup=setup,
     round=round,
-    memory=memory,
     predict=predict,
-    messages=MESSAGES,
-    empty_clients=False,
-    model=("local", "global"),
-    replicated=("local",),
-    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "local_steps": 1},
+    memory=memory,
+    requires=Requirements(
+        other=(
+            "both ends of an edge at one site",
+            "no edge weights",
+        ),
+        nodes_per_client="at least one",
+    ),
+    state=StateValues(
+        model=("local", "global"),
+        replicated=("local",),
+    ),
+    sends=Sent(
+        summary="local embeddings and their gradients, every layer and round; shares of local gradients",
+        protection="secret shares for gradients; embeddings in clear, or pooling=secure",
+        messages=MESSAGES,
+    ),
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

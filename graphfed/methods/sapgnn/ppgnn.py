@@ -34,13 +34,20 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
-from graphfed.methods.base import Method, State, Task
+from graphfed.methods import config as groups
+from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
-from graphfed.methods.common.entity_alignment import Holders, align, common_seed, training_vertices
+from graphfed.methods.common.entity_alignment import (
+    AlignmentSettings,
+    Holders,
+    align,
+    common_seed,
+    training_vertices,
+)
 from graphfed.methods.common.local_training import own_view, personal_weights
 from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import (
-    SplitConfig,
+    SplitSettings,
     Weights,
     copies,
     fresh,
@@ -59,7 +66,18 @@ __all__ = ["METHOD", "PpgnnConfig"]
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class PpgnnConfig(SplitConfig):
+class PpgnnConfig(
+    SplitSettings,
+    AlignmentSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of PPGNN."""
+
     combine: Literal["concat", "mean", "weighted"] = Field(
         default="concat", description="how the server combines the holders' embeddings of a vertex"
     )
@@ -90,11 +108,11 @@ def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[st
     drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.heads)
     device = here.holders.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
-    return personal_weights(shared, here.batch, config)
+    return personal_weights(shared, here.batch, config.network)
 
 
 def initial_predictor_at(here: Embedder, task: Task, config: PpgnnConfig) -> Weights:
-    drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config)
+    drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
     return {name: w.to(here.holders.names.device) for name, w in drawn.items()}
 
 
@@ -271,17 +289,23 @@ METHOD = Method(
     summary="every holder's own network on its own edges; a server combines their embeddings of each vertex",
     paper="Zhou et al.: Privacy-preserving graph neural network for node classification. 2020, "
     "arXiv:2005.11903; for common features as a baseline in SAPGNN (arXiv:2107.05917)",
-    crosses="embeddings and their gradients, every round; shares of the predictor's gradients",
-    protection="secret shares for gradients; embeddings in clear",
     config=PpgnnConfig,
     setup=setup,
     round=round,
-    memory=memory,
     predict=predict,
-    messages=MESSAGES,
-    empty_clients=False,
-    model=("local", "predictor", "global"),
-    replicated=("predictor",),
+    memory=memory,
+    requires=Requirements(
+        nodes_per_client="at least one",
+    ),
+    state=StateValues(
+        model=("local", "predictor", "global"),
+        replicated=("predictor",),
+    ),
+    sends=Sent(
+        summary="embeddings and their gradients, every round; shares of the predictor's gradients",
+        protection="secret shares for gradients; embeddings in clear",
+        messages=MESSAGES,
+    ),
     defaults={"backbone": "maxpool"},
-    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300, "local_steps": 1},
+    paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

@@ -14,7 +14,8 @@ from torch import Tensor
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import messages, protected_sum
-from graphfed.methods.base import CommonConfig, Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.config import ClassWeightSettings, CommonSettings, sum_protection
 from graphfed.tasks.graphs.node_scores import CLASS_COUNTS, SCORE_UNITS, count_classes
 
 __all__ = ["MESSAGES", "agree_class_weights", "balanced_weights"]
@@ -34,7 +35,7 @@ MESSAGES = {
 
 
 def agree_class_weights(
-    fed: Federation, data: Located[Cohort], task: Task, config: CommonConfig
+    fed: Federation, data: Located[Cohort], task: Task, config: CommonSettings
 ) -> Located[Cohort]:
     """Put the class weights that `config` asks for on every client's cohort.
 
@@ -47,7 +48,7 @@ def agree_class_weights(
     Returns:
         The cohorts, with `class_weights` [C].
     """
-    balanced = isinstance(config, TrainingConfig) and config.class_weights == "balanced"
+    balanced = isinstance(config, ClassWeightSettings) and config.class_weights == "balanced"
     if not balanced:
         return data
     with fed.phase("eval"):  # as what else is agreed on: no part of what training costs
@@ -55,7 +56,7 @@ def agree_class_weights(
             fed,
             CLASS_COUNTS,
             fed.clients.run(count_classes, data, "train"),
-            protection=config.sum_protection,
+            protection=sum_protection(config),
             name="class_counts",
             like=(task.num_classes,),
         )

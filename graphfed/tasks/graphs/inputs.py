@@ -18,8 +18,9 @@ from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import Task
 from graphfed.methods.common.memory import GraphExtent, graph_memory
+from graphfed.methods.config import GraphSettings
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
 
@@ -76,7 +77,7 @@ class GraphInputs:
     def check(self, config: RunConfig) -> None:
         """Raises InputError where the method of `config` cannot use these inputs."""
         held = np.bincount(self.partition.held_vertex, minlength=self.graph.num_nodes)
-        if config.method.disjoint and held.max() > 1:
+        if config.method.requires.disjoint and held.max() > 1:
             vertex = self.graph.vertex_name(int(held.argmax()))
             raise InputError(
                 f"{config.method.name} needs every vertex at one client only, but partition "
@@ -84,13 +85,13 @@ class GraphInputs:
                 "vertices, as 'label_dirichlet'"
             )
         here = np.bincount(self.partition.held_site, minlength=self.partition.num_sites)
-        if config.method.one_vertex and (here != 1).any():
+        if config.method.requires.nodes_per_client == "one" and (here != 1).any():
             client = int((here != 1).argmax())
             raise InputError(
                 f"{config.method.name} needs one vertex at every client, but partition {config.partition!r} "
                 f"gives {int(here[client])} to client {client}; use 'ego'"
             )
-        if not config.method.empty_clients and not here.all():
+        if not config.method.requires.empty_clients and not here.all():
             raise InputError(
                 f"{config.method.name} needs a vertex at every client, but partition {config.partition!r} "
                 f"gives none to client {int(here.argmin())}; use fewer clients or another partition"
@@ -102,8 +103,8 @@ class GraphInputs:
             )
         from graphfed.nn.backbones import BACKBONES
 
-        assert isinstance(config.training, TrainingConfig)
-        backbone = config.training.backbone
+        assert isinstance(config.training, GraphSettings)
+        backbone = config.training.architecture
         weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
         uses_edges = config.training.network.uses_edges
         if self.graph.edge_weight is not None and uses_edges and backbone not in weighted:
@@ -112,8 +113,8 @@ class GraphInputs:
                 f"choose {' or '.join(weighted)}, or leave the weights out (in a description: 'weight:' with "
                 "nothing after it)"
             )
-        if config.method.check is not None:
-            config.method.check(self.graph, config.training)
+        if config.method.requires.check is not None:
+            config.method.requires.check(self.graph, config.training)
 
     def described(self, config: RunConfig) -> JsonObject:
         graph, split = self.graph, self.split
@@ -148,8 +149,8 @@ class GraphInputs:
 
     def bytes_needed(self, config: RunConfig) -> int:
         graph, training = self.graph, config.training
-        assert isinstance(training, TrainingConfig)
-        width = training.hidden * (training.heads if training.backbone == "gat" else 1)
+        assert isinstance(training, GraphSettings)
+        width = training.hidden * (training.attention_heads if training.architecture == "gat" else 1)
         models = self.partition.num_sites if config.method.personal else 1
         weights = 4 * width * (graph.num_features + graph.num_classes + (training.layers - 1) * width)
         return 13 * models * weights + self.bytes_of_predictions() + 1_000_000
@@ -160,7 +161,7 @@ class GraphInputs:
 
     def memory_needed(self, config: RunConfig) -> int:
         training, method = config.training, config.method
-        assert isinstance(training, TrainingConfig)
+        assert isinstance(training, GraphSettings)
         extent = self._extent(config)
         extra = 0.0 if method.memory is None else method.memory(extent, training)
         return graph_memory(extent, training, personal=method.personal, extra=extra)
@@ -185,7 +186,7 @@ class GraphInputs:
             classes=graph.num_classes,
             stored=stored,
             sparse=sparse,
-            scored_edges=2 * graph.num_edges if config.method.shared_model else 0,
+            scored_edges=2 * graph.num_edges if config.method.state.shared_model else 0,
             sizes=degrees[closure] + 1,
         )
 
@@ -228,7 +229,7 @@ class GraphInputs:
         """The ids that cohorts have in the place of the partition's (see `stable_ids_of`), or None."""
         from graphfed.federation.cohort import stable_ids_of
 
-        return None if config.method.numbered else stable_ids_of(self.graph, self.trained_on(config))
+        return None if config.method.requires.numbered else stable_ids_of(self.graph, self.trained_on(config))
 
     def with_partition_ids(
         self, config: RunConfig, predicted: "Sequence[tuple[Cohort, Predicted]]"

@@ -16,7 +16,8 @@ from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_cohort
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.files import JsonObject
-from graphfed.methods.base import CommonConfig, Method, Task
+from graphfed.methods.base import Method, Task
+from graphfed.methods.config import CommonSettings, sum_protection
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
@@ -67,11 +68,11 @@ def graph_facts(schema: JsonObject) -> JsonObject:
     }
 
 
-def graph_declared(own: SiteData, method: Method, config: CommonConfig) -> dict[str, list[int]]:
+def graph_declared(own: SiteData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
     cohort, declared = own.cohort, {}
-    if "training_counts" in method.messages:
+    if "training_counts" in method.sends.messages:
         declared["train"] = cohort.counts(cohort.train).tolist()
-    if not needs_parts(config.sum_protection):
+    if not needs_parts(sum_protection(config)):
         declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
     return declared
 

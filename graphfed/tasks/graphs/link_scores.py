@@ -19,7 +19,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RowIds
 from graphfed.federation.secure.aggregation import secure_sum
-from graphfed.methods.base import Task, TrainingConfig
+from graphfed.methods.base import Task
+from graphfed.methods.config import GraphSettings, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 __all__ = ["LINKS", "MESSAGES", "area", "pair_codes", "pair_scores"]
@@ -202,9 +203,9 @@ def scored_as_counts(fed: Federation, data: Located) -> _Score:
 _SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> _Score:
+def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Score:
     """How pairs are scored, from the pairs that there are."""
-    return _SCORED[config.sum_protection](fed, data)
+    return _SCORED[sum_protection(config)](fed, data)
 
 
 def score(
@@ -214,13 +215,13 @@ def score(
     target: str,
     name: str,
     prepared: _Score,
-    config: TrainingConfig,
+    config: GraphSettings,
 ) -> tuple[None, Located]:
     """The metrics at the server."""
     return None, prepared(scores, target, name)
 
 
-def decides(config: TrainingConfig, prepared: object) -> str:
+def decides(config: GraphSettings, prepared: object) -> str:
     return "auc"
 
 

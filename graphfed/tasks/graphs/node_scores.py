@@ -32,7 +32,8 @@ from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, check_sums, protected_sum
 from graphfed.federation.transfer import tell
 from graphfed.files import JsonObject
-from graphfed.methods.base import Task, TrainingConfig, clients_in_round
+from graphfed.methods.base import Task
+from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 __all__ = [
@@ -451,7 +452,7 @@ CLASS_COUNTS = SumForm(sum_over_clients, in_vertices, no_counts, summed_counts)
 _SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) -> _Prepared:
+def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Prepared:
     """Agree on the metric that rounds are selected by, from the class counts of all validation nodes.
 
     InputError where the data does not have the metric that was asked for."""
@@ -460,12 +461,12 @@ def prepare(fed: Federation, data: Located, task: Task, config: TrainingConfig) 
             f"select=recall_at_1_percent needs data of two classes, and there are {task.num_classes}; use "
             "balanced_accuracy or average_precision"
         )
-    check_sums(fed, config.sum_protection, clients_in_round(config.fraction, fed.num_clients))
+    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     counts = protected_sum(
         fed,
         CLASS_COUNTS,
         fed.clients.run(count_classes, data, "val"),
-        protection=config.sum_protection,
+        protection=sum_protection(config),
         name="val_classes",
         hidden_name=HIDDEN_SCORES,
         like=(task.num_classes,),
@@ -481,7 +482,7 @@ def score(
     target: str,
     name: str,
     prepared: _Prepared,
-    config: TrainingConfig,
+    config: GraphSettings,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server.
 
@@ -495,7 +496,7 @@ def score(
         fed,
         _SCORES,
         *(scores, data, logits, target, ranked and not by_rank),
-        protection=config.sum_protection,
+        protection=sum_protection(config),
         name=f"{name}_scores",
         hidden_name=HIDDEN_SCORES,
         like=(prepared.num_classes, ranked),
@@ -506,7 +507,7 @@ def score(
     return scores, fed.server.run(scored, sums, selection)
 
 
-def decides(config: TrainingConfig, prepared: _Prepared) -> str:
+def decides(config: GraphSettings, prepared: _Prepared) -> str:
     """The metric that rounds are selected by."""
     return prepared.selection.metric
 

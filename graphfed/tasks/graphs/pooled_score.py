@@ -5,9 +5,10 @@ from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.payload import tensors_in
-from graphfed.methods.base import Method, TrainingConfig
+from graphfed.methods.base import Method
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
+from graphfed.methods.config import GraphSettings
 from graphfed.nn.backbones import Weights
 from graphfed.tasks.graphs.node_scores import (
     choose_selection,
@@ -25,7 +26,7 @@ def pooled_score(
     graph: Graph,
     split: Split,
     weights: Weights,
-    config: TrainingConfig,
+    config: GraphSettings,
     scaling: feature_scaling.Scaling | None,
 ) -> dict[str, float]:
     """Another question than the test score: the same weights on the pooled graph, with every edge. For shared

@@ -15,8 +15,9 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
-from graphfed.methods.base import ForecastConfig, Task
+from graphfed.methods.base import Task
 from graphfed.methods.common.memory import SeriesExtent, series_memory
+from graphfed.methods.config import RecurrentSettings, WindowSettings
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
 from graphfed.tasks.source import LoadedData, sensors_of
@@ -71,8 +72,8 @@ class SensorInputs:
                 f"{config.sites} sites cannot hold {self.num_clients} clients; use at most as many sites as "
                 "clients"
             )
-        if config.method.check is not None:
-            config.method.check(self.sensors, config.training)
+        if config.method.requires.check is not None:
+            config.method.requires.check(self.sensors, config.training)
 
     def described(self, config: RunConfig) -> JsonObject:
         sensors = self.sensors
@@ -110,20 +111,20 @@ class SensorInputs:
     def bytes_needed(self, config: RunConfig) -> int:
         """Of weights as of a recurrent encoder and decoder with three gates each, and as much again."""
         training = config.training
-        assert isinstance(training, ForecastConfig)
-        weights = 4 * 24 * training.layers * training.hidden**2 if config.method.model else 0
+        weights = 0
+        if isinstance(training, RecurrentSettings):
+            weights = 4 * 24 * training.recurrent_layers * training.hidden**2
         models = self.num_clients if config.method.personal else 1
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return 13 * models * weights + rows + 1_000_000
 
     def memory_needed(self, config: RunConfig) -> int:
         training = config.training
-        assert isinstance(training, ForecastConfig)
+        assert isinstance(training, WindowSettings)
         split, method = self.split, config.method
         extent = SeriesExtent(self.num_clients, -(-split.train // split.every), split.val + split.test)
         extra = 0.0 if method.memory is None else method.memory(extent, training)
-        learns, pooled = bool(method.model), method.pooled
-        return series_memory(extent, training, learns=learns, pooled=pooled, extra=extra)
+        return series_memory(extent, training, pooled=method.pooled, extra=extra)
 
     def bytes_of_partition(self) -> int:
         return 0
@@ -166,7 +167,7 @@ class SensorInputs:
 
     def metric_of_rounds(self, config: RunConfig) -> str:
         training = config.training
-        assert isinstance(training, ForecastConfig)
+        assert isinstance(training, WindowSettings)
         return deciding_error(training)
 
     def present(self, absent: Sequence[object]) -> np.ndarray:

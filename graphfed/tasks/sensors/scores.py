@@ -20,7 +20,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import SumForm, protected_sum
 from graphfed.federation.series import Network, SensorData, Series, windows
 from graphfed.federation.state import roster_code, roster_of
-from graphfed.methods.base import ForecastConfig, Task
+from graphfed.methods.base import Task
+from graphfed.methods.config import WindowSettings, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 __all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "score_clients"]
@@ -159,7 +160,7 @@ def bits_of(network: Network) -> dict[str, str | None]:
 _ERRORS = SumForm(total, parts_to_sum, no_errors, opened_errors)
 
 
-def prepare(fed: Federation, data: SensorData, task: Task, config: ForecastConfig) -> None:
+def prepare(fed: Federation, data: SensorData, task: Task, config: WindowSettings) -> None:
     """Nothing is agreed on before the first evaluation."""
 
 
@@ -170,7 +171,7 @@ def score(
     target: str,
     name: str,
     prepared: None,
-    config: ForecastConfig,
+    config: WindowSettings,
 ) -> tuple[Located, Located]:
     """Every client's scores at the clients, and the metrics of their sum at the server."""
     scores = fed.clients.run(score_clients, data.series, forecast, fed.present(), target, config.missing)
@@ -178,7 +179,7 @@ def score(
         fed,
         _ERRORS,
         scores,
-        protection=config.sum_protection,
+        protection=sum_protection(config),
         name=f"{name}_errors",
         hidden_name=HIDDEN_SCORES,
         like=(config.horizon,),
@@ -196,7 +197,7 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     return None if told is None else roster_of(told, fed.num_clients)
 
 
-def deciding_error(config: ForecastConfig, prepared: object = None) -> str:
+def deciding_error(config: WindowSettings, prepared: object = None) -> str:
     """Return the error that rounds are selected by: the one that a run is trained on."""
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 
