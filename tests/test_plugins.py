@@ -325,7 +325,7 @@ def test_data_sets_of_plug_ins_are_listed_with_what_they_are() -> None:
     load_plugin(write("others", OTHERS))
     row = next(row for row in available() if row.name == "small")
     assert (row.title, row.ready) == ("a small social network", True)
-    assert graphfed.inspect("small", settings={"data.num_nodes": 45}).graph.num_nodes == 45  # type: ignore[union-attr]
+    assert graphfed.inspect("small", settings={"data.num_nodes": 45}).data.num_nodes == 45  # type: ignore[union-attr]
 
 
 def test_a_method_of_a_package_takes_one_file_and_one_line_of_packaging() -> None:
