@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError
 
 __all__ = [
+    "JsonObject",
     "check_regular",
     "parse_json",
     "read_metadata",
@@ -26,6 +27,9 @@ __all__ = [
     "write_tensors",
     "writing",
 ]
+
+#: A JSON object. Its form is in the schema of the file that it is in (`runs.folder_schema`), if it has one.
+JsonObject: TypeAlias = dict[str, Any]
 
 #: Levels of lists and objects in a JSON text from outside. Our own files have fewer than twelve.
 MAX_JSON_LEVELS = 64

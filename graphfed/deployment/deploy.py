@@ -11,14 +11,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 
 from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import write_bytes, write_json
+from graphfed.files import JsonObject, write_bytes, write_json
 from graphfed.methods.base import Method
 from graphfed.methods.common.released import NoiseSettings
 from graphfed.methods.config import CommonSettings, ProtocolSettings
@@ -54,9 +54,9 @@ def deploy(
     out: str | Path | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.deploy",
-    **more: Any,
+    **more: object,
 ) -> Result:
     """Train `method` at all places of a deployment, whose server and sites run (`graphfed site start`).
 
@@ -122,7 +122,7 @@ def deploy(
 
 
 def resume_deployment(
-    folder: Path, manifest: Mapping[str, Any], *, progress: bool = False, **_unused: Any
+    folder: Path, manifest: JsonObject, *, progress: bool = False, **_unused: object
 ) -> Result:
     """Go on with a deployed run from the places' checkpoints; one that has ended is read. Its data is at the
     sites, so nothing that says where data is has a use here."""
@@ -160,16 +160,14 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
-def _asked(
-    folder: Path, manifest: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Method, CommonSettings, Kit]:
+def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonSettings, Kit]:
     """What a deployed run was asked; InputError for a damaged manifest, and a kit that is gone."""
+    asked, config = manifest["deployment"], manifest["config"]
+    check_plugins(config.get("plugins", ()), folder)
+    method = get_method(config["method"])
     try:
-        asked, told = manifest["deployment"], manifest["config"]
-        check_plugins(told.get("plugins", ()), folder)
-        method = get_method(told["method"])
-        return asked, method, method.config(**told["training"]), load_kit(Path(asked["kit"]))
-    except (KeyError, TypeError, ValueError) as error:
+        return asked, method, method.config(**config["training"]), load_kit(Path(asked["kit"]))
+    except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
 
 
@@ -183,7 +181,7 @@ def request(
     split: str = "default",
     split_seed: int = 0,
     trial: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """One run as `Coordinator.run` takes it."""
     arguments = {
         "run": run,
@@ -211,7 +209,7 @@ def _named(plugin: Plugin | None) -> dict[str, str] | None:
     return {"module" if plugin.given else "distribution": plugin.name, "version": plugin.version}
 
 
-def check_outcome(outcomes: Sequence[Mapping[str, Any]]) -> None:
+def check_outcome(outcomes: Sequence[JsonObject]) -> None:
     """Raises what a run ended with, where it did not end well."""
     if not outcomes:
         raise Interrupted("stopped before the run had begun")
@@ -230,7 +228,7 @@ def _see_through(
     method: Method,
     config: CommonSettings,
     kit: Kit,
-    asked: Mapping[str, Any],
+    asked: JsonObject,
     progress: bool,
 ) -> Result:
     """Run it at all places, and write what the server has of it."""
@@ -244,7 +242,7 @@ def _see_through(
         show_progress(label, progress) as show,
     ):
 
-        def on_event(_: str, event: dict[str, Any]) -> None:
+        def on_event(_: str, event: JsonObject) -> None:
             if show is not None:
                 show(Event(**event))
 
@@ -262,7 +260,7 @@ def _write(
     method: Method,
     config: CommonSettings,
     kit: Kit,
-    asked: Mapping[str, Any],
+    asked: JsonObject,
 ) -> Result:
     """The coordinator's files, from the server's (`deployed`), the result last."""
     told = files.read_json(served / "result.json", DeployedResult)
@@ -308,20 +306,18 @@ def _write(
         },
         folder=folder,
     )
-    try:
+    with files.writing_into(folder):
         for name in ("metrics.jsonl", "model.safetensors"):
             write_bytes(folder / name, (served / name).read_bytes())
         write_json(folder / "ledger.json", ledger)
         write_manifest(folder, manifest)
         write_json(folder / "result.json", result.to_json())
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
     return result
 
 
 def _manifest(
-    method: Method, config: CommonSettings, kit: Kit, asked: Mapping[str, Any], command: str
-) -> dict[str, Any]:
+    method: Method, config: CommonSettings, kit: Kit, asked: JsonObject, command: str
+) -> JsonObject:
     """As of any run, where the coordinator can know it."""
     project, plugin = kit.project, METHODS.plugin(method.name)
     unknown = ("vertices", "edges", "features", "classes", "edge_weights")
@@ -360,7 +356,7 @@ def _manifest(
     }
 
 
-def _digest(content: Any) -> str:
+def _digest(content: JsonObject) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

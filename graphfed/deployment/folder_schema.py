@@ -1,12 +1,16 @@
-"""The files of a deployment's folders, as their readers expect them."""
+"""The files of a deployment's folders, and what sites say when they join, as their readers expect them."""
 
-from typing import Any
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from graphfed.files import JsonObject
 from graphfed.runs.folder_schema import Amount, Count, Details, FileModel, Metrics, Seconds, SentBytes
 
-__all__ = ["DeployedResult", "SiteManifest"]
+__all__ = ["DeployedResult", "SiteManifest", "SiteReport"]
+
+#: Whole numbers that every JSON reader keeps.
+Exact = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class DeployedResult(FileModel):
@@ -19,13 +23,26 @@ class DeployedResult(FileModel):
     test_confusion: list[list[Amount]] | None
     seconds: Seconds
     bytes: SentBytes
-    privacy: dict[str, Any]
+    privacy: JsonObject
     details: Details
-    wire: Any
+    wire: JsonObject
 
 
 class SiteManifest(FileModel):
     """manifest.json that a place of a deployed run keeps."""
 
-    joined: dict[str, Any] = Field(default_factory=dict)
-    asked: dict[str, Any] = Field(default_factory=dict)
+    joined: JsonObject = Field(default_factory=dict)
+    asked: JsonObject = Field(default_factory=dict)
+
+
+class SiteReport(FileModel):
+    """What a site says of itself when it joins a run (`participant`)."""
+
+    versions: JsonObject
+    clients: Exact
+    declared: dict[Literal["train", "val", "test"], list[Exact]]
+    form: JsonObject = Field(alias="schema")
+    config: str
+    data: Annotated[str, Field(max_length=1000)]
+    clock: float
+    rounds: list[Exact]

@@ -25,18 +25,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 
 from graphfed import __version__
+from graphfed.deployment.folder_schema import SiteReport
 from graphfed.errors import InputError, shown
-from graphfed.federation import CLIENTS, SERVER, Federation, wire
-from graphfed.files import read_tensors, write_bytes, write_json, write_tensors
+from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
+from graphfed.federation.series import TaskData
+from graphfed.files import JsonObject, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
-from graphfed.methods.common.feature_scaling import scale_features, to_arrays
+from graphfed.methods.common.feature_scaling import scale_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
@@ -45,16 +48,20 @@ from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
 from graphfed.runs.predict import with_weights
 from graphfed.runs.processes import part_of_run
-from graphfed.runs.run import diagnosed
+from graphfed.runs.run import diagnosed, model_arrays
 from graphfed.runs.settings import has_value
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import Wish
-from graphfed.tasks.base import ParticipantFiles
+from graphfed.tasks.base import OwnData
+from graphfed.tasks.evaluation import Predicted
+from graphfed.tasks.inputs import HostPart
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from graphfed.runtime.nvflare.place import Place
 
 __all__ = ["MESSAGES", "TRIAL", "check_sets_up_again", "predict_place", "run_place"]
@@ -72,6 +79,8 @@ MESSAGES = {
     "on from.",
 }
 
+#: What all participants agree on, from what each site says of its data (`ParticipantFiles.agree`).
+Agree: TypeAlias = Callable[[Mapping[str, JsonObject], Any], JsonObject]
 #: Seconds that a site's clock may differ from the server's.
 CLOCK = 60.0
 #: What a place of a trial hands to the experimenter, who dealt it its data.
@@ -87,14 +96,14 @@ class _Part:
     config: CommonSettings
     folder: Path
     task: Task
-    site: Any
-    part: Any
-    data: Any
-    agreed: Mapping[str, Any]
+    site: OwnData | None
+    part: "HostPart | None"
+    data: TaskData
+    agreed: JsonObject
 
 
 def run_place(
-    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
+    fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject], None], place: "Place"
 ) -> None:
     """This place's part of training. arguments: plain JSON, from the coordinator: run, method, plugin (of
     the method, None for graphfed's own), config, dtype, split, split_seed, sites, roster (the clients'
@@ -129,7 +138,7 @@ def run_place(
 
 
 def predict_place(
-    fed: Federation, arguments: Mapping[str, Any], tell: Callable[[Any], None], place: "Place"
+    fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject], None], place: "Place"
 ) -> None:
     """This place's part of predicting with a run's model, every part of which stays where it is: the sites'
     present data, set up as for training, and a file of predictions at each site. arguments: as for training,
@@ -154,8 +163,8 @@ def predict_place(
         if not re.fullmatch(r"[0-9-]{1,40}", stamp):
             raise InputError(f"the stamp {shown(stamp)} is no time")
         if part.site is not None:
-            path = part.folder / f"predictions-{stamp}.parquet"
-            _write_predictions(path, part, fed.local_parts(predictions)[0])
+            tables = _tables(part, fed.local_parts(predictions))
+            files.write_predictions(part.folder / f"predictions-{stamp}.parquet", tables)
         write_json(part.folder / f"ledger-{stamp}.json", files.plain(fed.ledger.to_json()))
 
 
@@ -169,7 +178,7 @@ def check_sets_up_again(method: Method, run: str) -> None:
 
 
 @contextmanager
-def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") -> Iterator[_Part]:
+def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iterator[_Part]:
     """Join: what this place is asked, its own data, and what all places agree on."""
     torch.set_default_dtype(getattr(torch, _one_of(arguments, "dtype", ("float32", "float64"))))
     method, config = _accepted(arguments, place)
@@ -184,12 +193,10 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
             of_server = kind.read_server(arguments, file)
     folder = place.runs / arguments["run"]
     with _opened(folder, float(arguments["wait"])):
-        told = (
-            None if site is None else _joining(kind, site, method, config, place, whole_rounds(folder, fed))
-        )
+        told = None if site is None else _joining(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, told, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
-        if fed.server_ends and of_server is not None:
+        if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, site, agreed, reports)
@@ -198,6 +205,7 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
             mine = as_configured(kind.part(site, fed.hosts[fed.here[0]], task, fed.device), config)
         data = get_task(task.name).data.located(fed, *(([], [of_server]) if site is None else ([mine], [])))
         if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
+            assert isinstance(data, Located)
             with fed.phase("setup", round=0):
                 data = count_owners(fed, data, config)
         yield _Part(method, config, folder, task, site, mine, data, agreed)
@@ -206,14 +214,14 @@ def _taking_part(fed: Federation, arguments: Mapping[str, Any], place: "Place") 
 # ---- what is asked -----------------------------------------------------------------------------------------
 
 
-def _one_of(arguments: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+def _one_of(arguments: JsonObject, key: str, known: Sequence[str]) -> str:
     value = arguments[key]
     if value not in known:
         raise InputError(f"{key} {shown(value)} cannot be used; expected {' or '.join(known)}")
     return str(value)
 
 
-def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, CommonSettings]:
+def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSettings]:
     """The method and its settings; InputError where this place's operator does not want to take part in such
     a run."""
     name = str(arguments["method"])
@@ -236,7 +244,7 @@ def _accepted(arguments: Mapping[str, Any], place: "Place") -> tuple[Method, Com
     return method, config
 
 
-def _check_plugin(name: str, asked: Mapping[str, Any], place: "Place") -> None:
+def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
     """Check that a method that graphfed lacks is here, and that this place's operator allows it.
 
     The message says which plug-in the coordinator has; what runs is this place's own. Nothing of a plug-in is
@@ -335,14 +343,10 @@ def versions(method: str) -> dict[str, str]:
 
 
 def _joining(
-    kind: ParticipantFiles,
-    own: Any,
-    method: Method,
-    config: CommonSettings,
-    place: "Place",
-    rounds: list[int],
-) -> dict[str, Any]:
+    own: OwnData, method: Method, config: CommonSettings, place: "Place", rounds: list[int]
+) -> JsonObject:
     """What a site says of itself."""
+    kind = first_task(method).data.participants
     return {
         "versions": versions(method.name),
         "python": platform.python_version(),
@@ -358,13 +362,13 @@ def _joining(
 
 def _join(
     fed: Federation,
-    told: dict[str, Any] | None,
+    told: JsonObject | None,
     folder: Path,
-    arguments: Mapping[str, Any],
+    arguments: JsonObject,
     config: CommonSettings,
-    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
-    of_server: Any,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    agree: Agree,
+    of_server: object,
+) -> tuple[JsonObject, JsonObject]:
     """What all places agree on, after the server has compared what the sites say; and at the server what
     each has said."""
     with fed.phase("control", round=0):
@@ -387,7 +391,7 @@ def _join(
     return agreed, dict(zip(arguments["sites"], said[0], strict=True)) if said else {}
 
 
-def _declared(reports: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
     """What all sites have declared together, [K] by part of the split; they have agreed before."""
     parts = set.intersection(*(set(report["declared"]) for report in reports))
     return {
@@ -396,47 +400,31 @@ def _declared(reports: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     }
 
 
-def _check_report(site: str, report: Any, clients: int) -> None:
+def _check_report(site: str, report: object, clients: int) -> None:
     """InputError where what a site says of itself has not the form of `_joining`."""
-
-    def is_count(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-
-    forms: dict[str, Callable[[Any], bool]] = {
-        "versions": lambda value: isinstance(value, dict),
-        "clients": is_count,
-        "declared": lambda value: (
-            isinstance(value, dict)
-            and set(value) <= {"train", "val", "test"}
-            and all(
-                isinstance(counts, list) and len(counts) == clients and all(map(is_count, counts))
-                for counts in value.values()
-            )
-        ),
-        "schema": lambda value: isinstance(value, dict),
-        "config": lambda value: isinstance(value, str),
-        "data": lambda value: isinstance(value, str) and len(value) <= 1000,
-        "clock": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-        "rounds": lambda value: isinstance(value, list) and all(map(is_count, value)),
-    }
-    for key, fits in forms.items():
-        if not isinstance(report, dict) or key not in report or not fits(report[key]):
-            raise InputError(
-                f"what {site} said when it joined cannot be used: {key!r} is missing, or not what a site "
-                f"says; install the same graphfed at {site}, and see who runs it"
-            )
+    wrong: list[object]
+    try:
+        declared = SiteReport.model_validate(report).declared.values()
+        wrong = [] if all(len(counts) == clients for counts in declared) else ["declared"]
+    except ValidationError as error:
+        wrong = [*error.errors()[0]["loc"], *SiteReport.model_fields]
+    if wrong:
+        raise InputError(
+            f"what {site} said when it joined cannot be used: {wrong[0]!r} is missing, or not what a site "
+            f"says; install the same graphfed at {site}, and see who runs it"
+        )
 
 
 def _agree(
-    reports: list[dict[str, Any]],
+    reports: list[JsonObject],
     sites: tuple[str, ...],
     clients: tuple[int, ...],
     here: Mapping[str, str],
     config: str,
     mine: tuple[int, ...],
-    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]],
-    of_server: Any,
-) -> dict[str, Any]:
+    agree: Agree,
+    of_server: object,
+) -> JsonObject:
     """InputError where the sites do not go together; else what they agree on."""
     schemas = {}
     for site, count, report in zip(sites, clients, reports, strict=True):
@@ -470,16 +458,12 @@ def _agree(
 
 
 def _write_manifest(
-    folder: Path,
-    arguments: Mapping[str, Any],
-    own: Any,
-    agreed: Mapping[str, Any],
-    reports: Mapping[str, Any],
+    folder: Path, arguments: JsonObject, own: OwnData | None, agreed: JsonObject, reports: JsonObject
 ) -> None:
     content = {
-        "asked": dict(arguments),
-        "agreed": dict(agreed),
-        "joined": dict(reports),
+        "asked": arguments,
+        "agreed": agreed,
+        "joined": reports,
         "schema": None if own is None else own.schema.to_json(),
         "dropped": list(getattr(own, "dropped", ())),
         "versions": {**versions(str(arguments["method"])), "python": platform.python_version()},
@@ -489,40 +473,30 @@ def _write_manifest(
 
 def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     """This place's own files, the result last."""
-    arrays: dict[str, np.ndarray] = {}
-    for name in part.method.state.model:
-        parts = fed.local_parts(outcome.state.values[name])
-        prefix = f"{name}." if len(part.method.state.model) > 1 else ""
-        arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()} if parts else {}
-    if outcome.scaling is not None:
-        arrays |= to_arrays(outcome.scaling)
     wire_bytes = dict(getattr(fed.link, "wire", {}))
-    result: dict[str, Any] = {
+    result: JsonObject = {
         "rounds": outcome.rounds_run,
         "seconds": outcome.seconds,
         "bytes": fed.ledger.totals(),
         "privacy": fed.ledger.statement(),
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
-    try:
-        write_tensors(part.folder / "model.safetensors", arrays, {"method": part.method.name})
-        write_json(part.folder / "ledger.json", files.plain(fed.ledger.to_json()))
-        if fed.server_ends:
-            lines = "".join(json.dumps(files.plain(line), allow_nan=False) + "\n" for line in outcome.history)
-            write_bytes(part.folder / "metrics.jsonl", lines.encode())
-            result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
-            trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
-            result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
-        if part.site is not None:
-            predicted = fed.local_parts(outcome.predictions)[0]
-            _write_predictions(part.folder / "predictions.parquet", part, predicted)
-        write_json(part.folder / "result.json", files.plain(result))
-    except OSError as error:
-        raise files.cannot_be_written(part.folder, error) from error
-
-
-def _write_predictions(path: Path, part: _Part, predicted: Any) -> None:
-    """What is predicted at this site, as its kind of data has it (`ParticipantFiles.table`)."""
-    files.write_predictions(
-        path, [first_task(part.method).data.participants.table(part.site, part.part, predicted)]
+    if fed.server_ends:
+        result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
+        trust = diagnosed(part.method, part.task.name, part.config, outcome, ())
+        result |= {"details": {**outcome.details, **trust}, "task": dict(part.agreed)}
+    files.write_run(
+        part.folder,
+        method=part.method.name,
+        ledger=fed.ledger.to_json(),
+        result=result,
+        weights=model_arrays(part.method, outcome),
+        history=outcome.history if fed.server_ends else None,
+        predictions=_tables(part, fed.local_parts(outcome.predictions)) if fed.here else None,
     )
+
+
+def _tables(part: _Part, predicted: Sequence[Predicted]) -> "list[pa.Table]":
+    """What is predicted at this site, as its kind of data has it (`ParticipantFiles.table`)."""
+    table = first_task(part.method).data.participants.table
+    return [table(part.site, part.part, each) for each in predicted]

@@ -5,12 +5,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from graphfed.deployment.deploy import check_outcome, request
 from graphfed.deployment.participant import TRIAL
 from graphfed.federation import Ledger, wire
 from graphfed.federation.link import SERVER_END
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
@@ -19,7 +19,7 @@ from graphfed.runs.train import Event
 from graphfed.runtime.interrupts import Wish, listening
 from graphfed.runtime.nvflare.loopback import Loopback, free_port
 from graphfed.runtime.nvflare.project import Project, Site, Timing
-from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.inputs import HostPart, Inputs
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
@@ -39,7 +39,7 @@ def loopback_project(clients: Sequence[int], timing: Timing | None = None) -> Pr
 def train_run(
     config: RunConfig,
     inputs: Inputs,
-    parts: Sequence[Any],
+    parts: Sequence[HostPart],
     folder: Path | None,
     *,
     start: int | None = None,
@@ -89,18 +89,19 @@ def run_on_loopback(
     checkpoint_every: float,
     wish: Wish,
     on_event: Callable[[Event], None] | None = None,
-    on_news: Callable[[str], None] = lambda news: None,
 ) -> tuple[Outcome, Ledger]:
     """One run of a federation on this machine whose data was dealt: see `train_run`."""
     project = federation.project
     asked = request(project, method, config, run=run, checkpoint_every=checkpoint_every, trial=True)
 
-    def forward(_: str, event: dict[str, Any]) -> None:
+    def forward(_: str, event: JsonObject) -> None:
         if on_event is not None:
             on_event(Event(**event))
 
     with federation.coordinator() as coordinator, tempfile.TemporaryDirectory() as kept:
-        outcomes = coordinator.run([asked], on_event=forward, on_news=on_news, wish=wish, kept=Path(kept))
+        outcomes = coordinator.run(
+            [asked], on_event=forward, on_news=lambda news: None, wish=wish, kept=Path(kept)
+        )
     check_outcome(outcomes)
     return collect(federation, method, run)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphfed.crypto.session import Party
 from graphfed.errors import PlaceError
-from graphfed.federation.ledger import SIMULATED, Json, Ledger
+from graphfed.federation.ledger import SIMULATED, Ledger
 from graphfed.federation.link import Link, Message, Pair
 from graphfed.federation.operations import backward, control, routing, transfers, two_party
 from graphfed.federation.operations.delivery import Delivery
@@ -22,6 +22,7 @@ from graphfed.federation.operations.running import Place
 from graphfed.federation.route import PeerIds, PeerRoute, Route, RouteTable, RowIds, everyone
 from graphfed.federation.transfer import Ideal, Options
 from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located, OfTheProgram, check_arguments
+from graphfed.files import JsonObject
 
 __all__ = ["Federation"]
 
@@ -204,7 +205,7 @@ class Federation(OfTheProgram):
 
     def control(
         self, fn: Callable[..., Mapping[str, object]], *arguments: object, name: str = "control"
-    ) -> Json:
+    ) -> JsonObject:
         """Decide at the server and send the decision to every place, absent clients too.
 
         The only way for a program to branch on a value.

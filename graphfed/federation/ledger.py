@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from graphfed.files import JsonObject
 
 __all__ = [
     "PHASES",
     "Entry",
     "Flow",
-    "Json",
     "Ledger",
     "LedgerRecord",
     "Shape",
@@ -33,10 +34,8 @@ UP, DOWN, PEER = "up", "down", "peer"
 #: Protections that hide nothing: none, and a protocol that is only simulated.
 CLEAR, SIMULATED = "clear", "simulated"
 
-#: A JSON object.
-Json = dict[str, Any]
 #: The shape of a tensor, or of every tensor of a payload by name.
-Shape = list[int] | Json
+Shape = list[int] | JsonObject
 
 
 def is_readable(protection: str) -> bool:
@@ -218,7 +217,7 @@ class Entry:
         self._settle()
         return self._received.copy()
 
-    def to_json(self) -> Json:
+    def to_json(self) -> JsonObject:
         """The entry as plain data."""
         return {
             "phase": self.phase,
@@ -238,7 +237,7 @@ class Entry:
         }
 
     @staticmethod
-    def from_json(content: Json) -> "Entry":
+    def from_json(content: JsonObject) -> "Entry":
         """The entry that `to_json` described."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
@@ -309,7 +308,7 @@ class Ledger:
         """Total bytes of the transfers called `name`."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
-    def totals(self) -> Json:
+    def totals(self) -> JsonObject:
         """The `bytes` object of result.json: total (setup + train), by direction, setup alone and every
         transfer's own, which add up to the total; beside: what crossed in the other phases."""
         counted = [e for e in self.entries if e.phase in COUNTED_PHASES]
@@ -330,10 +329,10 @@ class Ledger:
             },
         }
 
-    def statement(self) -> Json:
+    def statement(self) -> JsonObject:
         """What left the clients, by protection: the `privacy` object of result.json. In the order of the
         file, which a run that is resumed has too."""
-        left: dict[str, Json] = {}
+        left: dict[str, JsonObject] = {}
         for e in self._in_order():
             if e.direction == DOWN:
                 continue
@@ -343,7 +342,7 @@ class Ledger:
                 here["transfers"].append(e.name)
         return {"left_the_clients": left}
 
-    def to_json(self) -> Json:
+    def to_json(self) -> JsonObject:
         """The whole ledger as plain data, for ledger.json and for comparing placements: entries by phase and
         name, so that ledgers of separate processes put together read as one."""
         return {
@@ -357,7 +356,7 @@ class Ledger:
         return [entry for _, entry in items]
 
     @staticmethod
-    def from_json(content: Json) -> "Ledger":
+    def from_json(content: JsonObject) -> "Ledger":
         """The ledger that `to_json` described."""
         ledger = Ledger(content["num_clients"])
         for told in content["entries"]:

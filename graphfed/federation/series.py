@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,11 +23,15 @@ from graphfed.federation.values import Located
 from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.edges import Edges, make_edges
 
+if TYPE_CHECKING:
+    from graphfed.federation.cohort import Cohort
+
 __all__ = [
     "MINUTES_PER_DAY",
     "Network",
     "SensorData",
     "Series",
+    "TaskData",
     "load_network",
     "load_series",
     "make_network",
@@ -112,8 +116,12 @@ class SensorData:
     """What a run of forecasting is given. series: a `Series` at each host of clients; network: a `Network` at
     the server."""
 
-    series: Located
-    network: Located
+    series: Located["Series"]
+    network: Located["Network"]
+
+
+#: What a program is given, by the kind of its data: a `Cohort` at each host of clients, or `SensorData`.
+TaskData: TypeAlias = "Located[Cohort] | SensorData"
 
 
 def starts_of(split: TimeSplit, target: str) -> Tensor:

@@ -11,8 +11,7 @@ from graphfed.report.figures import Errors, Figures
 from graphfed.report.read import Run, Subject
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes, human_seconds
-from graphfed.studies.comparison import ComparedRow
-from graphfed.studies.plan import Statistic
+from graphfed.studies.plan import ComparedRow, Statistic
 
 __all__ = [
     "Opening",

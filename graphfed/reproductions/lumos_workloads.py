@@ -8,7 +8,7 @@ import dataclasses
 import time
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from graphfed.studies.folder_schema import WorkloadsFile
 from graphfed.studies.plan import run_name
 from graphfed.tasks.graphs.inputs import load_graph
 from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.source import LoadedData
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
     devices have each (values, devices); pairs_kept; comparisons made, comparisons_all_again: had every pair
     compared anew each time; rounds; bytes sent; curve: after how many comparisons the best state so far had
     which largest workload; seconds."""
-    graphs: dict[Any, Graph] = {}
+    graphs: LoadedData = {}
     rows = []
     for row in item.rows:
         config, folder = _config_of(item, row, place), _folder_of(item, row, place)
@@ -115,27 +116,25 @@ def _asked(config: RunConfig) -> dict[str, object]:
     }
 
 
-def _write(folder: Path, config: RunConfig, graphs: dict[Any, Graph]) -> None:
+def _write(folder: Path, config: RunConfig, graphs: LoadedData) -> None:
     """Balance and write what that gave; graphs: those that are loaded."""
     with computing_with(config.threads or 1):
         found = files.plain({"asked": _asked(config), **balanced(config, _structure(config, graphs))})
-    try:
+    with files.writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / FILE, found)
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
-def _structure(config: RunConfig, graphs: dict[Any, Graph]) -> Graph:
+def _structure(config: RunConfig, graphs: LoadedData) -> Graph:
     """The graph of a config without its features, loaded once where `graphs` keeps it."""
     if not isinstance(config.data, str):
         return load_graph(config, graphs)
     key = (config.data, *config.data_options.items())
     if key not in graphs:
-        loaded = load(config.data, config.data_dir, structure_only=True, **config.data_options)
-        assert isinstance(loaded, Graph), "make_config lets only data sets of the method's task pass"
-        graphs[key] = loaded
-    return graphs[key]
+        graphs[key] = load(config.data, config.data_dir, structure_only=True, **config.data_options)
+    graph = graphs[key]
+    assert isinstance(graph, Graph), "make_config lets only data sets of the method's task pass"
+    return graph
 
 
 def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:

@@ -285,7 +285,7 @@ def _write(finished: Reproduction, order: Sequence[str]) -> None:
     """Write its drawings and reproduce.json, with the items in the paper's order. GraphfedError when the disk
     refuses."""
     folder = finished.folder
-    try:
+    with files.writing_into(folder):
         for item, found in zip(finished.asked, finished.items, strict=True):
             write_bytes(folder / str(found["plot"]), draw(item, found))
             if found.get("relative_plot"):
@@ -297,8 +297,6 @@ def _write(finished: Reproduction, order: Sequence[str]) -> None:
         every = {found["item"]: found for found in [*_items_before(folder), *content["items"]]}
         content["items"] = [every[name] for name in order if name in every]
         write_json(folder / "reproduce.json", content)
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
 def _items_before(folder: Path) -> list[dict[str, object]]:

@@ -10,13 +10,14 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphfed.data.cache import cache_folder
 from graphfed.methods.registry import ALIASES, METHODS, canonical_name, get_method
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
+    from graphfed.files import JsonObject
     from graphfed.methods.base import Method
 
 __all__ = ["describe_every_method", "describe_method"]
@@ -25,7 +26,7 @@ __all__ = ["describe_every_method", "describe_method"]
 FILE = "methods.json"
 
 
-def describe_method(name: str) -> dict[str, Any]:
+def describe_method(name: str) -> "JsonObject":
     """Return the description of one method.
 
     Args:
@@ -42,7 +43,7 @@ def describe_method(name: str) -> dict[str, Any]:
     return known.get(canonical_name(name)) or _description(get_method(name))
 
 
-def describe_every_method() -> list[dict[str, Any]]:
+def describe_every_method() -> "list[JsonObject]":
     """Return the descriptions of all methods that can be loaded; stderr says which cannot."""
     described, problems = _describe_all()
     for problem in problems:
@@ -50,7 +51,7 @@ def describe_every_method() -> list[dict[str, Any]]:
     return described
 
 
-def _describe_all() -> tuple[list[dict[str, Any]], list[str]]:
+def _describe_all() -> "tuple[list[JsonObject], list[str]]":
     """The descriptions of all methods that can be loaded, and why each of the others cannot."""
     digest = _code_digest()
     kept = _kept(digest)
@@ -63,7 +64,7 @@ def _describe_all() -> tuple[list[dict[str, Any]], list[str]]:
     return described, problems
 
 
-def _description(method: "Method") -> dict[str, Any]:
+def _description(method: "Method") -> "JsonObject":
     from graphfed.runs.settings import settings_of
     from graphfed.tasks.registry import first_task, get_task
 
@@ -84,7 +85,7 @@ def _description(method: "Method") -> dict[str, Any]:
         "recipes": {task: get_task(task).settings_of(method) for task in method.tasks},
     }
     # As it is read from the file: lists are lists.
-    described: dict[str, Any] = json.loads(json.dumps(content))
+    described: JsonObject = json.loads(json.dumps(content))
     return described
 
 
@@ -105,7 +106,7 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _kept(digest: str) -> list[dict[str, Any]] | None:
+def _kept(digest: str) -> "list[JsonObject] | None":
     """The descriptions in the cache folder; None where they are of other code, or there are none."""
     try:
         content = json.loads((cache_folder() / FILE).read_bytes())
@@ -115,7 +116,7 @@ def _kept(digest: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _keep(digest: str, described: list[dict[str, Any]]) -> None:
+def _keep(digest: str, described: "list[JsonObject]") -> None:
     from graphfed.files import write_json
 
     try:

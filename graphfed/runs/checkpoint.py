@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.federation.link import SERVER_END
 from graphfed.federation.state import arrays_of, members_of, values_from
 from graphfed.files import (
+    JsonObject,
     check_regular,
     parse_json,
     read_regular,
@@ -86,13 +87,13 @@ class Snapshot:
     lines of metrics.jsonl; setup_seconds, seconds: spent on set-up, and in all."""
 
     number: int
-    decision: dict[str, Any] | None
+    decision: JsonObject | None
     state: State
     evaluated: State
     best: State
     best_scores: Located | None
     progress: Located
-    history: list[dict[str, Any]]
+    history: list[JsonObject]
     setup_seconds: float = 0.0
     seconds: float = 0.0
 
@@ -166,7 +167,7 @@ class Checkpoints:
 
 
 def write_part(
-    checkpoints: Path, number: int, process: str, arrays: dict[str, np.ndarray], content: Mapping[str, Any]
+    checkpoints: Path, number: int, process: str, arrays: dict[str, np.ndarray], content: Mapping[str, object]
 ) -> None:
     """Write what one process saves after a round; of older rounds the newest stays.
 
@@ -194,7 +195,7 @@ def write_part(
 
 def read_part(
     checkpoints: Path, number: int, process: str, schema: "type[BaseModel]"
-) -> tuple[Any, dict[str, np.ndarray]]:
+) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """The content and the arrays that `write_part` wrote. OSError, ValueError, InputError or SafetensorError
     for files that cannot be used."""
     folder, name = checkpoints / _name(number), f"{process}.json"

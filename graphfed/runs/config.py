@@ -10,15 +10,20 @@ Everything that can be refused without loading data is refused here. Three kinds
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import FORECASTING_GROUPS, GRAPH_GROUPS, CommonSettings
+from graphfed.methods.config import (
+    FORECASTING_GROUPS,
+    GRAPH_GROUPS,
+    CommonSettings,
+)
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
@@ -34,7 +39,7 @@ from graphfed.runs.settings import (
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import TASKS, first_task, get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime
+from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime, SettingValue
 from graphfed.tasks.source import DataSource, data_source, described
 
 __all__ = [
@@ -48,6 +53,8 @@ __all__ = [
     "read_config",
     "setting_names",
 ]
+
+Choice = TypeVar("Choice", bound=str)
 
 #: Every process loads torch, about 200 MB.
 MAX_PROCESSES = 64
@@ -88,11 +95,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         InputError: A choice cannot be used. The message has its key, the bad value and what was expected.
     """
     asked = RunOptions(method, **options)
-    if asked.method is None:
-        raise InputError(
-            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
-        )
-    chosen = get_method(_text("method", asked.method))
+    chosen = _method(asked.method)
     given = given_settings(asked.settings)
     seed = _integer("seed", asked.seed, 0, MAX_SEED)
     task = _task(asked.task, chosen)
@@ -153,22 +156,18 @@ def default_partition(method: Method, source: DataSource) -> str:
 
 
 def checked_training(
-    method: str | None, settings: Mapping[str, Any], rounds: int | None, seed: int
+    method: str | None, settings: Mapping[str, object], rounds: int | None, seed: int
 ) -> tuple[Method, CommonSettings, int]:
     """A method, its settings and the seed of the split, where the data is elsewhere. InputError as
     `make_config`."""
-    if method is None:
-        raise InputError(
-            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
-        )
-    chosen = get_method(_text("method", method))
+    chosen = _method(method)
     seed = _integer("seed", seed, 0, MAX_SEED)
     task = first_task(chosen).name
     training, rest = _training(chosen, task, dict(settings), rounds, seed, ["split_seed"])
     return chosen, training, _integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 
-def data_setting_names(data: Any, partition: str | Path) -> list[str]:
+def data_setting_names(data: object, partition: str | Path) -> list[str]:
     """Every key of `--set` that is about the data (of a name: its options), its split or its partition (a
     name or a file)."""
     options = DATASETS[data].options if isinstance(data, str) else {}
@@ -182,7 +181,7 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
     return [*_training_names(get_method(method)), *_other_names(partition or "", options)]
 
 
-def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
+def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
     """The options in a YAML file: the names in OPTIONS, `out` (and `extra`), settings as a mapping under
     `set`.
 
@@ -226,7 +225,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> dict[str, Any]:
     return options
 
 
-def _load_plugins(modules: Any, config: Path) -> None:
+def _load_plugins(modules: object, config: Path) -> None:
     """Load the plug-ins that a config file names, one or a list."""
     named = [modules] if isinstance(modules, str) else modules
     if not isinstance(named, list) or not all(isinstance(module, str) for module in named):
@@ -238,7 +237,7 @@ def _load_plugins(modules: Any, config: Path) -> None:
         load_plugin(config.parent / module if module.endswith(".py") else module)
 
 
-def _unknown_key(key: Any, known: list[str]) -> str:
+def _unknown_key(key: object, known: list[str]) -> str:
     """What to say of a key of a config file that is no option."""
     name = key if isinstance(key, str) else ""
     meant = SYNONYMS.get(name, name)
@@ -250,11 +249,11 @@ def _unknown_key(key: Any, known: list[str]) -> str:
     return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
 
 
-def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+def parse_settings(pairs: Iterable[str]) -> dict[str, SettingValue]:
     """``["lr=0.1", "patience=none"]`` -> ``{"lr": 0.1, "patience": None}``.
 
     Raises InputError for anything without a name or '='."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, SettingValue] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         key = key.strip()
@@ -266,7 +265,7 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def _parse(text: str) -> Any:
+def _parse(text: str) -> SettingValue:
     """Text as a number, None or, failing these, text. Booleans are left to the setting's own type."""
     if text.lower() in ("none", "null"):
         return None
@@ -286,21 +285,26 @@ def _training_names(method: Method) -> list[str]:
     return [*fields, PRESET]
 
 
-def _other_names(partition: str, data_options: Mapping[str, Any]) -> list[str]:
+def _other_names(partition: str, data_options: Iterable[str]) -> list[str]:
     spec = PARTITIONS.get(partition) or PARTITIONS.get(partition.lower())
     options = {} if spec is None else spec.options
     return [*_SEEDS, *(f"partition.{key}" for key in options), *(f"data.{key}" for key in data_options)]
 
 
 def _training(
-    method: Method, task: str, settings: dict[str, Any], rounds: int | None, seed: int, others: list[str]
-) -> tuple[CommonSettings, dict[str, Any]]:
+    method: Method,
+    task: str,
+    settings: Mapping[str, object],
+    rounds: int | None,
+    seed: int,
+    others: list[str],
+) -> tuple[CommonSettings, dict[str, object]]:
     """The method's config, and the settings that are not its own."""
     from pydantic import ValidationError
 
     names = _training_names(method)
-    mine: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
+    mine: dict[str, object] = {}
+    rest: dict[str, object] = {}
     for key, value in settings.items():
         if key in _OPTION_SETTINGS:
             raise InputError(
@@ -338,18 +342,20 @@ def _training(
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
 
 
-def _with_none_named(method: Method, task: str, given: dict[str, Any]) -> dict[str, Any]:
+def _with_none_named(method: Method, task: str, given: Mapping[str, object]) -> dict[str, object]:
     """On the command line `none` is no value; of a setting that has it among its choices it is that one."""
     named = {setting.name for setting in settings_of(method, task) if "none" in setting.choices}
     return {key: "none" if value is None and key in named else value for key, value in given.items()}
 
 
-def _default(method: Method, key: str) -> Any:
+def _default(method: Method, key: str) -> object:
     """What the method uses when a setting is not given."""
     return getattr(method.config(**method.defaults), key)
 
 
-def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _prefixed(
+    prefix: str, settings: Mapping[str, object], defaults: Mapping[str, SettingValue]
+) -> JsonObject:
     """The settings of one prefix, without it, each of its default's type."""
     chosen = {}
     for key, value in settings.items():
@@ -377,13 +383,13 @@ def _prefixed(prefix: str, settings: Mapping[str, Any], defaults: Mapping[str, A
 # ---- options -----------------------------------------------------------------------------------------------
 
 
-def _text(key: str, value: Any) -> str:
+def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"{key}={shown(value)} cannot be used: a name was expected")
     return value
 
 
-def _truth(key: str, value: Any) -> bool:
+def _truth(key: str, value: object) -> bool:
     """Yes or no in the words that settings of methods take: true, yes, on, 1 and their opposites."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -393,7 +399,7 @@ def _truth(key: str, value: Any) -> bool:
         raise InputError(f"{key}={shown(value)} cannot be used: expected yes or no") from None
 
 
-def _folder(key: str, value: Any) -> Path | None:
+def _folder(key: str, value: object) -> Path | None:
     if value is not None and not isinstance(value, str | os.PathLike):
         raise InputError(f"{key}={shown(value)} cannot be used: the path of a folder was expected")
     return None if value is None else Path(value)
@@ -407,20 +413,20 @@ def _integer(key: str, value: Any, least: int, most: int) -> int:
     return int(value.__index__())
 
 
-def _seconds(key: str, value: Any) -> float:
+def _seconds(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise InputError(f"{key}={shown(value)} cannot be used: expected a number of seconds, at least 0")
     return float(value)
 
 
-def _one_of(key: str, value: Any, choices: tuple[Any, ...]) -> Any:
+def _one_of(key: str, value: object, choices: tuple[Choice, ...]) -> Choice:
     if value not in choices:
         near = did_you_mean(value.lower()[:60] if isinstance(value, str) else "", choices)
         raise InputError(f"unknown {key} {shown(value)}; {near}")
     return value
 
 
-def _name_in(key: str, what: str, value: Any, table: Mapping[str, Any]) -> str:
+def _name_in(key: str, what: str, value: object, table: Collection[str]) -> str:
     """The name in `table` that is meant, in whatever case it is written."""
     name = _text(key, value)
     name = name if name in table else name.lower()
@@ -436,11 +442,11 @@ class _Dealing:
     name: str
     clients: int | None
     file: Path | None = None
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: JsonObject = dataclasses.field(default_factory=dict)
     seed: int = 0
 
 
-def _dealing(partition: Any, clients: Any) -> _Dealing:
+def _dealing(partition: object, clients: object) -> _Dealing:
     sites = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
     if isinstance(partition, Partition):
         raise InputError(
@@ -462,7 +468,7 @@ def _dealing(partition: Any, clients: Any) -> _Dealing:
     return _Dealing(recipe["name"], recipe["num_sites"], file, recipe["options"], recipe["seed"])
 
 
-def partition_file(partition: Any) -> Path | None:
+def partition_file(partition: object) -> Path | None:
     """The file that is meant, None where it is a name: a path has an ending, or a folder (./sites)."""
     if isinstance(partition, os.PathLike):
         return Path(partition)
@@ -472,7 +478,15 @@ def partition_file(partition: Any) -> Path | None:
     return path if path.suffix or os.sep in partition else None
 
 
-def _task(task: Any, method: Method) -> str:
+def _method(method: object) -> Method:
+    if method is None:
+        raise InputError(
+            "no method was named; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
+        )
+    return get_method(_text("method", method))
+
+
+def _task(task: object, method: Method) -> str:
     """The task that is meant; InputError where there is none of that name, or the method cannot do it."""
     if task is None:
         return method.tasks[0]
@@ -513,7 +527,7 @@ def _check_dealing(dealt: _Dealing, source: DataSource) -> None:
     raise InputError(f"{what} {fault}; leave it out")
 
 
-def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -> int | None:
+def _processes(runtime: Runtime, sites: object, clients: int | None, device: str) -> int | None:
     """How many processes hold the clients, None in the runtime "local"; InputError where separate processes
     cannot hold them."""
     if runtime == "local":
@@ -535,12 +549,12 @@ def _processes(runtime: Runtime, sites: Any, clients: int | None, device: str) -
     return count
 
 
-def checked_threads(threads: Any) -> int:
+def checked_threads(threads: object) -> int:
     """A number of threads. InputError for anything else."""
     return _integer("threads", threads, 1, MAX_THREADS)
 
 
-def checked_device(device: Any) -> str:
+def checked_device(device: object) -> str:
     """The name of a device that is here. InputError for anything else."""
     import torch
 

@@ -1,8 +1,8 @@
-"""Checks for results that look wrong, each with a text that says what to do about it.
+"""Checks for runs that look wrong, each with a text that says what to do about it (`studies.table_checks` has
+those of comparisons).
 
-Every check is a pure function of what a run or a comparison already has: the validation history, the result
-and the rows of a table. A check that lacks what it needs (a metric that was not measured, a number that was
-not finite) finds nothing.
+Every check is a pure function of what a run already has: the validation history and the result. A check that
+lacks what it needs (a metric that was not measured, a number that was not finite) finds nothing.
 
 The checks are for accidents of training, so they must be silent on healthy runs. Where chance alone could
 trigger one, its threshold comes from the standard error of the metric:
@@ -16,14 +16,13 @@ trigger one, its threshold comes from the standard error of the metric:
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from graphfed.methods.references import POOLED_AND_ALONE, REPEATS_LAST, UNTRAINED
+from graphfed.files import JsonObject
 from graphfed.tasks.registry import get_task
 
-__all__ = ["TITLES", "Evidence", "ResultWarning", "check_comparison", "check_run", "unequal_settings"]
+__all__ = ["TITLES", "Evidence", "ResultWarning", "check_run"]
 
 #: What each warning says, in a few words for a table.
 TITLES = {
@@ -67,9 +66,9 @@ class ResultWarning:
     text: str
     rows: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the warning as an object of result.json or comparison.json."""
-        content: dict[str, Any] = {"code": self.code, "text": self.text}
+        content: JsonObject = {"code": self.code, "text": self.text}
         return {**content, "rows": list(self.rows)} if self.rows else content
 
 
@@ -98,7 +97,7 @@ class Evidence:
     rounds_run: int
     best_round: int | None
     lr: float
-    history: Sequence[Mapping[str, Any]]
+    history: Sequence[JsonObject]
     val: Mapping[str, float | None]
     test: Mapping[str, float | None]
     confusion: Sequence[Sequence[float]] | None = None
@@ -324,139 +323,3 @@ def _margins(confusion: Sequence[Sequence[float]]) -> tuple[list[float], list[fl
     true = [float(sum(row)) for row in confusion]
     predicted = [float(sum(row[c] for row in confusion)) for c in range(len(confusion))]
     return true, predicted
-
-
-# ---- checks of a comparison --------------------------------------------------------------------------------
-
-
-def check_comparison(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> list[ResultWarning]:
-    """Return what looks wrong with a table: with the rows beside each other, then with each row's runs.
-
-    Args:
-        task: A name in `tasks.registry.TASKS`.
-        metric: The test metric that decides.
-        rows: As in comparison.json; a row may lack `warnings` and `training`.
-
-    Returns:
-        The warnings, each with the labels of the rows it is about.
-    """
-    found = [*_pooled_below_alone(task, metric, rows), *_above_last_value(task, metric, rows)]
-    unequal = unequal_settings(rows)
-    if unequal:
-        told = "; ".join(
-            f"{label}: {', '.join(f'{key}={value}' for key, value in settings.items())}"
-            for label, settings in unequal.items()
-        )
-        found.append(
-            ResultWarning(
-                "unequal_recipes",
-                f"Rows differ in training settings that others have too ({told}), so the table compares "
-                "settings as well as methods. Give every row the same ones, as in --set lr=0.01.",
-                tuple(unequal),
-            )
-        )
-    return [*found, *_runs_of_rows(rows)]
-
-
-#: Settings of how sums are protected: they change no result, up to rounding.
-_NOT_TRAINING = ("aggregation", "protocols")
-
-
-def unequal_settings(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the settings that make the rows' training unequal.
-
-    A setting that two rows have with different values is listed for every row whose value is not the usual
-    one: that of most rows, of equally many the value that occurs first.
-
-    Args:
-        rows: As in comparison.json, with `label` and `training` (setting to value).
-
-    Returns:
-        Label to {setting: value}; rows that have the usual values only are left out.
-    """
-    rows = list(rows)
-    values: dict[str, list[Any]] = {}
-    for row in rows:
-        for key, value in row.get("training", {}).items():
-            if key not in _NOT_TRAINING:
-                values.setdefault(key, []).append(value)
-    usual = {key: max(those, key=those.count) for key, those in values.items()}
-    found = {}
-    for row in rows:
-        own = {
-            key: value
-            for key, value in row.get("training", {}).items()
-            if key in usual and value != usual[key]
-        }
-        if own:
-            found[row["label"]] = own
-    return found
-
-
-def _pooled_below_alone(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
-    """Training on all data does worse than every client alone: by any amount, because the reader must then
-    judge whether the reference can be trusted; the text has the spread."""
-    means = {row["method"]: row for row in rows if _mean(row, metric) is not None}
-    for pooled, alone in POOLED_AND_ALONE:
-        if pooled not in means or alone not in means:
-            continue
-        upper, lower = means[pooled], means[alone]
-        difference = _mean(upper, metric) - _mean(lower, metric)
-        if difference < 0 if not get_task(task).error else difference > 0:
-            spread = _spread(upper, lower, metric)
-            yield ResultWarning(
-                "central_below_isolated",
-                f"{upper['label']}, which trains on all data together, has a worse mean test "
-                f"{metric.replace('_', ' ')} ({_mean(upper, metric):.4g}) than {lower['label']} "
-                f"({_mean(lower, metric):.4g}), where every client trains alone{spread}. More data should "
-                "not hurt: the settings probably do not suit this graph. Try another learning rate, "
-                "optimiser or feature scaling, or more rounds, before comparing methods.",
-                (upper["label"],),
-            )
-
-
-def _above_last_value(task: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
-    """A trained forecast has a larger error than repeating the last reading."""
-    reference = next((row for row in rows if row["method"] == REPEATS_LAST), None)
-    level = None if reference is None else _mean(reference, metric)
-    if reference is None or level is None or not get_task(task).error:
-        return
-    for row in rows:
-        mean = _mean(row, metric)
-        if row["method"] not in UNTRAINED and mean is not None and mean >= level:
-            yield ResultWarning(
-                "worse_than_last_value",
-                f"{row['label']} has a test {metric.replace('_', ' ')} of {mean:.4g}, and repeating the last "
-                f"reading has {level:.4g}: nothing useful was learned. Train for more rounds or with another "
-                "learning rate.",
-                (row["label"],),
-            )
-
-
-def _runs_of_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[ResultWarning]:
-    """The warnings of a row's runs, one for each code, with the text of the first."""
-    for row in rows:
-        by_code: dict[str, list[Mapping[str, Any]]] = {}
-        for told in row.get("warnings", ()):
-            by_code.setdefault(told["code"], []).append(told)
-        for code, those in by_code.items():
-            seeds = ", ".join(str(told["seed"]) for told in those)
-            plural = "s" if len(those) > 1 else ""
-            text = f"{row['label']}, seed{plural} {seeds} of {len(row['seeds'])}: {those[0]['text']}"
-            yield ResultWarning(code, text, (row["label"],))
-
-
-def _mean(row: Mapping[str, Any], metric: str) -> Any:
-    """The mean of a test metric over seeds; None where a seed has none."""
-    return (row["test"].get(metric) or {}).get("mean")
-
-
-def _spread(upper: Mapping[str, Any], lower: Mapping[str, Any], metric: str) -> str:
-    """How the difference of two rows compares with their spread over seeds."""
-    deviations = [row["test"][metric]["std"] for row in (upper, lower)]
-    if None in deviations:
-        return "; with one seed the spread is not known"
-    error = math.hypot(*deviations) / math.sqrt(len(upper["seeds"]))
-    difference = abs(_mean(upper, metric) - _mean(lower, metric))
-    within = "within" if difference <= 2 * error else "beyond"
-    return f" ({within} two standard errors over {len(upper['seeds'])} seeds)"

@@ -34,17 +34,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import check_regular, parse_json, read_regular, write_bytes, write_json, write_tensors
+from graphfed.files import (
+    JsonObject,
+    check_regular,
+    parse_json,
+    read_regular,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
+    from graphfed.federation.payload import Leaf, Payload
 
 __all__ = [
     "CHECKPOINTS",
     "PARTITION",
-    "cannot_be_written",
     "check_free",
     "check_new_file",
     "check_space",
@@ -54,19 +64,22 @@ __all__ = [
     "fields_of",
     "open_folder",
     "plain",
+    "plain_object",
     "read_json",
     "read_lines",
     "read_predictions",
     "read_table",
     "weight_arrays",
+    "write_lines",
     "write_run",
+    "writing_into",
 ]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """`value` as JSON can hold it: plain numbers, texts, lists, dictionaries; NaN and infinity are None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return plain_object(value)
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, list | tuple):
@@ -80,14 +93,18 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def fields_of(result: Any) -> dict[str, Any]:
+def plain_object(content: Mapping[str, object]) -> JsonObject:
+    """`plain`, of what is an object in JSON."""
+    return {str(key): plain(item) for key, item in content.items()}
+
+
+def fields_of(result: "DataclassInstance") -> JsonObject:
     """The fields of a result, a dataclass, as its file has them: all but the folder that they are in."""
     names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
-    content: dict[str, Any] = plain({name: getattr(result, name) for name in names})
-    return content
+    return plain_object({name: getattr(result, name) for name in names})
 
 
-def chosen_folder(out: Any, label: str) -> Path | None:
+def chosen_folder(out: object, label: str) -> Path | None:
     """The folder that `out` means: a path itself, None a new one (`default_folder`), False none at all.
 
     Raises InputError for anything else."""
@@ -312,50 +329,51 @@ def _remove_empty(folders: list[Path]) -> None:
 def write_run(
     folder: Path,
     *,
-    history: Sequence[Mapping[str, Any]],
-    ledger: Mapping[str, Any],
-    result: Mapping[str, Any],
+    method: str,
+    ledger: JsonObject,
+    result: JsonObject,
     weights: Mapping[str, np.ndarray],
-    predictions: Iterable[Any],
+    history: Iterable[JsonObject] | None = None,
+    predictions: "Iterable[pa.Table] | None" = None,
     accounts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write what a run found, the result last; GraphfedError when the disk refuses. predictions: see
-    `write_predictions`; accounts: a column each, a row for every client."""
-    try:
-        lines = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in history)
-        write_bytes(folder / "metrics.jsonl", lines.encode())
+    `write_predictions`; accounts: a column each, a row for every client, in the order of their ids. What is
+    None has no file."""
+    with writing_into(folder):
+        if history is not None:
+            write_lines(folder / "metrics.jsonl", history)
         write_json(folder / "ledger.json", plain(ledger))
-        write_tensors(folder / "model.safetensors", dict(weights), {"method": str(result["method"])})
-        write_predictions(folder / "predictions.parquet", predictions)
+        write_tensors(folder / "model.safetensors", dict(weights), {"method": method})
+        if predictions is not None:
+            write_predictions(folder / "predictions.parquet", predictions)
         if accounts is not None:
-            write_accounts(folder / ACCOUNTS, accounts)
+            import pyarrow as pa
+
+            clients = np.arange(len(next(iter(accounts.values()))))
+            write_predictions(folder / ACCOUNTS, [pa.table({"client": clients, **accounts})])
         write_json(folder / "result.json", plain(result))
+
+
+@contextlib.contextmanager
+def writing_into(folder: Path) -> Iterator[None]:
+    """Where the disk refuses a file in this block, raise GraphfedError, which names the folder."""
+    try:
+        yield
     except OSError as error:
-        raise cannot_be_written(folder, error) from error
+        raise GraphfedError(
+            f"the folder {folder} could not be written ({error.strerror or error}); when that is repaired, "
+            f"go on with: graphfed resume {folder}"
+        ) from error
 
 
-def write_accounts(path: Path, accounts: Mapping[str, np.ndarray]) -> None:
-    """What the clients say of themselves, a row each in the order of their ids; OSError when the disk
-    refuses."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    count = len(next(iter(accounts.values())))
-    pq.write_table(pa.table({"client": np.arange(count), **accounts}), sink)
-    write_bytes(path, sink.getvalue().to_pybytes())
+def write_lines(path: Path, lines: Iterable[JsonObject]) -> None:
+    """Write the file that `read_lines` reads. OSError when the disk refuses."""
+    text = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
+    write_bytes(path, text.encode())
 
 
-def cannot_be_written(folder: Path, error: OSError) -> GraphfedError:
-    """What to say when the disk refuses a file of a run."""
-    reason = error.strerror or error
-    return GraphfedError(
-        f"the folder {folder} could not be written ({reason}); when that is repaired, go on with: "
-        f"graphfed resume {folder}"
-    )
-
-
-def write_predictions(path: Path, tables: Iterable[Any]) -> None:
+def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
     """Write pyarrow tables of the same columns, at least one, as one parquet file; each is made, written and
     forgotten before the next."""
     import pyarrow as pa
@@ -371,14 +389,14 @@ def write_predictions(path: Path, tables: Iterable[Any]) -> None:
     write_bytes(path, sink.getvalue().to_pybytes())
 
 
-def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> Any:
+def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> "pa.Table":
     """The table that `write_predictions` wrote into a run's folder, as `read_table` gives it."""
     return read_table(folder / "predictions.parquet", columns)
 
 
 def read_table(
     path: Path, columns: Mapping[str, str] | None = None, optional: Mapping[str, str] | None = None
-) -> Any:
+) -> "pa.Table":
     """Read a Parquet file in a run's folder.
 
     Args:
@@ -412,7 +430,7 @@ def read_table(
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
 
 
-def _is_of_kind(found: Any, kind: str) -> bool:
+def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
     """Whether a pyarrow type is one of a kind of `read_table`."""
     from pyarrow import types
 
@@ -424,7 +442,7 @@ def _is_of_kind(found: Any, kind: str) -> bool:
     return whole or (kind == "number" and bool(types.is_floating(found)))
 
 
-def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
+def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
     """The weights that the hosts of one place hold, as flat named arrays: nested names are joined by dots.
 
     A shared weight has its own shape [...]; weights of each client are [K, ...] in the order of client ids.
@@ -453,11 +471,11 @@ def weight_arrays(parts: Sequence[Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: "Payload", prefix: str = "") -> "dict[str, Leaf]":
     if not isinstance(tree, dict | tuple):
         return {prefix or "weights": tree}
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    flat: dict[str, Any] = {}
+    flat: dict[str, Leaf] = {}
     for key, value in items:
         flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
@@ -484,7 +502,7 @@ def check_there(folder: Path) -> None:
         raise InputError(f"{folder} holds runs and is none; name one of them, as in {runs[-1].parent}")
 
 
-def read_json(path: Path, model: "type[BaseModel]") -> Any:
+def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
     """Read a JSON file in a run's folder.
 
     Args:
@@ -502,7 +520,7 @@ def read_json(path: Path, model: "type[BaseModel]") -> Any:
     return check_content(_parsed(path, _text_of(path)), model, str(path))
 
 
-def read_lines(path: Path, model: "type[BaseModel]") -> list[Any]:
+def read_lines(path: Path, model: "type[BaseModel]") -> list[JsonObject]:
     """Read a file with one JSON object in each line, every one of the form that `model` describes.
 
     Raises InputError, which names the line, as `read_json`."""

@@ -6,7 +6,7 @@ line what is wrong. A folder may come from anybody, so nothing in it is used bef
 Every model takes keys that it does not name: a later version may write more. What it names has one type.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from graphfed.errors import InputError
 from graphfed.federation.ledger import PHASES
+from graphfed.files import JsonObject
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.registry import TASKS, task_or_default
 from graphfed.validation import explain_content
@@ -74,7 +75,7 @@ class FileModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-def check_content(content: Any, model: type[BaseModel], origin: str) -> Any:
+def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObject:
     """Compare a parsed JSON file with its schema.
 
     Args:
@@ -94,7 +95,8 @@ def check_content(content: Any, model: type[BaseModel], origin: str) -> Any:
         damaged = f"{origin} is damaged, or of another version of graphfed: "
         fault = error.errors(include_url=False)[0]
         raise InputError(explain_content(fault, model, f"{damaged}it", damaged)) from None
-    return content
+    checked: JsonObject = content
+    return checked
 
 
 # ---- a run -------------------------------------------------------------------------------------------------
@@ -126,13 +128,13 @@ class _Warning(FileModel):
 
 
 class _Privacy(FileModel):
-    left_the_clients: dict[str, Any] = {}
+    left_the_clients: JsonObject = {}
 
 
 class Details(FileModel):
     """What the report, the tables and the summary read of a result's details."""
 
-    recipe: dict[str, Any] = {}
+    recipe: JsonObject = {}
     test_confusion: list[list[Amount]] | None = None
     test_pooled: Metrics | None = None
     test_roc: list[Annotated[list[Share], Field(min_length=2, max_length=2)]] | None = None
@@ -140,7 +142,7 @@ class Details(FileModel):
     diverged_in_round: Count | None = None
     headline: list[str] | None = None
     selected_by: str | None = None
-    training: dict[str, Any] = {}
+    training: JsonObject = {}
     warnings: list[_Warning] = []
 
     @model_validator(mode="after")
@@ -152,7 +154,7 @@ class Details(FileModel):
         return self
 
 
-def check_metrics(task: str, **parts: dict[str, Any]) -> None:
+def check_metrics(task: str, **parts: Mapping[str, object]) -> None:
     """The metric that decides in a task must be there: tables and reports are made of it."""
     needed = task_or_default(task).metric
     for part, metrics in parts.items():
@@ -319,7 +321,7 @@ class _Config(FileModel):
 
     method: str
     seed: Integer
-    training: dict[str, Any]
+    training: JsonObject
     task: Annotated[str, AfterValidator(_check_task)] = CLASSIFICATION
     runtime: str = "local"
     plugins: list[_Plugin] = []
@@ -327,12 +329,12 @@ class _Config(FileModel):
 
 class _AnyConfig(_Config):
     data: str
-    data_options: dict[str, Any]
+    data_options: JsonObject
     data_dir: str | None
-    data_source: str | dict[str, Any] | None
+    data_source: str | JsonObject | None
     clients: Count | None
     partition: str | None
-    partition_options: dict[str, Any]
+    partition_options: JsonObject
     partition_seed: Integer | None
     partition_file: str | None = None
     split: str
@@ -362,7 +364,7 @@ class _DataFacts(FileModel):
 
 class _PartitionFacts(FileModel):
     name: str
-    options: dict[str, Any]
+    options: JsonObject
     file: str | None
     site_names: list[str] = []
 
@@ -378,15 +380,18 @@ class _Manifest(FileModel):
     resumed: list[_Resumed] = []
 
 
-class RunManifest(_Manifest):
-    """manifest.json of a run whose data was here."""
-
-    config: _AnyConfig
+class _OneRun(_Manifest):
     seeds: dict[str, Integer | None]
     data: _DataFacts
     partition: _PartitionFacts
     versions: dict[str, str]
     device: str
+
+
+class RunManifest(_OneRun):
+    """manifest.json of a run whose data was here."""
+
+    config: _AnyConfig
     threads: Count | None
 
 
@@ -398,16 +403,11 @@ class _Asked(FileModel):
     checkpoint_every: Amount
 
 
-class DeployedManifest(_Manifest):
+class DeployedManifest(_OneRun):
     """manifest.json of a run whose data was at the sites."""
 
     deployment: _Asked
     config: _Config
-    seeds: dict[str, Integer | None]
-    data: _DataFacts
-    partition: _PartitionFacts
-    versions: dict[str, str]
-    device: str
     threads: str
 
 
@@ -436,7 +436,7 @@ class ComparisonManifest(FileModel):
 
 
 class _SweepPlan(FileModel):
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]]
+    grid: dict[str, Annotated[list[object], Field(min_length=1)]]
     ranges: dict[str, Annotated[list[Real | bool], Field(min_length=2, max_length=3)]]
     trials: Positive | None
     runs: Annotated[list[_PlannedRun], Field(min_length=1)]
@@ -455,7 +455,7 @@ class SweepManifest(FileModel):
         return self
 
 
-def _check_seeds(seeds: Sequence[int], hashes: dict[str, Any]) -> None:
+def _check_seeds(seeds: Sequence[int], hashes: Mapping[str, object]) -> None:
     for seed in seeds:
         if str(seed) not in hashes:
             raise ValueError(f"hashes has none of seed {seed}")
@@ -464,5 +464,5 @@ def _check_seeds(seeds: Sequence[int], hashes: dict[str, Any]) -> None:
 class OtherManifest(FileModel):
     """manifest.json of a reproduction or a policy. What was asked is checked where it is asked again."""
 
-    reproduce: dict[str, Any] = {}
-    policy: dict[str, Any] = {}
+    reproduce: JsonObject = {}
+    policy: JsonObject = {}

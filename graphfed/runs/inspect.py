@@ -1,7 +1,7 @@
 """What data are like before training: their numbers, their sites, and which methods can use them."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError, shown
+from graphfed.files import JsonObject
 from graphfed.methods.registry import METHODS
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import given_settings, unknown_setting
@@ -72,14 +73,14 @@ class Inspection:
 
 
 def inspect(
-    data: Any = "digits",
+    data: object = "digits",
     *,
     clients: int | None = None,
     partition: str | Path | None = None,
     split: str = "default",
     seed: int = 0,
     data_dir: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
 ) -> Inspection:
     """Load a graph or sensors and look at it; nothing is trained or written.
 
@@ -101,12 +102,12 @@ def inspect(
     # Any method would do: what is asked of it are the data's own choices.
     make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
     known = data_setting_names(source.value, partition or source.default_partition)
-    _check_settings(settings or {}, known)
+    _check_settings(settings, known)
     config = make_config("isolated", **options)
     graph, graph_problem = _graph(source, config)
     chosen, split_problem = _split(graph, config.split, config.split_seed)
     asked = clients is not None or partition is not None or source.default_partition == "column"
-    asked = asked or any(str(key).startswith("partition") for key in settings or {})
+    asked = asked or any(str(key).startswith("partition") for key in settings)
     dealt = partition_graph(config, graph) if asked else None
     inputs = NodeInputs(graph, chosen, pooled_partition(graph) if dealt is None else dealt, source.dropped)
     return Inspection(
@@ -124,7 +125,7 @@ def inspect(
     )
 
 
-def _check_settings(settings: Mapping[str, Any], known: list[str]) -> None:
+def _check_settings(settings: Iterable[str], known: list[str]) -> None:
     """InputError for a setting that says nothing about the data: it would change nothing here."""
     for key in settings:
         if key in known:
@@ -186,16 +187,16 @@ def _inspect_sensors(
     partition: str | Path | None,
     split: str,
     data_dir: str | Path | None,
-    settings: Mapping[str, Any] | None,
+    settings: JsonObject,
 ) -> Inspection:
     if clients is not None or partition is not None:
         raise InputError(f"{source.name!r} holds readings of sensors, which partitions of graphs do not deal")
-    asked = dict(settings or {})
+    asked = dict(settings)
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}
     _check_settings(asked, [f"data.{key}" for key in known])
     options = {str(key).removeprefix("data."): value for key, value in asked.items()}
-    sensors = sensors_of(source, data_dir, **options)
+    sensors = sensors_of(source, data_dir, options)
     try:
         cut, problem = make_time_split(sensors, split, lags, horizon), None
     except InputError as error:

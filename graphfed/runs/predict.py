@@ -4,15 +4,15 @@ Every method predicts as in training: with only what its protocol lets it see at
 graph is one site's, which only a model that all clients share can serve."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import check_regular, read_tensors, write_bytes
+from graphfed.files import JsonObject, check_regular, read_tensors, write_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.folder import check_new_file, read_predictions
 from graphfed.runs.reopen import config_from_json, read_manifest, reopen
@@ -23,8 +23,14 @@ from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import data_source
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    import torch
+    from torch import Tensor
+
     from graphfed.federation import Federation
     from graphfed.methods.base import Method, State
+    from graphfed.nn.backbones import Weights
+    from graphfed.nn.sparse import SparseWeights
 
 __all__ = ["TABLES", "predict", "read_nodes", "with_weights", "write_table"]
 
@@ -35,11 +41,11 @@ TABLES = (".csv", ".parquet")
 def predict(
     folder: str | Path,
     *,
-    data: Any = None,
-    nodes: Any = None,
-    absent: Sequence[Any] = (),
+    data: object = None,
+    nodes: Iterable[object] | None = None,
+    absent: Sequence[object] = (),
     data_dir: str | Path | None = None,
-) -> Any:
+) -> "pa.Table":
     """What the model of the run in `folder` predicts, as a pyarrow table with the columns of
     predictions.parquet (`predictions_table`).
 
@@ -84,7 +90,9 @@ def predict(
     return table if nodes is None else _chosen(table, inputs.name, nodes)
 
 
-def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, nodes: Any) -> Any:
+def _written(
+    folder: Path, manifest: JsonObject, method: str, data: object, nodes: Iterable[object] | None
+) -> "pa.Table":
     """The rows of predictions.parquet: nothing is set up, and so nothing is released."""
     if data is not None:
         raise InputError(
@@ -96,7 +104,7 @@ def _written(folder: Path, manifest: Mapping[str, Any], method: str, data: Any, 
 
 
 def _other(
-    folder: Path, manifest: Mapping[str, Any], task: TaskDefinition, data: Any, data_dir: str | Path | None
+    folder: Path, manifest: JsonObject, task: TaskDefinition, data: object, data_dir: str | Path | None
 ) -> tuple[RunConfig, Inputs]:
     """The run's config on other data, checked against what the model was trained on."""
     asked = manifest["config"]
@@ -139,15 +147,11 @@ def _weights_in(folder: Path) -> dict[str, np.ndarray]:
 
     path = folder / "model.safetensors"
     try:
-        # The reader below calls every file that it may not open a missing one.
         check_regular(path)
-        path.open("rb").close()
+        path.open("rb").close()  # the reader calls every file that it may not open a missing one
+        return read_tensors(path)[0]
     except PermissionError:
         raise InputError(f"{path} may not be read by you; change its permissions") from None
-    except OSError:
-        pass  # told below
-    try:
-        return read_tensors(path)[0]
     except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); the run must be made again") from None
 
@@ -156,17 +160,18 @@ def _predict(
     config: RunConfig,
     inputs: Inputs,
     arrays: Mapping[str, np.ndarray],
-    known: Mapping[str, Any],
-    absent: Sequence[Any],
+    known: JsonObject,
+    absent: Sequence[object],
     *,
     elsewhere: bool,
-) -> Any:
+) -> "pa.Table":
     """Set up as training does, put the weights in, and predict, all clients stacked. known: of the data that
     the model was trained on; absent: sensors that take no part in predicting; elsewhere: whether this is
     other data."""
     import pyarrow as pa
 
     from graphfed.federation import CLIENTS
+    from graphfed.federation.series import Series
     from graphfed.methods.common.feature_scaling import apply_scaling, scale_features, scaling_from
     from graphfed.runs.train import taking_part
     from graphfed.tasks.inputs import local_federation
@@ -193,7 +198,9 @@ def _predict(
         outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
         kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
         if present is not None:
-            parts = [part.of(mine) for part, mine in zip(parts, fed.present().parts, strict=True)]
+            # Only sensors can be absent.
+            pairs = zip(parts, fed.present().parts, strict=True)
+            parts = [part.of(here) for part, here in pairs if isinstance(part, Series)]
     names = tuple(known.get("class_names") or ())
     return pa.concat_tables(inputs.tables(config, list(zip(parts, kept.parts, strict=True)), names))
 
@@ -216,18 +223,21 @@ def with_weights(
 
 
 def _loaded(
-    own: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str, device: Any, pooled: bool
-) -> dict[str, Any]:
+    own: "Weights",
+    arrays: Mapping[str, np.ndarray],
+    prefix: str,
+    device: "torch.device",
+    pooled: bool,
+) -> "Weights":
     """The weights in `arrays` in the form of `own`; prefix: of their names in the file."""
     import torch
 
     from graphfed.nn.sparse import SparseWeights
 
-    loaded: dict[str, Any] = {}
+    loaded: Weights = {}
     for name, weight in own.items():
-        stored_apart = isinstance(weight, SparseWeights) and name not in arrays
         try:
-            if stored_apart:
+            if isinstance(weight, SparseWeights) and name not in arrays:
                 stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
                 loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
             else:
@@ -240,8 +250,7 @@ def _loaded(
             raise InputError(
                 f"model.safetensors lacks {prefix}{error.args[0]}; the run must be made again"
             ) from None
-        given = loaded[name].values if isinstance(weight, SparseWeights) else loaded[name]
-        like = weight.values if isinstance(weight, SparseWeights) else weight
+        given, like = (w.values if isinstance(w, SparseWeights) else w for w in (loaded[name], weight))
         if given.shape != like.shape:
             raise InputError(
                 f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
@@ -254,7 +263,7 @@ def _loaded(
 _SPARSE = ("values", "pair_client", "pair_feature")
 
 
-def _stored_rows(like: Any, full: Any) -> Any:
+def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":
     """Weights [K, F, H] as they are stored in `like`. A feature that occurs nowhere at a client needs no row
     of its own to predict."""
     import torch
@@ -263,7 +272,7 @@ def _stored_rows(like: Any, full: Any) -> Any:
     return like.with_values(torch.cat([rows, full[0]]))
 
 
-def _chosen(table: Any, graph: str, nodes: Any) -> Any:
+def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table":
     """The rows of some vertices of the graph of that name, or of some sensors, in the order they are asked
     for."""
     import pyarrow as pa
@@ -302,7 +311,7 @@ def read_nodes(path: Path) -> list[str]:
     return values
 
 
-def write_table(path: Path, table: Any) -> None:
+def write_table(path: Path, table: "pa.Table") -> None:
     """Write a table as CSV or Parquet, by the ending, atomically.
 
     A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
@@ -325,7 +334,7 @@ def write_table(path: Path, table: Any) -> None:
         raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
 
 
-def _plain(column: Any) -> Any:
+def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     """A column that CSV can hold, and that a spreadsheet takes for text."""
     import pyarrow as pa
 

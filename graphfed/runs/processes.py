@@ -10,13 +10,15 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from graphfed.federation import CLIENTS, SERVER, Federation, Ledger, Located
 from graphfed.federation.link import SERVER_END
-from graphfed.federation.payload import part_of, stack
+from graphfed.federation.payload import Payload, part_of, stack
+from graphfed.federation.series import Network
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
@@ -25,17 +27,19 @@ from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import Interrupted, Wish, listening
 from graphfed.runtime.processes import Sites
-from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.inputs import HostPart, Inputs
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
 __all__ = ["part_of_run", "put_together", "run_site", "train_in_processes", "train_run"]
 
+T = TypeVar("T")
+
 PROGRAM = "graphfed.runs.processes:run_site"
 
 
-def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], None]) -> dict[str, Any]:
+def run_site(fed: Federation, arguments: JsonObject, tell: Callable[[JsonObject], None]) -> JsonObject:
     """One process's part of a run: plain arguments in, and out what the caller of a trial asks for.
 
     Every site hands its predictions (rows [n], logits [n, C]) and its own weights to the caller. That is the
@@ -79,7 +83,7 @@ def run_site(fed: Federation, arguments: dict[str, Any], tell: Callable[[Any], N
     return part_of_run(fed, method, outcome)
 
 
-def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, Any]:
+def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject:
     """What this process has of a run that has ended, as a payload: the outcome where the server is, its part
     of the model, its predictions (rows [n], logits [n, C]), its accounts and its ledger."""
     model = {name: outcome.state.values[name] for name in method.state.model}
@@ -103,7 +107,7 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> dict[str, 
 _PLAIN = ("best_round", "rounds_run", "val", "test", "test_confusion", "seconds", "history", "details")
 
 
-def _read_once(path: Path, load: Callable[[Path], Any]) -> Any:
+def _read_once(path: Path, load: Callable[[Path], T]) -> T:
     """A process's own data from its file, which is removed even when it cannot be read."""
     try:
         return load(path)
@@ -111,19 +115,20 @@ def _read_once(path: Path, load: Callable[[Path], Any]) -> Any:
         path.unlink(missing_ok=True)
 
 
-def _whole(value: Located, fed: Federation, replicated: bool) -> Any:
+def _whole(value: Located[Payload], fed: Federation, replicated: bool) -> Payload:
     """This process's part of a model's value, as plain tensors: a host's clients' own ones in full, [K_h,
     ...]."""
     (weights,) = fed.local_parts(value)
     if value.place == SERVER or replicated:
         return weights
-    return stack([part_of(weights, i) for i in range(len(fed.hosts[fed.here[0]]))])
+    each: list[Payload] = [part_of(weights, i) for i in range(len(fed.hosts[fed.here[0]]))]
+    return stack(each)
 
 
 def train_run(
     config: RunConfig,
     inputs: Inputs,
-    parts: Sequence[Any],
+    parts: Sequence[HostPart],
     folder: Path | None,
     *,
     start: int | None = None,
@@ -156,11 +161,11 @@ def train_run(
 
 def train_in_processes(
     method: Method,
-    parts: Sequence[Any],
+    parts: Sequence[HostPart],
     task: Task,
     config: CommonSettings,
     *,
-    of_server: Any = None,
+    of_server: Network | None = None,
     on_event: Callable[[Event], None] | None = None,
     sites: Sites | None = None,
     threads: int = 1,
@@ -188,7 +193,7 @@ def train_in_processes(
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
     }
 
-    def forward(event: dict[str, Any]) -> None:
+    def forward(event: JsonObject) -> None:
         if on_event is not None:
             on_event(Event(**event))
 
@@ -196,7 +201,7 @@ def train_in_processes(
         if sites is None:
             sites = stack.enter_context(Sites(hosts, threads=threads))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-"))
-        arguments: dict[int, Any] = {SERVER_END: {**common, "data": None}}
+        arguments = {SERVER_END: {**common, "data": None}}
         if kind.save_server is not None:
             path = Path(folder) / "server.safetensors"
             kind.save_server(of_server, path)
@@ -214,7 +219,7 @@ def train_in_processes(
     return put_together(method, results)
 
 
-def put_together(method: Method, parts: Mapping[int, dict[str, Any]]) -> tuple[Outcome, Ledger]:
+def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outcome, Ledger]:
     """What `train` gives, and the ledger of all places, from every process's `part_of_run`, by end."""
     at_server = parts[SERVER_END]
     clients = [parts[h] for h in sorted(parts) if h != SERVER_END]

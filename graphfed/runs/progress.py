@@ -63,7 +63,7 @@ def stages_of(on_event: OnEvent | None) -> Callable[[str], None]:
         from graphfed.runs.train import Event
 
         if on_event is not None:
-            on_event(Event("stage", 0, 0, None, 0, 0.0, stage))
+            on_event(Event("stage", note=stage))
 
     return begin
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from graphfed.errors import InputError
+from graphfed.files import JsonObject
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plugins import check_plugins
 from graphfed.runs import folder as files
@@ -31,8 +32,6 @@ from graphfed.tasks.run_options import OPTIONS
 from graphfed.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from graphfed.runs.train import Event
 
 __all__ = ["check_hashes", "config_from_json", "find_start", "go_on", "read_manifest", "reopen"]
@@ -50,19 +49,19 @@ MANIFESTS: dict[str, type[BaseModel]] = {
 }
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> JsonObject:
     """The manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy; InputError when
     there is none, or it is damaged."""
     path = Path(folder) / "manifest.json"
-    manifest: dict[str, Any] = files.read_json(path, AnyManifest)
+    manifest = files.read_json(path, AnyManifest)
     kind = next((model for key, model in MANIFESTS.items() if key in manifest), RunManifest)
-    return check_content(manifest, kind, str(path))  # type: ignore[no-any-return]
+    return check_content(manifest, kind, str(path))
 
 
 def reopen(
     folder: str | Path,
     *,
-    data: Any = None,
+    data: object = None,
     data_dir: str | Path | None = None,
     on_stage: Callable[[str], None] = no_stages,
 ) -> tuple[RunConfig, Inputs]:
@@ -97,7 +96,7 @@ def reopen(
     return config, inputs
 
 
-def check_hashes(folder: Path, inputs: Inputs, hashes: "Mapping[str, Any]") -> None:
+def check_hashes(folder: Path, inputs: Inputs, hashes: Mapping[str, str]) -> None:
     """InputError unless graph, split and partition are those the run in `folder` had."""
     for what, here in inputs.hashes.items():
         there = hashes.get(what)
@@ -109,10 +108,10 @@ def check_hashes(folder: Path, inputs: Inputs, hashes: "Mapping[str, Any]") -> N
 
 
 def config_from_json(
-    asked: "Mapping[str, Any]",
+    asked: JsonObject,
     folder: Path,
     *,
-    data: Any = None,
+    data: object = None,
     data_dir: str | Path | None = None,
     origin: str | None = None,
 ) -> RunConfig:
@@ -180,8 +179,8 @@ def go_on(
 
 def find_start(
     folder: Path,
-    manifest: "Mapping[str, Any]",
-    processes: "Sequence[str]",
+    manifest: JsonObject,
+    processes: Sequence[str],
     schema: type[BaseModel] = CheckpointFile,
 ) -> int | None:
     """Find the round after which to go on, warn of newer checkpoints that are damaged, and note in the

@@ -24,7 +24,7 @@ RESUMED_BY = {
 
 
 def resume(
-    folder: str | Path, *, data: Any = None, data_dir: str | Path | None = None, progress: bool = False
+    folder: str | Path, *, data: object = None, data_dir: str | Path | None = None, progress: bool = False
 ) -> Any:
     """Go on with the run, comparison, sweep, reproduction or policy in `folder`; one that has ended is read.
 
@@ -55,7 +55,7 @@ def resume(
     return _resume_run(folder, data, data_dir, progress)
 
 
-def _resume_run(folder: Path, data: Any, data_dir: str | Path | None, progress: bool) -> Result:
+def _resume_run(folder: Path, data: object, data_dir: str | Path | None, progress: bool) -> Result:
     with show_progress(folder.name, progress) as on_event:
         config, inputs = reopen(folder, data=data, data_dir=data_dir, on_stage=stages_of(on_event))
     with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:

@@ -7,12 +7,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from graphfed.errors import InputError
-from graphfed.files import write_json
+from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
 from graphfed.memory import memory_bytes, peak_memory
 from graphfed.methods.common.memory import ACCURACY
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from graphfed.methods.base import Method
     from graphfed.methods.config import CommonSettings
     from graphfed.runs.train import Event
+    from graphfed.tasks.evaluation import Predicted
+    from graphfed.tasks.inputs import HostPart
     from graphfed.tasks.outcome import Outcome
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "has_checkpoint",
     "keep_partition",
     "manifest_of",
+    "model_arrays",
     "now",
     "peak_rss_mb",
     "run",
@@ -77,15 +80,15 @@ class Result:
     val: dict[str, float | None]
     test: dict[str, float | None]
     seconds: dict[str, float]
-    bytes: dict[str, Any]
-    privacy: dict[str, Any]
+    bytes: JsonObject
+    privacy: JsonObject
     peak_rss_mb: float
     hashes: dict[str, str]
     versions: dict[str, str]
-    details: dict[str, Any]
+    details: JsonObject
     folder: Path | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The object in result.json: plain numbers, None where a number is not finite."""
         return files.fields_of(self)
 
@@ -102,7 +105,7 @@ def run(
     method: str,
     *,
     task: str | None = None,
-    data: Any = None,
+    data: object = None,
     clients: int | None = None,
     partition: str | Path | None = None,
     rounds: int | None = None,
@@ -117,9 +120,9 @@ def run(
     out: str | Path | Literal[False] | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.run",
-    **more: Any,
+    **more: object,
 ) -> Result:
     """Train `method` on `data` dealt over `clients` sites, and write the run's folder.
 
@@ -247,7 +250,7 @@ def _foretell_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
     if short or needed > MUCH_MEMORY:
         free = "" if available is None else f", and {human_bytes(available)} are available"
         text = f"this run takes about {human_bytes(needed)} of memory{free}"
-        on_event(Event("note", 0, 0, None, 0, 0.0, f"{text}; it may fail" if short else text))
+        on_event(Event("note", note=f"{text}; it may fail" if short else text))
 
 
 def finish(
@@ -301,6 +304,7 @@ def finish(
         stages_of(on_event)("writing the files of the run")
         files.write_run(
             folder,
+            method=config.method.name,
             history=outcome.history,
             ledger=trained.ledger.to_json(),
             result=result.to_json(),
@@ -313,7 +317,7 @@ def finish(
 
 def diagnosed(
     method: "Method", task: str, training: "CommonSettings", outcome: "Outcome", class_names: Sequence[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what the details of a result say of how far it can be trusted and compared.
 
     Args:
@@ -354,7 +358,7 @@ def diagnosed(
     }
 
 
-def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> dict[str, Any]:
+def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
     """The manifest of a run: what is asked, on what, with what, as it is known before training."""
     return {
         "command": command,
@@ -375,23 +379,19 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
     when that file is gone. GraphfedError when the disk refuses."""
     if config.partition_file is None:
         return
-    try:
+    with files.writing_into(folder):
         inputs.save_partition(folder / files.PARTITION)
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, manifest: JsonObject) -> None:
     """Write manifest.json; GraphfedError when the disk refuses."""
     write_file(folder, "manifest.json", manifest)
 
 
-def write_file(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
     """Write a JSON file of a folder; GraphfedError, which names the folder, when the disk refuses."""
-    try:
+    with files.writing_into(folder):
         write_json(folder / name, files.plain(content))
-    except OSError as error:
-        raise files.cannot_be_written(folder, error) from error
 
 
 def now() -> str:
@@ -423,7 +423,7 @@ class _Trained:
     outcome: "Outcome"
     ledger: "Ledger"
     weights: dict[str, np.ndarray]
-    predicted: list[tuple[Any, Any]]
+    predicted: "list[tuple[HostPart, Predicted]]"
     accounts: dict[str, np.ndarray] | None
 
 
@@ -460,7 +460,7 @@ def _train(
         outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     predicted = list(zip(parts, outcome.predictions.parts, strict=True))
-    return _Trained(outcome, ledger, _model_arrays(method, outcome), predicted, _accounts(outcome))
+    return _Trained(outcome, ledger, model_arrays(method, outcome), predicted, _accounts(outcome))
 
 
 def process_blocks(config: RunConfig, clients: int) -> list[list[int]]:
@@ -477,19 +477,20 @@ def _accounts(outcome: "Outcome") -> dict[str, np.ndarray] | None:
     return {name: np.concatenate([part[name].cpu().numpy() for part in parts]) for name in parts[0]}
 
 
-def _model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
-    """The arrays of model.safetensors (see `weight_arrays`). Of a model in several values the names begin
-    with the value's."""
+def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
+    """The arrays of model.safetensors (see `weight_arrays`): this process's part of the model. Of a model in
+    several values the names begin with the value's."""
     from graphfed.federation.payload import part_of
+    from graphfed.federation.values import ABSENT
     from graphfed.methods.common.feature_scaling import to_arrays
 
     arrays: dict[str, np.ndarray] = {}
     for name in method.state.model:
-        parts = outcome.state.values[name].parts
+        parts = [part for part in outcome.state.values[name].parts if part is not ABSENT]
         if name in method.state.replicated:
             parts = parts[:1]
         elif method.pooled:
-            parts = tuple(part_of(w, 0) for w in parts)  # the only client's are the model
+            parts = [part_of(part, 0) for part in parts]  # the only client's are the model
         prefix = f"{name}." if len(method.state.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in files.weight_arrays(parts).items()}
     if outcome.scaling is not None:

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 from graphfed.data.datasets import DATASETS
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import TrainingSettings
+from graphfed.methods.config import CommonSettings, TrainingSettings
 from graphfed.methods.registry import METHODS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.run_options import SettingValue
 from graphfed.validation import MISSED, expected_value, kind_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
 
 __all__ = [
     "MOST_HOMES",
@@ -43,7 +46,7 @@ __all__ = [
 ]
 
 
-def given_settings(settings: Any, named: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def given_settings(settings: object, named: Mapping[str, object] | None = None) -> dict[str, object]:
     """Return the settings in a mapping and those that are given by name.
 
     Args:
@@ -72,12 +75,12 @@ class Setting:
     name: str
     kind: str
     expected: str
-    choices: tuple[Any, ...]
-    default: Any
+    choices: tuple[SettingValue, ...]
+    default: SettingValue
     description: str
     own: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
 
@@ -94,7 +97,7 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     ]
 
 
-def changed_settings(config: RunConfig) -> dict[str, Any]:
+def changed_settings(config: RunConfig) -> JsonObject:
     """Return the settings in which a run differs from the defaults of its task, so that no table hides it.
 
     The default of a shared setting is the task's; of a method's own it is the method's."""
@@ -114,15 +117,15 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
     return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
 
 
-def settings_in(config: Any, **chosen: Any) -> list[Setting]:
+def settings_in(config: Any, **chosen: object) -> list[Setting]:
     """Every setting of a config's class (a dataclass of pydantic), with the defaults where `chosen` has
     others."""
     default = config(**chosen)
-    fields: Mapping[str, Any] = config.__pydantic_fields__
+    fields: Mapping[str, FieldInfo] = config.__pydantic_fields__
     return [_setting(name, field, getattr(default, name), True) for name, field in fields.items()]
 
 
-def _setting(name: str, field: "FieldInfo", default: Any, own: bool) -> Setting:
+def _setting(name: str, field: "FieldInfo", default: SettingValue, own: bool) -> Setting:
     kind, choices, optional = kind_of(field.annotation)
     expected = expected_value(field) + (", or none" if optional else "")
     return Setting(name, kind, expected, choices, default, field.description or "", own)
@@ -131,13 +134,13 @@ def _setting(name: str, field: "FieldInfo", default: Any, own: bool) -> Setting:
 # ---- values ------------------------------------------------------------------------------------------------
 
 
-def explain(complaint: Mapping[str, Any], method: Method, task: str | None = None) -> str:
+def explain(complaint: "ErrorDetails", method: Method, task: str | None = None) -> str:
     """A complaint of pydantic (`ValidationError.errors()`) as one line: key, value, expectation, default."""
     return explain_in(complaint, settings_of(method, task), method.name, _methods_with)
 
 
 def explain_in(
-    complaint: Mapping[str, Any],
+    complaint: "ErrorDetails",
     settings: Iterable[Setting],
     owner: str,
     able_with: Callable[[str, str], list[str]] = lambda key, value: [],
@@ -172,7 +175,7 @@ def _methods_with(key: str, value: str) -> list[str]:
     ]
 
 
-def _readings(text: str) -> Iterator[Any]:
+def _readings(text: str) -> Iterator[str | int | None]:
     """Yield what a value that was typed may stand for; the type of its setting decides."""
     yield from (text, text.lower())
     if text.lower() in ("none", "null"):
@@ -181,7 +184,7 @@ def _readings(text: str) -> Iterator[Any]:
         yield int(text)
 
 
-def has_value(config: Any, key: str, text: str) -> bool:
+def has_value(config: CommonSettings, key: str, text: str) -> bool:
     """Return whether a setting has the value that `text` means.
 
     Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
@@ -196,9 +199,10 @@ def has_value(config: Any, key: str, text: str) -> bool:
     if key not in {field.name for field in dataclasses.fields(config)}:
         return False
     for value in _readings(text):
+        changed: JsonObject = {key: value}
         # A value that the setting cannot have, or not beside the others, is not the one that it has.
         with contextlib.suppress(ValidationError):
-            if getattr(dataclasses.replace(config, **{key: value}), key) == getattr(config, key):
+            if getattr(dataclasses.replace(config, **changed), key) == getattr(config, key):
                 return True
     return False
 
@@ -227,7 +231,7 @@ def unusable_value(method: Method, key: str, text: str) -> str:
     return complaint
 
 
-def told(value: Any) -> str:
+def told(value: SettingValue) -> str:
     """A default as it is written on the command line."""
     return "none" if value is None else str(value)
 
@@ -311,7 +315,7 @@ def home_of(key: str) -> str:
     return ""
 
 
-def unknown_setting(key: Any, known: Iterable[str]) -> str:
+def unknown_setting(key: object, known: Iterable[str]) -> str:
     """What to say after "... has no setting KEY": the name meant, where it belongs, or the nearest name."""
     known = list(known)
     name = str(key)[:200]

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import Federation, Located
+from graphfed.federation.series import TaskData
 from graphfed.federation.state import roster_code, roster_of
+from graphfed.files import JsonObject
 from graphfed.memory import peak_memory
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
@@ -27,7 +28,7 @@ from graphfed.methods.config import CommonSettings, TrainingSettings, clients_in
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
-from graphfed.tasks.evaluation import SECURE_MESSAGES, Evaluation, Scored
+from graphfed.tasks.evaluation import SECURE_MESSAGES, AnyEvaluation, Scored
 from graphfed.tasks.outcome import Metrics, Outcome
 from graphfed.tasks.registry import TASKS, get_task
 
@@ -61,11 +62,11 @@ class Event:
     may_stop: whether the run may end before the last round."""
 
     phase: str
-    round: int
-    rounds: int
-    val: Metrics | None
-    bytes: int
-    seconds: float
+    round: int = 0
+    rounds: int = 0
+    val: Metrics | None = None
+    bytes: int = 0
+    seconds: float = 0.0
     note: str = ""
     memory: int = 0
     may_stop: bool = False
@@ -99,7 +100,7 @@ def plan(
     personal: bool,
     due: dict[str, int],
     enrolled: str | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The control values that open round `number`: keep the last evaluated state, save, stop, and who takes
     part (`roster_code`; None: everyone who is enrolled). `due`: see `Checkpoints.due`; enrolled: of a roster,
     those who may be in it (None: everyone).
@@ -139,8 +140,8 @@ def metrics_here(scored: Located) -> Metrics | None:
 
 
 def agree_before_setup(
-    fed: Federation, data: Any, method: Method, task: Task, config: CommonSettings
-) -> tuple[Any, Located | None]:
+    fed: Federation, data: TaskData, method: Method, task: Task, config: CommonSettings
+) -> tuple[TaskData, Located | None]:
     """Agree on what every method's clients need alike: the scale of features, the weights of classes.
 
     Returns:
@@ -177,10 +178,117 @@ def _check_protocols(fed: Federation, config: CommonSettings) -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """What is the same in every round: the program's arguments, and how its results are scored."""
+
+    fed: Federation
+    method: Method
+    data: TaskData
+    task: Task
+    config: CommonSettings
+    evaluation: AnyEvaluation
+    prepared: object
+    enrolled: np.ndarray | None
+
+    def open_round(self, run: Snapshot, due: dict[str, int]) -> tuple[Snapshot, JsonObject]:
+        """Send the control values that open the next round; where they say so the last evaluated state is
+        the best."""
+        decision, fed, personal = run.decision, self.fed, self.method.personal
+        if decision is None:
+            able = None if self.enrolled is None else roster_code(self.enrolled)
+            decision = fed.control(
+                plan, run.progress, run.number, fed.num_clients, self.config, personal, due, able
+            )
+        else:  # saved: sent before the run was interrupted
+            decision = {**decision, **NOTHING_DUE}
+        best = run.evaluated if decision["keep"] and not personal else run.best
+        return replace(run, decision=decision, best=best), decision
+
+    def do_round(self, run: Snapshot) -> tuple[Snapshot, Metrics | None]:
+        """The round that was opened, and its validation metrics where it is evaluated."""
+        assert run.decision is not None
+        fed, method, config, evaluation = self.fed, self.method, self.config, self.evaluation
+        number = run.number
+        roster = run.decision["roster"]
+        present = None if roster is None else roster_of(roster, fed.num_clients)
+        if not run.history:
+            fed.begin(f"training: round {number} of {config.rounds}")
+        with taking_part(fed, present), fed.phase("train", round=number):
+            state = method.round(fed, run.state, config, number)
+        # What only the next round needs is of the newest round in every state, so that nothing is held twice.
+        newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
+        best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
+        run = replace(run, number=number + 1, decision=None, state=state, best=best)
+        every = config.eval_every if isinstance(config, TrainingSettings) else 1
+        if number % every != 0 and number != config.rounds:
+            return run, None
+        with fed.phase("eval"):
+            outputs = method.predict(fed, state, config, "val")
+            scores, scored = evaluation.score(fed, self.data, outputs, "val", "val", self.prepared, config)
+        metric = evaluation.decides(config, self.prepared)
+        progress = fed.server.run(judge, run.progress, scored, number, self.task.name, metric)
+        run = replace(run, evaluated=state, progress=progress)
+        if method.personal:
+            assert evaluation.better_clients is not None, (
+                "a personal method has no task in which no client selects"
+            )
+            better, best_scores = fed.clients.run(
+                evaluation.better_clients, scores, run.best_scores, outputs=2
+            )
+            chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
+            best = State({**state.values, "weights": chosen}, state.prepared)
+            run = replace(run, best=best, best_scores=best_scores)
+        return run, metrics_here(scored)
+
+    def score_once(self, best: State) -> tuple[Located, dict[str, Located]]:
+        """Predict everything with the chosen state, and score the validation and the test part from that."""
+        fed, evaluation = self.fed, self.evaluation
+        cohort = evaluation.at_clients(self.data)
+        with fed.phase("predict"):
+            outputs = self.method.predict(fed, best, self.config, "all")
+            predictions = fed.clients.run(evaluation.keep, cohort, outputs)
+        final = {}
+        with fed.phase("eval"):
+            for target in ("val", "test"):
+                outputs = fed.clients.run(evaluation.of_target, cohort, predictions, target)
+                # The validation metrics are of those that were selected on.
+                with taking_part(fed, self.enrolled if target == "val" else None):
+                    _, final[target] = evaluation.score(
+                        fed, self.data, outputs, target, f"final_{target}", self.prepared, self.config
+                    )
+        return predictions, final
+
+    def line(self, state: State, number: int, val: Metrics | None, seconds: float) -> JsonObject:
+        """A round, as metrics.jsonl has it."""
+        line = {"round": number, "val": val, "bytes": self.fed.ledger.counted_bytes, "seconds": seconds}
+        facts = self.facts(state)
+        return {**line, "facts": facts} if facts else line
+
+    def facts(self, state: State) -> JsonObject:
+        """What the method says of itself (`Method.facts`), where the server is in this process."""
+        if not self.method.state.facts:
+            return {}
+        parts = self.fed.local_parts(state.values[self.method.state.facts])
+        return {k: t.item() for part in parts for k, t in part.items()}
+
+    def details(self, best: State, final: Mapping[str, Located]) -> JsonObject:
+        """What a result says beyond metrics, where the server is in this process. scored: how many nodes or
+        pairs of each part, where they are counted."""
+        fed = self.fed
+        details: JsonObject = {}
+        for scored in fed.local_parts(final["test"]):
+            details |= scored.told
+        counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
+        if any(counts.values()):
+            details["scored"] = counts
+        return {**details, **self.facts(best)}
+
+
 def train(
     fed: Federation,
     method: Method,
-    data: Any,
+    data: TaskData,
     task: Task,
     config: CommonSettings,
     *,
@@ -202,6 +310,7 @@ def train(
         prepared = evaluation.prepare(fed, data, task, config)
     enrolled = evaluation.enrolled(fed, data)
     data, scaling = agree_before_setup(fed, data, method, task, config)
+    training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled)
     with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
             with fed.phase("setup", round=0):
@@ -219,7 +328,7 @@ def train(
             watch.report("setup", run.number - 1, None)
             while True:
                 due = NOTHING_DUE if checkpoints is None else checkpoints.due()
-                run, decision = _open_round(fed, method, config, run, due, enrolled)
+                run, decision = training.open_round(run, due)
                 if checkpoints is not None and (decision["save"] or decision["stop"]):
                     spent = time.perf_counter() - watch.began
                     checkpoints.save(fed, replace(run, setup_seconds=ready - watch.began, seconds=spent))
@@ -228,8 +337,8 @@ def train(
                 if decision["stop"]:
                     break
                 number = run.number
-                run, val = _round(fed, method, data, task, config, run, evaluation, prepared)
-                run.history.append(_line(fed, method, run.state, number, val, time.perf_counter() - ready))
+                run, val = training.do_round(run)
+                run.history.append(training.line(run.state, number, val, time.perf_counter() - ready))
                 watch.report("train", number, val)
     trained = time.perf_counter()
     if decision["diverged"] and not decision["best_round"]:
@@ -239,19 +348,19 @@ def train(
         )
 
     fed.begin("predicting and scoring with the best round")
-    predictions, final = _score_once(fed, method, data, run.best, config, evaluation, prepared, enrolled)
+    predictions, final = training.score_once(run.best)
     done = time.perf_counter()
     rounds_run = len(run.history)
     watch.report("done", rounds_run, metrics_here(final["val"]))
-    told = _told(fed, method, run.best, final)
+    details = training.details(run.best, final)
     if decision["diverged"]:
-        told["diverged_in_round"] = decision["diverged"]
+        details["diverged_in_round"] = decision["diverged"]
     return Outcome(
         best_round=None if method.personal else decision["best_round"],
         rounds_run=rounds_run,
         val=metrics_here(final["val"]),
         test=metrics_here(final["test"]),
-        test_confusion=told.pop("test_confusion", None),
+        test_confusion=details.pop("test_confusion", None),
         seconds={
             "setup": ready - watch.began,
             "train": trained - ready,
@@ -261,7 +370,7 @@ def train(
         history=run.history,
         state=run.best,
         predictions=predictions,
-        details=told,
+        details=details,
         accounts=None
         if method.client_statistics is None
         else method.client_statistics(fed, run.best, config),
@@ -281,37 +390,10 @@ def _seen_before(fed: Federation) -> str:
     return f", or look here first: {'; '.join(notes[-3:])}" if notes else ""
 
 
-def _told(fed: Federation, method: Method, best: State, final: Mapping[str, Located]) -> dict[str, Any]:
-    """What a result says beyond metrics, where the server is in this process. scored: how many nodes or pairs
-    of each part, where they are counted."""
-    told = {key: value for scored in fed.local_parts(final["test"]) for key, value in scored.told.items()}
-    counts = {part: one.count for part, scored in final.items() for one in fed.local_parts(scored)}
-    if any(counts.values()):
-        told["scored"] = counts
-    return {**told, **_facts(fed, method, best)}
-
-
-def _line(
-    fed: Federation, method: Method, state: State, number: int, val: Metrics | None, seconds: float
-) -> dict[str, Any]:
-    """A round, as metrics.jsonl has it."""
-    line = {"round": number, "val": val, "bytes": fed.ledger.counted_bytes, "seconds": seconds}
-    facts = _facts(fed, method, state)
-    return {**line, "facts": facts} if facts else line
-
-
-def _facts(fed: Federation, method: Method, state: State) -> dict[str, Any]:
-    """What the method says of itself (`StateValues.facts`), where the server is in this process."""
-    if not method.state.facts:
-        return {}
-    parts = fed.local_parts(state.values[method.state.facts])
-    return {k: t.item() for part in parts for k, t in part.items()}
-
-
 def restored(
     fed: Federation,
     method: Method,
-    data: Any,
+    data: TaskData,
     task: Task,
     config: CommonSettings,
     values: Mapping[str, Located],
@@ -329,98 +411,6 @@ def restored(
             f"the saved state and this method's differ in {odd!r}; go on with the method that saved it"
         )
     return State(values, fresh.prepared)
-
-
-def _open_round(
-    fed: Federation,
-    method: Method,
-    config: CommonSettings,
-    run: Snapshot,
-    due: dict[str, int],
-    enrolled: np.ndarray | None,
-) -> tuple[Snapshot, dict[str, Any]]:
-    """Send the control values that open the next round; where they say so the last evaluated state is the
-    best."""
-    decision = run.decision
-    if decision is None:
-        able = None if enrolled is None else roster_code(enrolled)
-        decision = fed.control(
-            plan, run.progress, run.number, fed.num_clients, config, method.personal, due, able
-        )
-    else:  # saved: sent before the run was interrupted
-        decision = {**decision, **NOTHING_DUE}
-    best = run.evaluated if decision["keep"] and not method.personal else run.best
-    return replace(run, decision=decision, best=best), decision
-
-
-def _round(
-    fed: Federation,
-    method: Method,
-    data: Any,
-    task: Task,
-    config: CommonSettings,
-    run: Snapshot,
-    evaluation: Evaluation,
-    prepared: Any,
-) -> tuple[Snapshot, Metrics | None]:
-    """The round that was opened, and its validation metrics where it is evaluated."""
-    assert run.decision is not None
-    number = run.number
-    roster = run.decision["roster"]
-    present = None if roster is None else roster_of(roster, fed.num_clients)
-    if not run.history:
-        fed.begin(f"training: round {number} of {config.rounds}")
-    with taking_part(fed, present), fed.phase("train", round=number):
-        state = method.round(fed, run.state, config, number)
-    # What only the next round needs is of the newest round in every state, so that nothing is held twice.
-    newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
-    best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
-    run = replace(run, number=number + 1, decision=None, state=state, best=best)
-    every = config.eval_every if isinstance(config, TrainingSettings) else 1
-    if number % every != 0 and number != config.rounds:
-        return run, None
-    with fed.phase("eval"):
-        outputs = method.predict(fed, state, config, "val")
-        scores, scored = evaluation.score(fed, data, outputs, "val", "val", prepared, config)
-    progress = fed.server.run(
-        judge, run.progress, scored, number, task.name, evaluation.decides(config, prepared)
-    )
-    run = replace(run, evaluated=state, progress=progress)
-    if method.personal:
-        assert evaluation.better_clients is not None, (
-            "a personal method has no task in which no client selects"
-        )
-        better, best_scores = fed.clients.run(evaluation.better_clients, scores, run.best_scores, outputs=2)
-        chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
-        best = State({**state.values, "weights": chosen}, state.prepared)
-        run = replace(run, best=best, best_scores=best_scores)
-    return run, metrics_here(scored)
-
-
-def _score_once(
-    fed: Federation,
-    method: Method,
-    data: Any,
-    best: State,
-    config: CommonSettings,
-    evaluation: Evaluation,
-    prepared: Any,
-    enrolled: np.ndarray | None,
-) -> tuple[Located, dict[str, Located]]:
-    """Predict everything with the chosen state, and score the validation and the test part from that."""
-    with fed.phase("predict"):
-        outputs = method.predict(fed, best, config, "all")
-        predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
-    final = {}
-    with fed.phase("eval"):
-        for target in ("val", "test"):
-            outputs = fed.clients.run(evaluation.of_target, evaluation.at_clients(data), predictions, target)
-            # The validation metrics are of those that were selected on.
-            with taking_part(fed, enrolled if target == "val" else None):
-                _, final[target] = evaluation.score(
-                    fed, data, outputs, target, f"final_{target}", prepared, config
-                )
-    return predictions, final
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, NoReturn
@@ -37,6 +37,7 @@ import torch
 from graphfed.errors import InputError
 from graphfed.federation import Federation, wire
 from graphfed.federation.link import SERVER_END
+from graphfed.files import JsonObject
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import remember_stop_requests
 from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, ProcessError, check_size
@@ -177,7 +178,7 @@ class Sites:
     def run(
         self,
         program: str,
-        arguments: dict[int, Any],
+        arguments: Mapping[int, object],
         *,
         simulated: bool = False,
         on_event: Callable[[Any], None] | None = None,
@@ -342,7 +343,7 @@ def _watch(control: Connection, jobs: "queue.SimpleQueue[bytes]") -> None:
         os._exit(1)
 
 
-def _serve(told: dict[str, Any]) -> None:
+def _serve(told: JsonObject) -> None:
     """The life of one process: run programs until the caller closes the control connection."""
     end = told["end"]
     control = Connection(told["control"])
@@ -355,13 +356,13 @@ def _serve(told: dict[str, Any]) -> None:
         {int(peer): Connection(handle) for peer, handle in told["peers"].items()}, patience=told["patience"]
     )
 
-    def report(value: Any, **header: Any) -> None:
+    def report(value: object, **header: Any) -> None:
         message = wire.encode(value, **header)
         check_size(message, f"the {header['kind']} of {_name(end)}", MAX_MESSAGE)
         with contextlib.suppress(OSError):  # the caller is gone: the watching thread ends this process
             control.send_bytes(message)
 
-    def tell(value: Any) -> None:
+    def tell(value: object) -> None:
         report(value, kind="event")
 
     while True:

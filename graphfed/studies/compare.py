@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import ALIASES, METHODS, get_method
@@ -16,8 +17,9 @@ from graphfed.runs.config import default_partition, make_config, setting_names
 from graphfed.runs.progress import show_dropped, show_progress, stages_of
 from graphfed.runs.run import Result, write_file
 from graphfed.runs.settings import given_settings, unknown_setting
-from graphfed.studies.comparison import ComparedRow, Comparison, comparison_in
+from graphfed.studies.comparison import Comparison, comparison_in
 from graphfed.studies.plan import (
+    ComparedRow,
     Row,
     begin_runs,
     check_inputs,
@@ -48,12 +50,12 @@ _ROW_KEYS = ("method", *_COMMON, "settings", "label")
 
 
 def compare(
-    methods: Sequence[str | Mapping[str, Any]],
+    methods: Sequence[str | JsonObject],
     *,
     seeds: Iterable[int] = (0, 1, 2),
     out: str | Path | Literal[False] | None = None,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.compare",
     **options: Any,
 ) -> Comparison:
@@ -88,7 +90,7 @@ def compare(
 
 
 def resume_comparison(
-    folder: Path, manifest: Mapping[str, Any], *, data: Any, data_dir: str | Path | None, progress: bool
+    folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> Comparison:
     """Go on with the comparison in `folder`: finished runs are read, the others go on; one that has ended is
     read.
@@ -96,19 +98,13 @@ def resume_comparison(
     Raises what `resume` raises."""
     if (folder / "comparison.json").exists():
         return comparison_in(folder)
-    try:
-        rows = [
-            Row(row["label"], read_configs(row["runs"], folder, data, data_dir)) for row in manifest["rows"]
-        ]
-        added, command, hashes = tuple(manifest["added"]), manifest["command"], manifest["hashes"]
-        for row in rows:
-            check_label(row.label)
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
+    rows = [Row(row["label"], read_configs(row["runs"], folder, data, data_dir)) for row in manifest["rows"]]
+    for row in rows:
+        check_label(row.label)
     with files.open_folder(folder, resume=True):
         inputs = _load(rows, progress)
-        check_inputs(folder, inputs[rows[0].label], hashes)
-        return _finish(rows, inputs, added, folder, command, progress)
+        check_inputs(folder, inputs[rows[0].label], manifest["hashes"])
+        return _finish(rows, inputs, tuple(manifest["added"]), folder, manifest["command"], progress)
 
 
 def _load(rows: Sequence[Row], progress: bool) -> dict[str, dict[int, Inputs]]:
@@ -198,15 +194,15 @@ class _AskedRow:
 
     label: str
     method: Method
-    settings: Mapping[str, Any]
-    options: Mapping[str, Any]
+    settings: Mapping[str, object]
+    options: JsonObject
 
 
 def _plan(
-    methods: Sequence[str | Mapping[str, Any]],
+    methods: Sequence[str | JsonObject],
     seeds: tuple[int, ...],
-    settings: Mapping[str, Any],
-    options: Mapping[str, Any],
+    settings: Mapping[str, object],
+    options: JsonObject,
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Every row with its checked configs, and the reference rows that were added."""
     if isinstance(methods, str) or not isinstance(methods, Sequence):
@@ -248,7 +244,7 @@ def _plan(
     return rows, tuple(method.name for method in missing)
 
 
-def _common_task(rows: Sequence[_AskedRow], options: Mapping[str, Any]) -> str:
+def _common_task(rows: Sequence[_AskedRow], options: Mapping[str, object]) -> str:
     """The task of all rows; InputError where they have several."""
     tasks = {}
     for row in rows:
@@ -264,14 +260,14 @@ def _common_task(rows: Sequence[_AskedRow], options: Mapping[str, Any]) -> str:
     return first[1]
 
 
-def _asked_row(item: str | Mapping[str, Any]) -> _AskedRow:
+def _asked_row(item: str | JsonObject) -> _AskedRow:
     """A row from a method's name or a mapping; InputError for what cannot be one."""
     if not isinstance(item, str | Mapping):
         raise InputError(
             f"a row of type {type(item).__name__} cannot be used; give a method's name, or a mapping as in "
             "{'method': 'fedgcn', 'label': 'one hop'}"
         )
-    row: Mapping[str, Any] = {"method": item} if isinstance(item, str) else item
+    row: JsonObject = {"method": item} if isinstance(item, str) else item
     for key in row:
         if key not in _ROW_KEYS:
             raise InputError(f"a row of a comparison has no {key!r}; {did_you_mean(str(key), _ROW_KEYS)}")
@@ -296,13 +292,13 @@ def check_label(label: str) -> None:
 
 
 def _shared_settings(
-    settings: Mapping[str, Any], methods: Sequence[Method], source: DataSource, partition: str
-) -> dict[str, dict[str, Any]]:
+    settings: Mapping[str, object], methods: Sequence[Method], source: DataSource, partition: str
+) -> dict[str, dict[str, object]]:
     """The common settings by method: a key goes to the methods that have it, ``method.key`` to that one."""
     data = source.value if isinstance(source.value, str) else None
     known = {method.name: setting_names(method.name, data, partition) for method in methods}
-    shared: dict[str, dict[str, Any]] = {name: {} for name in known}
-    specific: dict[str, dict[str, Any]] = {name: {} for name in known}
+    shared: dict[str, dict[str, object]] = {name: {} for name in known}
+    specific: dict[str, dict[str, object]] = {name: {} for name in known}
     for key, value in settings.items():
         prefix, _, rest = str(key).partition(".")
         if rest and (prefix in METHODS or prefix in ALIASES):

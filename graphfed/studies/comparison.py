@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
+from graphfed.files import JsonObject
 from graphfed.runs import folder as files
-from graphfed.runs.diagnostics import TITLES, ResultWarning, check_comparison, unequal_settings
+from graphfed.runs.diagnostics import TITLES, ResultWarning
 from graphfed.runs.progress import human_bytes, human_seconds
 from graphfed.studies.folder_schema import ComparisonFile
-from graphfed.studies.plan import Statistic, settings_text, spread
+from graphfed.studies.plan import ComparedRow, settings_text, spread
+from graphfed.studies.table_checks import check_comparison, unequal_settings
 from graphfed.tasks.headline import COLUMNS, RANK_NOTE, headline
 from graphfed.tasks.registry import get_task
 from graphfed.terminal import markup
@@ -17,37 +19,11 @@ from graphfed.terminal import markup
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["AS_READ", "ComparedRow", "Comparison", "comparison_in", "table_metrics"]
+__all__ = ["AS_READ", "Comparison", "comparison_in", "table_metrics"]
 
 
 #: An error over all readings, the missing ones among them.
 AS_READ = "rmse_as_read"
-
-
-class ComparedRow(TypedDict):
-    """One line of a comparison: a method with settings, over seeds.
-
-    test, val, test_pooled: by metric. hashes {data, split, partition}, rounds, best_round, folders: of each
-    seed. recipe: what differs from the default. headline: the metrics that come first. training: all settings
-    but the seed. selected_by: the validation metric. warnings: {seed, code, text} of the row's runs."""
-
-    label: str
-    method: str
-    seeds: list[int]
-    test: dict[str, Statistic]
-    val: dict[str, Statistic]
-    test_pooled: dict[str, Statistic]
-    hashes: dict[str, list[str]]
-    rounds: list[int]
-    best_round: list[int | None]
-    bytes: Statistic
-    seconds: Statistic
-    recipe: dict[str, Any]
-    headline: list[str]
-    training: dict[str, Any]
-    selected_by: str
-    warnings: list[dict[str, Any]]
-    folders: list[str | None]
 
 
 def table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
@@ -78,9 +54,9 @@ class Comparison:
     missing: tuple[str, ...] = ()
     folder: Path | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The object in comparison.json."""
-        content: dict[str, Any] = files.plain(
+        return files.plain_object(
             {
                 "dataset": self.dataset,
                 "task": self.task,
@@ -93,7 +69,6 @@ class Comparison:
                 "warnings": [warning.to_json() for warning in self.warnings],
             }
         )
-        return content
 
     @property
     def warnings(self) -> list[ResultWarning]:
@@ -153,12 +128,12 @@ class Comparison:
         Console(file=page, width=80, emoji=False).print(self.table())
         return page.getvalue().rstrip()
 
-    def _shared_recipe(self) -> dict[str, Any]:
+    def _shared_recipe(self) -> JsonObject:
         """What differs from the default recipe in every row alike."""
         first = self.rows[0]["recipe"]
         return {k: v for k, v in first.items() if all(r["recipe"].get(k, _ABSENT) == v for r in self.rows)}
 
-    def _own_recipe(self, row: ComparedRow) -> dict[str, Any]:
+    def _own_recipe(self, row: ComparedRow) -> JsonObject:
         """What differs from the default recipe in this row and not in all, and what differs from the values
         that most rows have, whose defaults may differ between methods."""
         shared = self._shared_recipe()

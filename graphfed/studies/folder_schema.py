@@ -1,9 +1,10 @@
 """The files of comparisons, sweeps, reproductions and policies, as their readers expect them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from graphfed.files import JsonObject
 from graphfed.runs.folder_schema import (
     Amount,
     Count,
@@ -43,7 +44,7 @@ class _ComparedRow(FileModel):
     bytes: _Statistic
     seconds: _Statistic
     rounds: Annotated[list[Count], Field(min_length=1)]
-    recipe: dict[str, Any]
+    recipe: JsonObject
     folders: Annotated[list[str | None], Field(min_length=1)]
 
 
@@ -79,7 +80,7 @@ class TrialFile(FileModel):
     """trials/*.json of a sweep, and a trial in sweep.json."""
 
     trial: Positive
-    settings: dict[str, Any]
+    settings: JsonObject
     val: dict[str, _Statistic]
     rounds: list[Count]
     best_round: list[Count | None]
@@ -89,7 +90,7 @@ class TrialFile(FileModel):
 
 class _ChosenTrial(FileModel):
     trial: Positive
-    settings: dict[str, Any]
+    settings: JsonObject
     val: dict[str, _Statistic]
     test: dict[str, _Statistic]
     folders: list[str | None]
@@ -137,7 +138,7 @@ class ReproductionFile(FileModel):
 class WorkloadsFile(FileModel):
     """workloads.json of a row of a reproduction."""
 
-    asked: dict[str, Any]
+    asked: JsonObject
 
 
 class _Accuracies(FileModel):
@@ -176,7 +177,7 @@ class PolicyResult(FileModel):
     partition: str
     seed: Integer
     rounds: Positive
-    reward: dict[str, Any]
+    reward: JsonObject
     policy_saw_test: bool
     returns: Annotated[list[Real], Field(min_length=1)]
     final: _FinalEpisode

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from graphfed.errors import INTERRUPTED, GraphfedError, InputError, shown
+from graphfed.files import JsonObject
 from graphfed.plugins import load_plugins
 from graphfed.runs.progress import human_seconds, show_progress, stages_of
 from graphfed.runs.reopen import config_from_json
@@ -46,7 +47,7 @@ class Job(Protocol):
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
         """Do it in this process, its progress shown under `label`."""
 
-    def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
         """A function of a module, and arguments, by which another process does it."""
 
 
@@ -65,12 +66,12 @@ class Run:
             inputs = cache.get(self.config, stages_of(on_event))
             run_or_read(self.config, inputs, self.folder, command, on_event)
 
-    def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
         """For a process of its own."""
         return _run, (self.config.to_json(), str(self.folder), command)
 
 
-def check_jobs(jobs: Any) -> int:
+def check_jobs(jobs: object) -> int:
     """How many runs at a time; InputError for what is no such number."""
     if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
         raise InputError(f"jobs={shown(jobs)} cannot be used; give a whole number from 1 to {MAX_JOBS}")
@@ -186,14 +187,14 @@ def _end_with_caller(hears: Connection) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run(asked: Mapping[str, Any], folder: str, command: str) -> None:
+def _run(asked: JsonObject, folder: str, command: str) -> None:
     path = Path(folder)
     load_plugins(asked.get("plugins", ()))
     config = config_from_json(asked, path)
     run_or_read(config, _cache.get(config), path, command, None)
 
 
-def _do(work: Callable[..., None], *arguments: Any) -> None:
+def _do(work: Callable[..., None], *arguments: object) -> None:
     began = time.monotonic()
     try:
         with stopping():

@@ -3,14 +3,15 @@ once, runs that go on where they stopped, and statistics over seeds."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from graphfed.errors import InputError, shown
+from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
 from graphfed.runs.progress import OnEvent
@@ -27,8 +28,10 @@ from graphfed.runs.run import (
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.source import LoadedData
 
 __all__ = [
+    "ComparedRow",
     "InputCache",
     "Row",
     "Statistic",
@@ -82,7 +85,7 @@ def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return chosen
 
 
-def parse_seeds(seeds: Any) -> tuple[int, ...]:
+def parse_seeds(seeds: object) -> tuple[int, ...]:
     """``"0,1,2"``, ``"0-39"``, a number or a list of these -> seeds.
 
     Raises InputError for anything that is no whole number and no range of them."""
@@ -135,13 +138,13 @@ def run_or_read(
 # ---- a folder of several runs ------------------------------------------------------------------------------
 
 
-def planned_runs(configs: Mapping[int, RunConfig]) -> list[dict[str, Any]]:
+def planned_runs(configs: Mapping[int, RunConfig]) -> list[JsonObject]:
     """The configs of the seeds as a manifest has them."""
     return [{"seed": seed, "config": config.to_json()} for seed, config in configs.items()]
 
 
 def read_configs(
-    runs: Sequence[Mapping[str, Any]], folder: Path, data: Any, data_dir: str | Path | None
+    runs: Sequence[JsonObject], folder: Path, data: object, data_dir: str | Path | None
 ) -> dict[int, RunConfig]:
     """The configs that `planned_runs` wrote into the manifest of `folder`, checked again.
 
@@ -151,7 +154,7 @@ def read_configs(
     }
 
 
-def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: str, **asked: Any) -> None:
+def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: str, **asked: object) -> None:
     """Write the manifest of several runs, and keep a partition that was read from a file.
 
     row: the first one; inputs: its, of each seed. asked: what the manifest of this kind of folder has of its
@@ -162,7 +165,7 @@ def begin_runs(folder: Path, row: Row, inputs: Mapping[int, Inputs], command: st
     keep_partition(folder, row.configs[first], inputs[first])
 
 
-def check_inputs(folder: Path, inputs: Mapping[int, Inputs], hashes: Mapping[str, Any]) -> None:
+def check_inputs(folder: Path, inputs: Mapping[int, Inputs], hashes: Mapping[str, Mapping[str, str]]) -> None:
     """InputError unless the inputs of every seed are those of the manifest in `folder`."""
     for seed, known in inputs.items():
         check_hashes(folder, known, hashes[str(seed)])
@@ -176,8 +179,8 @@ class InputCache:
     (None: all), so that runs on the same data, split and partition share them."""
 
     def __init__(self, keep: int | None = 16) -> None:
-        self._loaded: dict[Any, Any] = {}
-        self._made: dict[Any, Inputs] = {}  # the one used last is the last
+        self._loaded: LoadedData = {}
+        self._made: dict[Hashable, Inputs] = {}  # the one used last is the last
         self._keep = keep
 
     def get(self, config: RunConfig, on_stage: Callable[[str], None] = no_stages) -> Inputs:
@@ -207,7 +210,7 @@ def load_rows(
     return loaded
 
 
-def _input_key(config: RunConfig) -> tuple[Any, ...]:
+def _input_key(config: RunConfig) -> Hashable:
     """What decides a run's inputs."""
     return (
         config.task,
@@ -252,6 +255,32 @@ class Statistic(TypedDict):
     values: list[float | None]
 
 
+class ComparedRow(TypedDict):
+    """One line of a comparison: a method with settings, over seeds.
+
+    test, val, test_pooled: by metric. hashes {data, split, partition}, rounds, best_round, folders: of each
+    seed. recipe: what differs from the default. headline: the metrics that come first. training: all settings
+    but the seed. selected_by: the validation metric. warnings: {seed, code, text} of the row's runs."""
+
+    label: str
+    method: str
+    seeds: list[int]
+    test: dict[str, Statistic]
+    val: dict[str, Statistic]
+    test_pooled: dict[str, Statistic]
+    hashes: dict[str, list[str]]
+    rounds: list[int]
+    best_round: list[int | None]
+    bytes: Statistic
+    seconds: Statistic
+    recipe: JsonObject
+    headline: list[str]
+    training: JsonObject
+    selected_by: str
+    warnings: list[JsonObject]
+    folders: list[str | None]
+
+
 def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, Statistic]:
     """Over seeds, for each metric of the first one."""
     return {name: statistic([m.get(name) for m in metrics]) for name in metrics[0]}
@@ -279,6 +308,6 @@ def spread(found: Statistic | None, *, error: bool = False) -> str:
     return text if std is None else f"{text} ± {scale * std:.{decimals}f}"
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
+def settings_text(settings: Mapping[str, object]) -> str:
     """``lr=0.1, hidden=16``."""
     return ", ".join(f"{key}={value}" for key, value in settings.items())

@@ -12,12 +12,10 @@ has no tensors: its search follows from the returns."""
 import contextlib
 import dataclasses
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Located
 from graphfed.federation.secure.aggregation import check_sums
-from graphfed.files import read_tensors, write_bytes, write_tensors
+from graphfed.files import JsonObject, read_tensors, write_tensors
 from graphfed.methods.fedgraph import bandit, ddpg
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.environment import (
@@ -69,6 +67,7 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     parts = inputs.parts(config, fed.hosts)
     data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
     data, _ = agree_before_setup(fed, data, config.method, task, training)
+    assert isinstance(data, Located)
     evaluation = get_task(task.name).evaluation
     with fed.phase("eval"):
         prepared = evaluation.prepare(fed, data, task, training)
@@ -95,7 +94,7 @@ class Learning:
     folder: Path
     on_event: OnEvent | None = None
     wish: Wish = field(default_factory=Wish)
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[JsonObject] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     _done: int = 0
     _since: tuple[int, float] = (0, 0.0)
@@ -105,12 +104,9 @@ class Learning:
         rounds = self.question.rounds
         return FederationEnvironment(self.federation, self.reward, rounds=rounds, projection=projection)
 
-    def line_of(self, episode: Episode) -> dict[str, Any]:
+    def line_of(self, episode: Episode) -> JsonObject:
         """An episode as a line has it."""
-        line: dict[str, Any] = files.plain(
-            episode.to_json(self.question.learning.gamma, self.federation.counts)
-        )
-        return line
+        return files.plain_object(episode.to_json(self.question.learning.gamma, self.federation.counts))
 
     def restore(self, episode: int) -> None:
         """Go on after an episode. InputError for a checkpoint that cannot be used."""
@@ -140,7 +136,7 @@ class Learning:
         """Show a line."""
         self._report("note", text)
 
-    def add(self, episode: Episode, tensors: dict[str, Tensor], **about: Any) -> None:
+    def add(self, episode: Episode, tensors: dict[str, Tensor], **about: object) -> None:
         """Save an episode that is over, with the tensors that the next one needs, and show a line. OSError
         when the disk refuses."""
         line = {"episode": len(self.lines) + 1, **about, **self.line_of(episode)}
@@ -160,8 +156,7 @@ class Learning:
 
     def write_lines(self) -> None:
         """Write episodes.jsonl. OSError when the disk refuses."""
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in self.lines)
-        write_bytes(self.folder / LINES, text.encode())
+        files.write_lines(self.folder / LINES, self.lines)
 
     def transitions_of(self, episode: int) -> Path:
         """The file of the transitions of an episode."""
@@ -176,7 +171,7 @@ class Learning:
             self.on_event(Event(phase, self._done, total, None, sent, spent, note))
 
 
-def lines_in(folder: Path) -> list[dict[str, Any]]:
+def lines_in(folder: Path) -> list[JsonObject]:
     """The lines of episodes.jsonl, none where it is not there; InputError when it is damaged."""
     path = folder / LINES
     lines = files.read_lines(path, EpisodeLine) if path.exists() else []
@@ -202,7 +197,7 @@ def _readable(path: Path) -> Iterator[None]:
 # ---- what learns -------------------------------------------------------------------------------------------
 
 
-def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
     """Learn from the first episode on, or after the last of `work.lines`.
 
     Returns:
@@ -219,7 +214,7 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return _learn_actor(work, learning)
 
 
-def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor], JsonObject]:
     """Alg. 4 of the paper."""
     asked, seed = work.question, work.question.config.seed
     if not work.lines:
@@ -254,7 +249,7 @@ def _learn_actor(work: Learning, config: DDPGConfig) -> tuple[dict[str, Tensor],
     return {**kept, **projection}, details
 
 
-def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor], JsonObject]:
     """The best arm. The first returns of a search that was stopped are those of its lines."""
     layers, clients = work.federation.config.layers, work.federation.fed.num_clients
     environment, arms, numbers = work.environment(), bandit.arms_of(config), itertools.count()
@@ -274,7 +269,7 @@ def _search_arms(work: Learning, config: BanditConfig) -> tuple[dict[str, Tensor
     return {"action": bandit.action_of(best, layers)}, {"best": dataclasses.asdict(best), "arms": details}
 
 
-def final_episode(work: Learning, policy: dict[str, Tensor]) -> dict[str, Any]:
+def final_episode(work: Learning, policy: dict[str, Tensor]) -> JsonObject:
     """An episode without noise, of the seed itself: what a run with this policy and seed does. As a line of
     episodes.jsonl, and its rounds."""
     environment = work.environment({name: t for name, t in policy.items() if name.startswith("pca.")})

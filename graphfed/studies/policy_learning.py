@@ -26,7 +26,7 @@ import numpy as np
 from graphfed.drawing.canvas import picture_file
 from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.errors import GraphfedError, InputError, did_you_mean, shown
-from graphfed.files import write_bytes
+from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.config import GraphSettings
 from graphfed.methods.fedgraph.learning_config import KINDS, WINDOW, DDPGConfig, RewardConfig
 from graphfed.methods.fedgraph.method import METHOD
@@ -81,11 +81,11 @@ class LearnedPolicy:
     partition: str
     seed: int
     rounds: int
-    reward: dict[str, Any]
+    reward: JsonObject
     policy_saw_test: bool
-    episodes: tuple[dict[str, Any], ...]
-    final: dict[str, Any]
-    details: dict[str, Any]
+    episodes: tuple[JsonObject, ...]
+    final: JsonObject
+    details: JsonObject
     seconds: dict[str, float]
     peak_rss_mb: float
     hashes: dict[str, str]
@@ -124,7 +124,7 @@ class LearnedPolicy:
         use = f"use it in runs of {METHOD.name} as here: {use}"
         return "\n".join([*lines, use, f"files: {self.folder}"])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The object in result.json; of the episodes their number and their returns."""
         returns = [line["return"] for line in self.episodes]
         return {**files.fields_of(self), "episodes": len(returns), "returns": returns}
@@ -133,7 +133,7 @@ class LearnedPolicy:
 def learn_policy(
     kind: str,
     *,
-    data: Any = None,
+    data: object = None,
     clients: int | None = None,
     partition: str | Path | None = None,
     split: str = "default",
@@ -145,7 +145,7 @@ def learn_policy(
     data_dir: str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.studies.policy_learning.learn_policy",
 ) -> LearnedPolicy:
     """Learn a sampling policy of FedGraph: kind "ddpg", or "bandit", the best constant one.
@@ -203,7 +203,7 @@ def learn_policy(
 
 
 def resume_policy(
-    folder: Path, manifest: Mapping[str, Any], *, data: Any, data_dir: str | Path | None, progress: bool
+    folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> LearnedPolicy:
     """Go on with what `learn_policy` began in `folder`. Raises what `resume` raises."""
     _require_extra()
@@ -218,7 +218,7 @@ def resume_policy(
     return _resume(question, folder, manifest, progress)
 
 
-def _resume(question: Question, folder: Path, manifest: Mapping[str, Any], progress: bool) -> LearnedPolicy:
+def _resume(question: Question, folder: Path, manifest: JsonObject, progress: bool) -> LearnedPolicy:
     if (folder / "result.json").exists():
         return learned_in(folder)
     with files.open_folder(folder, resume=True), show_progress(question.label, progress) as on_event:
@@ -255,7 +255,7 @@ def _learn(
     question: Question,
     inputs: Inputs,
     folder: Path,
-    manifest: Mapping[str, Any],
+    manifest: JsonObject,
     start: int | None,
     on_event: OnEvent | None,
 ) -> LearnedPolicy:
@@ -291,7 +291,7 @@ def _learn(
         if start is None:
             write_manifest(folder, manifest)
             keep_partition(folder, config, inputs)
-        try:
+        with files.writing_into(folder):
             with listening() as work.wish:
                 policy, details = learn(work)
                 final = final_episode(work, policy)
@@ -318,8 +318,6 @@ def _learn(
             write_bytes(
                 folder / "returns.svg", draw_returns(question.label, work.lines, details.get("kept_episode"))
             )
-        except OSError as error:
-            raise files.cannot_be_written(folder, error) from error
         write_file(folder, "result.json", learned.to_json())
     return learned
 
@@ -337,14 +335,14 @@ def _reward(
     inputs: Inputs,
     federation: "PreparedFederation",
     on_event: OnEvent | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The settings of the reward with their defaults found, and where target and alpha are from."""
     from graphfed.methods.fedgraph.environment import seconds_of_full_round
     from graphfed.runs.train import Event
 
     def say(text: str) -> None:
         if on_event is not None:
-            on_event(Event("note", 0, 0, None, 0, 0.0, text))
+            on_event(Event("note", note=text))
 
     asked = question.reward
     content = dataclasses.asdict(asked) | {"target_from": "given", "alpha_from": "given"}
@@ -402,7 +400,7 @@ def _described(question: Question, learned: LearnedPolicy, federation: "Prepared
     )
 
 
-def _spent(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _spent(lines: Sequence[JsonObject]) -> dict[str, float]:
     """The seconds of all episodes by what they went into."""
     return {key: sum(line["spent"][key] for line in lines) for key in ("rounds", "evaluation", "learning")}
 

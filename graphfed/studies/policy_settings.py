@@ -1,13 +1,14 @@
 """What `graphfed policy` is asked, and the settings of learning, as its `--set` takes them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import JsonObject
 from graphfed.methods.fedgraph.bandit import arms_of, episodes_of
 from graphfed.methods.fedgraph.learning_config import KINDS, BanditConfig, LearningConfig, RewardConfig
 from graphfed.runs import folder as files
@@ -15,6 +16,8 @@ from graphfed.runs.settings import explain_in, settings_in
 from graphfed.tasks.run_config import RunConfig
 
 __all__ = ["EPISODES", "Question", "count_episodes", "learning_setting_names", "take_settings"]
+
+T = TypeVar("T")
 
 #: Episodes of DDPG, as in the paper.
 EPISODES = 300
@@ -42,14 +45,13 @@ class Question:
         """Of an episode."""
         return self.config.training.rounds
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As the manifest has it."""
         asked = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         asked |= {key: dataclasses.asdict(asked[key]) for key in ("reward", "learning")}
-        content: dict[str, Any] = files.plain({**asked, "config": self.config.to_json()})
-        return content
+        return files.plain_object({**asked, "config": self.config.to_json()})
 
-    def is_same(self, there: Any) -> bool:
+    def is_same(self, there: object) -> bool:
         """Whether a manifest asks the same, except where its files are and how fast they are read."""
         if not isinstance(there, dict) or not isinstance(there.get("config"), dict):
             return False
@@ -58,7 +60,7 @@ class Question:
         return both[0] == both[1]
 
 
-def count_episodes(asked: Any, learning: LearningConfig, config: RunConfig) -> int:
+def count_episodes(asked: object, learning: LearningConfig, config: RunConfig) -> int:
     """How many episodes there will be; InputError for a number that cannot be used."""
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise InputError(f"episodes={shown(asked)} cannot be used: expected a whole number of at least 1")
@@ -86,17 +88,20 @@ def count_episodes(asked: Any, learning: LearningConfig, config: RunConfig) -> i
 
 def learning_setting_names() -> list[str]:
     """Every key of `--set` of `graphfed policy` that is about learning."""
-    configs: dict[str, type[Any]] = {"reward": RewardConfig, **KINDS}
+    configs: dict[str, type[RewardConfig] | type[LearningConfig]] = {"reward": RewardConfig, **KINDS}
     return [f"{prefix}.{f.name}" for prefix, config in configs.items() for f in dataclasses.fields(config)]
 
 
 def take_settings(
-    kind: str, settings: Mapping[str, Any]
-) -> tuple[RewardConfig, LearningConfig, dict[str, Any]]:
+    kind: str, settings: Mapping[str, object]
+) -> tuple[RewardConfig, LearningConfig, dict[str, object]]:
     """The reward's settings, the learner's, and the rest, which are the method's and the data's. InputError
     for a name or a value that cannot be used."""
-    prefixes: dict[str, type[Any]] = {"reward": RewardConfig, kind: KINDS[kind]}
-    given: dict[str, dict[str, Any]] = {prefix: {} for prefix in prefixes}
+    prefixes: dict[str, type[RewardConfig] | type[LearningConfig]] = {
+        "reward": RewardConfig,
+        kind: KINDS[kind],
+    }
+    given: dict[str, dict[str, object]] = {prefix: {} for prefix in prefixes}
     rest = {}
     for key, value in settings.items():
         prefix, dot, name = str(key).partition(".")
@@ -113,11 +118,11 @@ def take_settings(
                 f"there is no setting {shown(key)}; {did_you_mean(key, [f'{prefix}.{n}' for n in names])}"
             )
         given[prefix][name] = value
-    reward, learning = (_made(prefix, config, given[prefix]) for prefix, config in prefixes.items())
-    return reward, learning, rest
+    reward = _made("reward", RewardConfig, given["reward"])
+    return reward, _made(kind, KINDS[kind], given[kind]), rest
 
 
-def _made(prefix: str, config: type[Any], given: Mapping[str, Any]) -> Any:
+def _made(prefix: str, config: Callable[..., T], given: Mapping[str, object]) -> T:
     for name, value in given.items():
         if isinstance(value, bool):
             raise InputError(

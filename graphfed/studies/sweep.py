@@ -16,9 +16,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from graphfed.errors import GraphfedError, InputError
+from graphfed.files import JsonObject
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.progress import human_seconds, show_dropped, show_progress
@@ -42,7 +43,6 @@ from graphfed.studies.plan import (
 )
 from graphfed.studies.sweep_plan import (
     Plan,
-    Setting,
     Settings,
     check_settings,
     checked_grid,
@@ -52,6 +52,7 @@ from graphfed.studies.sweep_plan import (
 )
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
+from graphfed.tasks.run_options import SettingValue
 from graphfed.tasks.source import data_source
 from graphfed.terminal import markup
 
@@ -104,7 +105,7 @@ class Sweep:
     task: str
     folder: Path | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The object in sweep.json."""
         return files.fields_of(self)
 
@@ -152,13 +153,13 @@ class Sweep:
 def sweep(
     method: str,
     *,
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    ranges: Mapping[str, Any] | None = None,
+    grid: Mapping[str, Sequence[SettingValue]] | None = None,
+    ranges: Mapping[str, Sequence[SettingValue]] | None = None,
     trials: int | None = None,
     seeds: Iterable[int] = (0, 1, 2),
     out: str | Path | Literal[False] | None = None,
     progress: bool = False,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     command: str = "graphfed.sweep",
     **options: Any,
 ) -> Sweep:
@@ -202,27 +203,24 @@ def sweep(
 
 
 def resume_sweep(
-    folder: Path, manifest: Mapping[str, Any], *, data: Any, data_dir: str | Path | None, progress: bool
+    folder: Path, manifest: JsonObject, *, data: object, data_dir: str | Path | None, progress: bool
 ) -> Sweep:
     """Run the trials that are missing in `folder`. Raises what `resume` raises."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
+    asked = manifest["sweep"]
+    configs = read_configs(asked["runs"], folder, data, data_dir)
     try:
-        asked = manifest["sweep"]
-        configs = read_configs(asked["runs"], folder, data, data_dir)
-        grid, ranges, trials = (asked[key] for key in ("grid", "ranges", "trials"))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: it lacks {error}") from None
-    try:
-        drawn = {key: checked_range(key, value) for key, value in ranges.items()}
-        plan = Plan(configs, checked_grid(grid), drawn, trial_count(grid, drawn, trials))
+        drawn = {key: checked_range(key, value) for key, value in asked["ranges"].items()}
+        count = trial_count(asked["grid"], drawn, asked["trials"])
+        plan = Plan(configs, checked_grid(asked["grid"]), drawn, count)
         check_settings(plan, set())
     except InputError as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
     return _go_on(plan, folder, manifest, progress)
 
 
-def _go_on(plan: Plan, folder: Path, manifest: Mapping[str, Any], progress: bool) -> Sweep:
+def _go_on(plan: Plan, folder: Path, manifest: JsonObject, progress: bool) -> Sweep:
     """Run the trials that are missing in `folder`; a sweep that has ended is read."""
     if (folder / "sweep.json").exists():
         return sweep_in(folder)
@@ -339,7 +337,7 @@ def _run_trial(
     kept."""
     name, text = f"trials/{number:04d}.json", settings_text(settings)
     if folder is not None and (folder / name).exists():
-        known: Trial = files.read_json(folder / name, TrialFile)
+        known = cast("Trial", files.read_json(folder / name, TrialFile))
         if known.keys() != Trial.__annotations__.keys() or known["settings"] != settings:
             raise InputError(
                 f"{folder / name} is not this trial ({text}): it is damaged, or of another version of "
@@ -413,5 +411,5 @@ def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:
 EDGE = 0.05
 
 
-def _text(value: Setting) -> str:
+def _text(value: SettingValue) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

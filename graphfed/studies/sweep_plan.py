@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from graphfed.errors import InputError, shown
+from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs.reopen import config_from_json
 from graphfed.runs.settings import unknown_setting
 from graphfed.studies.plan import planned_runs
 from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.run_options import SettingValue
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_TRIALS",
     "Plan",
-    "Setting",
     "Settings",
     "check_settings",
     "checked_grid",
@@ -30,9 +31,8 @@ __all__ = [
     "with_settings",
 ]
 
-#: A value of a setting, and the settings of a trial by name.
-Setting = str | int | float | bool | None
-Settings = Mapping[str, Setting]
+#: The settings of a trial by name.
+Settings: TypeAlias = Mapping[str, SettingValue]
 #: Trials of one sweep: more than anybody waits for.
 MAX_TRIALS = 10_000
 
@@ -45,7 +45,7 @@ class Plan:
     trials: how many a search runs, None for every combination of the grid."""
 
     configs: Mapping[int, RunConfig]
-    grid: Mapping[str, Sequence[Setting]]
+    grid: Mapping[str, Sequence[SettingValue]]
     ranges: "Mapping[str, FloatDistribution | IntDistribution]"
     trials: int | None
 
@@ -59,7 +59,7 @@ class Plan:
         """How many trials there are."""
         return self.trials or math.prod(len(values) for values in self.grid.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "grid": self.grid,
             "ranges": {key: [drawn.low, drawn.high, drawn.log] for key, drawn in self.ranges.items()},
@@ -67,7 +67,7 @@ class Plan:
             "runs": planned_runs(self.configs),
         }
 
-    def combinations(self) -> Iterator[dict[str, Setting]]:
+    def combinations(self) -> Iterator[dict[str, SettingValue]]:
         """Every combination of the grid's values, the last setting fastest."""
         for values in itertools.product(*self.grid.values()):
             yield dict(zip(self.grid, values, strict=True))
@@ -80,13 +80,13 @@ class Plan:
         return {**choices, **self.ranges}
 
 
-def checked_grid(grid: Any) -> dict[str, list[Setting]]:
+def checked_grid(grid: object) -> dict[str, list[SettingValue]]:
     """The values of each setting; InputError for what is no mapping to lists of different values."""
     if grid is not None and not isinstance(grid, Mapping):
         raise InputError(
             f"grid={shown(grid)} cannot be used; give lists by setting, as in {{'lr': [0.1, 0.5]}}"
         )
-    chosen: dict[str, list[Setting]] = {}
+    chosen: dict[str, list[SettingValue]] = {}
     for key, values in (grid or {}).items():
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise InputError(f"grid {key}={shown(values)} cannot be used; give a list of values")
@@ -101,7 +101,7 @@ def checked_grid(grid: Any) -> dict[str, list[Setting]]:
     return chosen
 
 
-def checked_range(key: str, value: Any) -> "FloatDistribution | IntDistribution":
+def checked_range(key: str, value: object) -> "FloatDistribution | IntDistribution":
     """Where a search draws a setting, from ``(low, high)`` or ``(low, high, "log")``: both ends included,
     whole numbers where both are, with "log" evenly on the logarithm."""
     from optuna.distributions import FloatDistribution, IntDistribution
@@ -126,7 +126,9 @@ def checked_range(key: str, value: Any) -> "FloatDistribution | IntDistribution"
     return (IntDistribution if whole else FloatDistribution)(low, high, log=log)
 
 
-def trial_count(grid: Mapping[str, Sequence[Setting]], ranges: Mapping[str, Any], trials: Any) -> int | None:
+def trial_count(
+    grid: Mapping[str, Sequence[SettingValue]], ranges: Iterable[str], trials: object
+) -> int | None:
     """How many trials a search runs; None where every combination is tried."""
     doubled = sorted({*grid} & {*ranges})
     if doubled:

@@ -8,29 +8,57 @@ each has one `TASK`.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import torch
 
 from graphfed.federation import Federation
+from graphfed.federation.series import TaskData
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
 from graphfed.methods.config import CommonSettings
-from graphfed.tasks.evaluation import Evaluation
+from graphfed.tasks.evaluation import AnyEvaluation, Predicted
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.source import LoadedData
 
-__all__ = ["PRESETS", "DataKind", "ParticipantFiles", "TaskDefinition"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["PRESETS", "AnyKind", "DataKind", "OwnData", "ParticipantFiles", "TaskDefinition"]
+
+
+class OwnData(Protocol):
+    """What a participant has read from its own file. `schema` is what it may say of it."""
+
+    @property
+    def clients(self) -> Sequence[int]: ...
+    @property
+    def schema(self) -> "OwnSchema": ...
+
+
+class OwnSchema(Protocol):
+    """The form of a participant's data."""
+
+    def to_json(self) -> JsonObject: ...
+
+
+Own = TypeVar("Own", bound=OwnData)
+Part = TypeVar("Part")
+OwnServer = TypeVar("OwnServer")
+ServerPart = TypeVar("ServerPart")
 
 #: Choices of `preset`: the defaults, or what the papers' figures were made with.
 PRESETS = ("default", "paper")
 
 
 @dataclass(frozen=True)
-class ParticipantFiles:
+class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
     """What the participants of a deployment read from their own files, and what they must agree on.
 
     Attributes:
-        read: (arguments, path, site) -> a site's own data, which has `clients` and `schema`.
+        read: (arguments, path, site) -> a site's own data.
         agree: (schemas, server) -> what all participants agree on, from what each site says of its data.
         task: (agreed) -> what everyone knows beforehand.
         facts: (schema) -> facts of the data, for the run's manifest.
@@ -40,26 +68,26 @@ class ParticipantFiles:
         declared: (own, method, config) -> how many nodes of each part of the split each of the site's clients
             has, [K_h] by part, as far as the run shows them to the server anyway.
         read_server: (arguments, path) -> the server's own data; None where it has none.
-        server_part: (server, agreed) -> what the server trains with.
+        server_part: (server, agreed) -> what the server trains with; None where it has no data.
         summarise: (path, roster, name) -> what is in a participant's file, in a few words for its operator;
             None where the file is of another kind. Raises InputError for a file that cannot be used.
     """
 
-    read: Callable[[Mapping[str, Any], Path, str], Any]
-    agree: Callable[[Mapping[str, Any], Any], dict[str, Any]]
-    task: Callable[[Mapping[str, Any]], Task]
-    facts: Callable[[Mapping[str, Any]], dict[str, Any]]
-    arrays: Callable[[Any], dict[str, np.ndarray]]
-    part: Callable[[Any, Sequence[int], Task, Any], Any]
-    table: Callable[[Any, Any, Any], Any]
+    read: Callable[[JsonObject, Path, str], Own]
+    agree: Callable[[Mapping[str, JsonObject], OwnServer], JsonObject]
+    task: Callable[[JsonObject], Task]
+    facts: Callable[[JsonObject], JsonObject]
+    arrays: Callable[[Own], dict[str, np.ndarray]]
+    part: Callable[[Own, Sequence[int], Task, torch.device], Part]
+    table: "Callable[[Own, Part, Predicted], pa.Table]"
     summarise: Callable[[Path, Sequence[str], str], str | None]
-    declared: Callable[[Any, Method, CommonSettings], dict[str, list[int]]] = lambda own, method, config: {}
-    read_server: Callable[[Mapping[str, Any], Path], Any] | None = None
-    server_part: Callable[[Any, Mapping[str, Any]], Any] = lambda server, agreed: server
+    declared: Callable[[Own, Method, CommonSettings], dict[str, list[int]]] = lambda own, method, config: {}
+    read_server: Callable[[JsonObject, Path], OwnServer] | None = None
+    server_part: Callable[[OwnServer, JsonObject], ServerPart] | None = None
 
 
 @dataclass(frozen=True)
-class DataKind:
+class DataKind(Generic[Part, ServerPart]):
     """A kind of data, and how its parts reach the hosts of a run.
 
     Attributes:
@@ -76,12 +104,16 @@ class DataKind:
 
     name: str
     default: str
-    save: Callable[[Any, Path], None]
-    load: Callable[[Path], Any]
-    located: Callable[[Federation, Sequence[Any], Sequence[Any]], Any]
-    participants: ParticipantFiles
-    save_server: Callable[[Any, Path], None] | None = None
-    load_server: Callable[[Path], Any] | None = None
+    save: Callable[[Part, Path], None]
+    load: Callable[[Path], Part]
+    located: Callable[[Federation, Sequence[Part], Sequence[ServerPart]], TaskData]
+    participants: ParticipantFiles[Any, Part, Any, ServerPart]
+    save_server: Callable[[ServerPart, Path], None] | None = None
+    load_server: Callable[[Path], ServerPart] | None = None
+
+
+#: Whichever kind a task is done on: the program asks it for parts and hands these back to it.
+AnyKind: TypeAlias = DataKind[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -127,21 +159,21 @@ class TaskDefinition:
     metric: str
     metric_name: str
     needs: tuple[str, ...]
-    data: DataKind
-    load: Callable[[RunConfig, dict[Any, Any] | None, Callable[[str], None]], Inputs]
-    evaluation: Evaluation
+    data: AnyKind
+    load: Callable[[RunConfig, LoadedData | None, Callable[[str], None]], Inputs]
+    evaluation: AnyEvaluation
     groups: tuple[type, ...]
-    agree: Callable[[Federation, Any, Task, CommonSettings], Any] | None = None
+    agree: Callable[[Federation, Any, Task, CommonSettings], TaskData] | None = None
     messages: Mapping[str, str] = field(default_factory=dict)
     error: bool = False
     targets: str = "targets"
     output: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    paper_settings: Mapping[str, Any] = field(default_factory=dict)
-    headline: Callable[[Mapping[str, Any], Iterable[str]], list[str]] | None = None
-    check_settings: Callable[[Mapping[str, Any]], None] | None = None
-    other_inputs: Callable[[RunConfig, Mapping[str, Any]], Inputs] | None = None
-    own_data: Mapping[str, Any] = field(default_factory=dict)
+    defaults: JsonObject = field(default_factory=dict)
+    paper_settings: JsonObject = field(default_factory=dict)
+    headline: Callable[[Mapping[str, object], Iterable[str]], list[str]] | None = None
+    check_settings: Callable[[Mapping[str, object]], None] | None = None
+    other_inputs: Callable[[RunConfig, JsonObject], Inputs] | None = None
+    own_data: JsonObject = field(default_factory=dict)
     drop_elsewhere: tuple[str, ...] = ()
     only_own: str = ""
     clients_may_be_absent: bool = False
@@ -152,7 +184,7 @@ class TaskDefinition:
         """Return whether a value of the metric is better than another one."""
         return value < best if self.error else value > best
 
-    def settings_of(self, method: Method, preset: str = "default") -> dict[str, Any]:
+    def settings_of(self, method: Method, preset: str = "default") -> JsonObject:
         """Return the settings in which a run differs from its config's defaults where the user chooses none.
 
         Args:

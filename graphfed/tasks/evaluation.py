@@ -1,20 +1,30 @@
 """What differs between tasks when a run is evaluated; `runs.train` is the same for all of them.
 
-Scores are summed as the weights of the method are (`methods.config.sum_protection`). With
+Scores are summed as the weights of the method are (`methods.sum_protection(config)`). With
 aggregation=plaintext the server reads each client's scores: where a client has one node, or one pair, its
 label. With aggregation=secure it learns the sum over all clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import messages
+from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 
-__all__ = ["HIDDEN_SCORES", "SECURE_MESSAGES", "Evaluation", "Scored"]
+__all__ = ["HIDDEN_SCORES", "SECURE_MESSAGES", "AnyEvaluation", "Evaluation", "Predicted", "Scored"]
+
+#: What a host predicts: nodes [n] and logits [n, C], pairs [n] and scores [n], or the first steps of windows
+#: [W] and forecasts [P, W, n].
+Predicted: TypeAlias = tuple[Tensor, Tensor]
+
+Data = TypeVar("Data")
+Config = TypeVar("Config")
+Prepared = TypeVar("Prepared")
 
 #: What hidden sums of scores are called, whatever they are of.
 HIDDEN_SCORES = "scores"
@@ -35,21 +45,22 @@ class Scored:
 
     metrics: dict[str, float]
     lost: bool
-    told: dict[str, Any] = field(default_factory=dict)
+    told: JsonObject = field(default_factory=dict)
     count: float = 0
 
 
-def same(data: Any) -> Any:
+def same(data: Any) -> Located:
     """Of tasks in which clients have all there is."""
-    return data
+    cohort: Located = data
+    return cohort
 
 
-def everyone(fed: Federation, data: Any) -> None:
+def everyone(fed: Federation, data: object) -> None:
     """Of tasks in which every client trains."""
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Generic[Data, Config, Prepared]):
     """The evaluation of a task.
 
     decides(config, prepared) -> the validation metric that decides.
@@ -66,12 +77,18 @@ class Evaluation:
     enrolled(fed, data) -> the clients that take part in training and validation, [K] bool, alike at every
     place; None: all of them."""
 
-    decides: Callable[[Any, Any], str]
+    decides: Callable[[Config, Prepared], str]
     messages: Mapping[str, str]
-    prepare: Callable[[Federation, Any, Task, Any], Any]
-    score: Callable[[Federation, Any, Located, str, str, Any, Any], tuple[Located | None, Located]]
-    keep: Callable[..., Any]
-    of_target: Callable[..., Any]
-    better_clients: Callable[..., Any] | None = None
-    at_clients: Callable[[Any], Located] = same
-    enrolled: Callable[[Federation, Any], np.ndarray | None] = everyone
+    prepare: Callable[[Federation, Data, Task, Config], Prepared]
+    score: Callable[
+        [Federation, Data, Located, str, str, Prepared, Config], tuple[Located | None, Located[Scored]]
+    ]
+    keep: Callable[..., Predicted]
+    of_target: Callable[..., Tensor]
+    better_clients: Callable[..., tuple[Tensor, Tensor]] | None = None
+    at_clients: Callable[[Data], Located] = same
+    enrolled: Callable[[Federation, Data], np.ndarray | None] = everyone
+
+
+#: Whichever task it is of: the program hands it back the data and what it has prepared.
+AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]

@@ -1,10 +1,10 @@
 """Forecasting: the next readings of every sensor."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from graphfed.data.sensors.windows import make_time_split
 from graphfed.errors import InputError
+from graphfed.files import JsonObject
 from graphfed.methods.config import FORECASTING_GROUPS, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.base import TaskDefinition
@@ -12,6 +12,7 @@ from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.tasks.sensors.inputs import SensorInputs, load_sensors
 from graphfed.tasks.sensors.kind import SENSORS
 from graphfed.tasks.sensors.scores import FORECASTS
+from graphfed.tasks.source import LoadedData
 
 __all__ = ["TASK"]
 
@@ -26,7 +27,7 @@ DEFAULTS = {
 
 
 def load(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+    config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
 ) -> SensorInputs:
     """Load the readings of a run and split them in time (see `TaskDefinition.load`)."""
     on_stage(f"loading {config.data_name}")
@@ -44,7 +45,7 @@ def load(
     return inputs
 
 
-def other_inputs(config: RunConfig, known: Mapping[str, Any]) -> SensorInputs:
+def other_inputs(config: RunConfig, known: JsonObject) -> SensorInputs:
     """Other sensors, split as the run's were."""
     return load(config)
 

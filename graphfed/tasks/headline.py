@@ -3,7 +3,6 @@
 A task decides which come first (`TaskDefinition.headline`)."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from graphfed.tasks.registry import TASKS, task_or_default
 
@@ -27,7 +26,7 @@ RANK_NOTE = {
 }
 
 
-def headline(task: str, details: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> list[str]:
     """Return the metrics that come first for a run, at least one name, the most telling first.
 
     Args:

@@ -3,17 +3,28 @@ federation of these clients in one process."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from graphfed.federation import Federation
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Inputs", "local_federation"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from graphfed.federation.cohort import Cohort
+    from graphfed.federation.series import Network, Series
+
+__all__ = ["HostPart", "Inputs", "local_federation"]
+
+#: What a host of clients has of its own.
+HostPart: TypeAlias = "Cohort | Series"
 
 
 class Inputs(Protocol):
@@ -41,10 +52,10 @@ class Inputs(Protocol):
     def check(self, config: RunConfig) -> None:
         """Raises InputError where the method of `config` cannot use these inputs."""
 
-    def described(self, config: RunConfig) -> dict[str, Any]:
+    def described(self, config: RunConfig) -> JsonObject:
         """The parts `data` and `partition` of the manifest."""
 
-    def overview(self) -> dict[str, Any]:
+    def overview(self) -> JsonObject:
         """overview.json."""
 
     def threads(self) -> int:
@@ -67,16 +78,16 @@ class Inputs(Protocol):
     def clients_of(self, method: Method) -> int:
         """How many clients a method's federation has."""
 
-    def parts(self, config: RunConfig, hosts: Sequence[Sequence[int]]) -> list[Any]:
+    def parts(self, config: RunConfig, hosts: Sequence[Sequence[int]]) -> Sequence[HostPart]:
         """What each host has of its own, by the clients it holds."""
 
-    def part_of_server(self, config: RunConfig) -> Any:
+    def part_of_server(self, config: RunConfig) -> "Network | None":
         """What the server has of its own; None: nothing."""
 
     def metric_of_rounds(self, config: RunConfig) -> str:
         """The validation metric that a run on these inputs selects its rounds by."""
 
-    def present(self, absent: Sequence[Any]) -> np.ndarray | None:
+    def present(self, absent: Sequence[object]) -> np.ndarray | None:
         """Which clients take part in predicting, [K] bool, where those of some ids are absent; None:
         everyone. Raises InputError for an id that no client has."""
 
@@ -84,12 +95,15 @@ class Inputs(Protocol):
         """Write a host's part as the file that a site of a rehearsal is started with."""
 
     def tables(
-        self, config: RunConfig, predicted: Sequence[tuple[Any, Any]], names: Sequence[str] | None = None
-    ) -> Iterator[Any]:
+        self,
+        config: RunConfig,
+        predicted: Sequence[tuple[Any, Predicted]],
+        names: Sequence[str] | None = None,
+    ) -> "Iterator[pa.Table]":
         """predictions.parquet as pyarrow tables, a row group each. predicted: each host's part and what it
         predicts; names: of the model's classes, where they are not the data's."""
 
-    def details(self, config: RunConfig, outcome: Outcome) -> dict[str, Any]:
+    def details(self, config: RunConfig, outcome: Outcome) -> JsonObject:
         """What the details of a result have of this task alone."""
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, scored_pairs, training_graph
 from graphfed.errors import InputError, shown
+from graphfed.files import JsonObject
 from graphfed.methods.config import GRAPH_GROUPS
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.tasks.base import TaskDefinition
@@ -15,9 +16,13 @@ from graphfed.tasks.graphs.link_scores import LINKS
 from graphfed.tasks.graphs.pair_table import cohort_pairs, pairs_table
 from graphfed.tasks.node_classification import PAPER_SETTINGS
 from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from graphfed.federation.cohort import Cohort
+    from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
 __all__ = ["TASK", "LinkInputs"]
@@ -52,20 +57,20 @@ class LinkInputs(GraphInputs):
     def tables(
         self,
         config: RunConfig,
-        predicted: "Sequence[tuple[Cohort, Any]]",
+        predicted: "Sequence[tuple[Cohort, Predicted]]",
         names: Sequence[str] | None = None,
-    ) -> Iterator[Any]:
+    ) -> "Iterator[pa.Table]":
         """One table, see `pair_table`. predicted: (cohort, (pairs [n], scores [n])) of each host."""
         parts = self.with_partition_ids(config, predicted)
-        told = cohort_pairs(parts, self.trained_on(config), self.owners(config), self.client_names)
-        yield pairs_table(told, self.graph)
+        found = cohort_pairs(parts, self.trained_on(config), self.owners(config))
+        yield pairs_table(found, self.graph, self.client_names)
 
-    def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
+    def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         return {}
 
 
 def load(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+    config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
 ) -> LinkInputs:
     """Load the graph of a run, split its edges and partition the training edges (`TaskDefinition.load`)."""
     on_stage(f"loading {config.data_name}")
@@ -79,7 +84,7 @@ def load(
     return inputs
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
+def check_settings(settings: Mapping[str, object]) -> None:
     """InputError for a setting of node classification."""
     for key in ("select", "class_weights"):
         if settings.get(key) not in ("auto", "none", None):

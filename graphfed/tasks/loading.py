@@ -1,17 +1,17 @@
 """From a run's config to what it trains on."""
 
 from collections.abc import Callable
-from typing import Any
 
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.source import LoadedData
 
 __all__ = ["load_inputs"]
 
 
 def load_inputs(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+    config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
 ) -> Inputs:
     """Load the data of a run, split it and partition it.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ import torch
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.errors import InputError
+from graphfed.files import JsonObject
 from graphfed.methods.config import GRAPH_GROUPS, GraphSettings
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.base import TaskDefinition
@@ -27,16 +28,20 @@ from graphfed.tasks.graphs.node_scores import VERTICES, choose_selection
 from graphfed.tasks.graphs.node_table import cohort_predictions, predictions_table
 from graphfed.tasks.graphs.pooled_score import pooled_score
 from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from graphfed.federation.cohort import Cohort
+    from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
 __all__ = ["PAPER_SETTINGS", "TASK", "NodeInputs", "check_labels", "check_split"]
 
 #: What preset=paper changes in every method on graphs that has the setting: the settings that the tables on
 #: citation graphs share (docs/runs.md). A method adds its own (`Method.paper_settings`).
-PAPER_SETTINGS: Mapping[str, Any] = {
+PAPER_SETTINGS: JsonObject = {
     "rounds": 100,
     "lr": 0.5,
     "weight_decay": 5e-4,
@@ -67,18 +72,18 @@ class NodeInputs(GraphInputs):
     def tables(
         self,
         config: RunConfig,
-        predicted: "Sequence[tuple[Cohort, Any]]",
+        predicted: "Sequence[tuple[Cohort, Predicted]]",
         names: Sequence[str] | None = None,
-    ) -> Iterator[Any]:
+    ) -> "Iterator[pa.Table]":
         """One table, see `node_table`. predicted: (cohort, (rows [n], logits [n, C])) of each host."""
         parts = self.with_partition_ids(config, predicted)
-        told = cohort_predictions(parts, self.trained_on(config), self.owners(config), self.client_names)
-        yield predictions_table(told, self.graph, self.split, names)
+        found = cohort_predictions(parts, self.trained_on(config), self.owners(config))
+        yield predictions_table(found, self.graph, self.split, self.client_names, names)
 
-    def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
+    def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         """The confusion matrix of the test; where a shared model came of it, its score on the whole graph
         too: another question than `test`, so it stands next to it."""
-        details: dict[str, Any] = {"test_confusion": outcome.test_confusion}
+        details: JsonObject = {"test_confusion": outcome.test_confusion}
         if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
             assert isinstance(config.training, GraphSettings)
@@ -89,7 +94,7 @@ class NodeInputs(GraphInputs):
 
 
 def load(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
+    config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
 ) -> NodeInputs:
     """Load the graph of a run, split its nodes and partition it (see `TaskDefinition.load`)."""
     on_stage(f"loading {config.data_name}")
@@ -128,7 +133,7 @@ def check_split(graph: Graph, split: Split) -> None:
         )
 
 
-def headline(details: Mapping[str, Any], known: Iterable[str]) -> list[str]:
+def headline(details: Mapping[str, object], known: Iterable[str]) -> list[str]:
     """Accuracy says nothing where one class has nearly all nodes, so a run says itself which metrics come
     first (`node_scores.headline_of`, in the details of its result); runs of older versions do not say."""
     named = details.get("headline")
@@ -137,7 +142,7 @@ def headline(details: Mapping[str, Any], known: Iterable[str]) -> list[str]:
     return [name for name in names if name in have] or ["accuracy", "macro_f1"]
 
 
-def other_inputs(config: RunConfig, known: Mapping[str, Any]) -> NodeInputs:
+def other_inputs(config: RunConfig, known: JsonObject) -> NodeInputs:
     """Another graph as one client's, checked against what the model was trained on."""
     graph = load_graph(config)
     if graph.x is None or graph.num_features != known["features"]:

@@ -1,11 +1,12 @@
 """What training gives, whatever the method and the task."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from graphfed.federation import Located
+from graphfed.files import JsonObject
 from graphfed.methods.base import State
 from graphfed.methods.common import feature_scaling
+from graphfed.tasks.evaluation import Predicted
 
 __all__ = ["Metrics", "Outcome"]
 
@@ -30,9 +31,9 @@ class Outcome:
     test: Metrics | None
     test_confusion: list[list[float]] | None
     seconds: dict[str, float]
-    history: list[dict[str, Any]]
+    history: list[JsonObject]
     state: State
-    predictions: Located
-    details: dict[str, Any] = field(default_factory=dict)
+    predictions: Located[Predicted]
+    details: JsonObject = field(default_factory=dict)
     accounts: Located | None = None
     scaling: feature_scaling.Scaling | None = None

@@ -2,14 +2,15 @@
 
 import functools
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 
 if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
+    from graphfed.files import JsonObject
     from graphfed.methods.base import Method
-    from graphfed.tasks.base import DataKind, TaskDefinition
+    from graphfed.tasks.base import AnyKind, TaskDefinition
 
 __all__ = ["TASKS", "data_kinds", "default_settings", "first_task", "get_task", "task_or_default"]
 
@@ -44,13 +45,13 @@ def task_or_default(name: str) -> "TaskDefinition":
     return get_task(name if name in TASKS else CLASSIFICATION)
 
 
-def data_kinds() -> "list[DataKind]":
+def data_kinds() -> "list[AnyKind]":
     """Return the kinds of data that there are tasks for, each once."""
     kinds = {get_task(name).data.name: get_task(name).data for name in TASKS}
     return [*kinds.values()]
 
 
-def default_settings(method: "Method", task: str | None = None, preset: str = "default") -> dict[str, Any]:
+def default_settings(method: "Method", task: str | None = None, preset: str = "default") -> "JsonObject":
     """Return the settings of a method where the user chooses none (see `TaskDefinition.settings_of`).
 
     Args:

@@ -2,9 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.graph import Graph
@@ -13,6 +11,7 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
@@ -34,14 +33,13 @@ class RunConfig:
 
     method: Method
     task: str
-    training: CommonSettings
     data: str | Graph | Description | Sensors | SensorDescription
     data_source: DataSource
-    data_options: Mapping[str, Any]
+    data_options: JsonObject
     data_dir: Path | None
     clients: int | None
     partition: str
-    partition_options: Mapping[str, Any]
+    partition_options: JsonObject
     partition_seed: int
     partition_file: Path | None
     split: str
@@ -53,6 +51,7 @@ class RunConfig:
     device: str
     threads: int | None
     checkpoint_every: float
+    training: CommonSettings
 
     @property
     def site_threads(self) -> int:
@@ -73,35 +72,21 @@ class RunConfig:
         found += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
         return list(dict.fromkeys(plugin for plugin in found if plugin is not None))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The whole config as plain data, for manifest.json."""
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             **({"plugins": plugins} if plugins else {}),
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
             "method": self.method.name,
-            "task": self.task,
             "data": self.data_name,
             "data_source": self.data_source.source,
-            "data_options": dict(self.data_options),
             "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
-            "clients": self.clients,
-            "partition": self.partition,
-            "partition_options": dict(self.partition_options),
-            "partition_seed": self.partition_seed,
             "partition_file": None if self.partition_file is None else str(self.partition_file.resolve()),
-            "split": self.split,
-            "split_seed": self.split_seed,
-            "seed": self.seed,
-            "runtime": self.runtime,
-            "sites": self.sites,
-            "placement": self.placement,
-            "device": self.device,
-            "threads": self.threads,
-            "checkpoint_every": self.checkpoint_every,
             "training": dataclasses.asdict(self.training),
         }
 
-    def to_options(self) -> dict[str, Any]:
+    def to_options(self) -> JsonObject:
         """Return the run as the options of a config file, which `runs.config.read_config` reads.
 
         Returns:

@@ -8,12 +8,15 @@ Nothing here loads torch: the command line imports it before it knows what it is
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
-__all__ = ["DEFAULT_CLIENTS", "OPTIONS", "Placement", "RunOptions", "Runtime"]
+__all__ = ["DEFAULT_CLIENTS", "OPTIONS", "Placement", "RunOptions", "Runtime", "SettingValue"]
 
 Runtime = Literal["local", "processes", "nvflare"]
 Placement = Literal["stacked", "one-at-a-time"]
+
+#: A value of a setting.
+SettingValue: TypeAlias = str | int | float | bool | None
 
 #: The number of clients where neither the user nor the partition decides it.
 DEFAULT_CLIENTS = 10
@@ -47,7 +50,7 @@ class RunOptions:
     method: str | None
     _: KW_ONLY
     task: str | None = None
-    data: Any = None
+    data: object = None
     clients: int | None = None
     partition: str | Path | None = None
     rounds: int | None = None
@@ -60,7 +63,7 @@ class RunOptions:
     threads: int | None = None
     data_dir: str | Path | None = None
     checkpoint_every: float = 30.0
-    settings: Mapping[str, Any] | None = None
+    settings: Mapping[str, object] | None = None
 
 
 #: The names of the options. The settings are not among them: the command line and config files call them

@@ -1,10 +1,10 @@
 """What a run trains on: what a user may give as data, and how a manifest names it again."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graphs.graph import Graph, from_pyg
@@ -14,9 +14,13 @@ from graphfed.data.user_files.graph_files import FILES, from_networkx, read_grap
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.user_files.sensor_files import load_sensors
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import JsonObject
 from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["DataSource", "data_source", "described", "sensors_of"]
+__all__ = ["DataSource", "LoadedData", "data_source", "described", "sensors_of"]
+
+#: Data sets that are kept between runs, by their names, folders and options.
+LoadedData: TypeAlias = dict[Hashable, Graph | Sensors]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +32,7 @@ class DataSource:
     for what the file that describes it has besides."""
 
     value: str | Graph | Description | Sensors | SensorDescription
-    source: Any
+    source: str | JsonObject | None
     dropped: tuple[str, ...] = ()
 
     @property
@@ -59,7 +63,7 @@ class DataSource:
         return len(self.value.site_names) or None if isinstance(self.value, Graph) else None
 
 
-def data_source(data: Any) -> DataSource:
+def data_source(data: object) -> DataSource:
     """What a user gave: the name of a data set, the path of a file (.yaml: a description of one's own files,
     .pt: a PyG `Data`, .graphml), a description as a mapping, a `Graph`, a PyG `Data`, a networkx graph or
     `Sensors`.
@@ -76,11 +80,11 @@ def data_source(data: Any) -> DataSource:
     return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
 
 
-def sensors_of(source: DataSource, data_dir: str | Path | None = None, **options: Any) -> Sensors:
+def sensors_of(source: DataSource, data_dir: str | Path | None, options: JsonObject) -> Sensors:
     """The sensors of a source of that kind. options: of a generated set.
 
     Raises InputError for files that cannot be used, and data that do not fit into memory."""
-    loaded: Any = source.value
+    loaded: object = source.value
     try:
         if isinstance(source.value, str):
             loaded = load(source.value, data_dir, **options)
@@ -100,7 +104,7 @@ def described(content: Any, folder: Path, origin: str) -> Description | SensorDe
     return describe(content, folder, origin)
 
 
-def _graph(data: Any) -> Graph:
+def _graph(data: object) -> Graph:
     """The graph in a Python object."""
     if isinstance(data, Graph):
         return data

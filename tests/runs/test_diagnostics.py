@@ -14,10 +14,11 @@ from graphfed.cli import main
 from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.config import make_config
-from graphfed.runs.diagnostics import TITLES, check_comparison, swings, unequal_settings
+from graphfed.runs.diagnostics import TITLES, swings
 from graphfed.runs.run import Result
 from graphfed.studies.compare import compare
 from graphfed.studies.comparison import Comparison, comparison_in
+from graphfed.studies.table_checks import check_comparison, unequal_settings
 
 #: Settings that train a GCN to the end on the graphs below.
 HEALTHY: dict[str, Any] = {

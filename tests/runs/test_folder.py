@@ -90,7 +90,7 @@ def test_a_disk_that_refuses_is_reported_with_the_folder_and_the_reason(
     monkeypatch.setattr(module, "write_json", full)
     with pytest.raises(GraphfedError, match=r"run could not be written \(No space left") as failure:
         write_run(
-            tmp_path / "run", history=[], ledger={}, result={}, weights={}, predictions=(),
+            tmp_path / "run", method="fedavg", ledger={}, result={}, weights={}, history=[],
         )  # fmt: skip
     assert failure.value.exit_code == 1
 

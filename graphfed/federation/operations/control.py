@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from graphfed.errors import PlaceError
-from graphfed.federation.ledger import Flow, Json, LedgerRecord
+from graphfed.federation.ledger import Flow, LedgerRecord
 from graphfed.federation.link import SERVER_END, Message
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.operations.running import Place
 from graphfed.federation.values import SERVER, Located
 from graphfed.federation.wire import WireError
-from graphfed.files import parse_json
+from graphfed.files import JsonObject, parse_json
 
 __all__ = ["MAX_CONTROL", "MAX_REPORT", "decide", "report"]
 
@@ -30,7 +30,7 @@ def decide(
     fn: Callable[..., Mapping[str, object]],
     arguments: Sequence[object],
     name: str,
-) -> Json:
+) -> JsonObject:
     """See `Federation.control`."""
     places, ledger = delivery.places, delivery.ledger
     decision = server.run(_as_json, fn, *arguments)
@@ -44,7 +44,7 @@ def decide(
         raise PlaceError(
             f"a control message of {len(text)} characters is no decision; move data with a named transfer"
         )
-    result: Json = _from_json(text, len(text), "a control message")
+    result: JsonObject = _from_json(text, len(text), "a control message")
     with ledger.in_phase("control"):
         flow, size = places.everyone_flow.back, len(text.encode())
         ledger.record(LedgerRecord(name, "control", "json", [], "public", flow, size))

@@ -38,6 +38,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
+from graphfed.federation.series import SensorData, TaskData
 from graphfed.federation.transfer import tell
 from graphfed.methods.base import Method, Task
 from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
@@ -310,17 +311,19 @@ _SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
 
 
 def scale_features(
-    fed: Federation, data: Located, method: Method, config: CommonSettings, task: Task
-) -> tuple[Located, Located | None]:
+    fed: Federation, data: TaskData, method: Method, config: CommonSettings, task: Task
+) -> tuple[TaskData, Located | None]:
     """Scale the features of every client as `config.features` asks.
 
     Args:
-        data: A `Cohort` at each host of clients.
+        data: A `Cohort` at each host of clients; in forecasting `SensorData`, which has no features.
 
     Returns:
         The data with scaled features, and the `Scaling` at the clients; None where features are not scaled,
         or every client has a scaling of its own."""
-    if not (isinstance(config, GraphSettings) and config.features == "scaled"):
+    if isinstance(data, SensorData) or not (
+        isinstance(config, GraphSettings) and config.features == "scaled"
+    ):
         return data, None
     if method.pooled or method.personal:
         scaled, alone = fed.clients.run(scale_alone, data, outputs=2)

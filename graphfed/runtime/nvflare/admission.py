@@ -9,9 +9,14 @@ handshake.
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING
 
+from graphfed.files import JsonObject
 from graphfed.runtime.nvflare.rules import HEARTBEAT
+
+if TYPE_CHECKING:
+    from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+    from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
 __all__ = ["refuse_copies"]
 
@@ -43,10 +48,10 @@ def refuse_copies(
     welcome = ConnManager.update_endpoint
     name_key = HandshakeKeys.ENDPOINT_NAME
 
-    def address(connection: Any) -> str:
+    def address(connection: "SfmConnection") -> str:
         return str(connection.conn.get_conn_properties().get(DriverParams.PEER_ADDR.value))
 
-    def update_endpoint(self: Any, connection: Any, data: dict[str, Any]) -> None:
+    def update_endpoint(self: "ConnManager", connection: "SfmConnection", data: JsonObject) -> None:
         if data.pop(REFUSED, None) is not None:
             connection.conn.close()
             on_refused()
@@ -67,7 +72,7 @@ def refuse_copies(
     ConnManager.update_endpoint = update_endpoint
 
 
-def _alive(manager: Any, connection: Any, name: Any) -> Any:
+def _alive(manager: "ConnManager", connection: "SfmConnection", name: str) -> "SfmConnection | None":
     """Return another connection of this name from which something came just now, or None."""
     endpoint = manager.sfm_endpoints.get(name)
     for other in () if endpoint is None else list(endpoint.connections):

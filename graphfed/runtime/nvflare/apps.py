@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab import collab
 from nvflare.collab.api.context import Context, get_call_context, set_call_context
 from nvflare.collab.api.proxy import Proxy
@@ -28,7 +28,7 @@ from graphfed.crypto.channel import Identity
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_END
-from graphfed.files import write_json
+from graphfed.files import JsonObject, write_json
 from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import Interrupted
 from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError
@@ -39,14 +39,15 @@ from graphfed.runtime.nvflare.place import Place, this_place
 
 __all__ = ["ServerApp", "SiteApp"]
 
+#: How a program tells the coordinator something.
+Tell = Callable[[JsonObject], None]
 #: A program: gets its federation, plain arguments, how to tell the coordinator something, and its place.
-Program = Callable[[Federation, Any, Callable[[Any], None], Place], None]
+Program = Callable[[Federation, JsonObject, Tell, Place], None]
 #: The programs that a job may name, each with the function that it is.
 PROGRAMS = {
     "train": "graphfed.deployment.participant:run_place",
     "predict": "graphfed.deployment.participant:predict_place",
 }
-SERVER = "server"
 #: Names of runs: they are folders at every place.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 SERVER = "server"
@@ -73,8 +74,8 @@ class _App:
             self._listening = True
 
     def _run(
-        self, place: Place, run: Mapping[str, Any], names: Mapping[int, str], link: FlareLink, tell: Any
-    ) -> dict[str, Any]:
+        self, place: Place, run: JsonObject, names: Mapping[int, str], link: FlareLink, tell: Tell
+    ) -> JsonObject:
         """This place's part of a run: what became of it, in plain words."""
         me = next(end for end, name in names.items() if name == place.name)
         fed = Federation(
@@ -131,7 +132,7 @@ class SiteApp(_App):
         for name in names:
             self.mailbox.close(name, reason)
 
-    def _work(self, place: Place, told: dict[str, Any], proxies: dict[str, Proxy], context: Context) -> None:
+    def _work(self, place: Place, told: JsonObject, proxies: dict[str, Proxy], context: Context) -> None:
         set_call_context(context)
         over = threading.Event()
         threading.Thread(target=self._beat, args=(proxies, told, context, over), daemon=True).start()
@@ -145,7 +146,7 @@ class SiteApp(_App):
         )
         over.set()
 
-    def _part_of(self, place: Place, told: dict[str, Any], proxies: dict[str, Proxy]) -> dict[str, Any]:
+    def _part_of(self, place: Place, told: JsonObject, proxies: dict[str, Proxy]) -> JsonObject:
         """This site's part of a run, and what became of it."""
         names = {SERVER_END: SERVER, **dict(enumerate(told["sites"]))}
         posts = {end: post_to(name, proxies[name]) for end, name in names.items() if name != place.name}
@@ -177,7 +178,7 @@ class SiteApp(_App):
         return self.channels.opened(sender, part)
 
     def _beat(
-        self, proxies: dict[str, Proxy], told: dict[str, Any], context: Context, over: threading.Event
+        self, proxies: dict[str, Proxy], told: JsonObject, context: Context, over: threading.Event
     ) -> None:
         """Tell the server that this site is there; when it is not heard for too long, end the run."""
         set_call_context(context)
@@ -202,8 +203,8 @@ class ServerApp(_App):
         self.request = request
         self._told = json.loads(request)
         self._heard: dict[str, float] = {}
-        self._ended: dict[str, dict[str, Any]] = {}
-        self._events: list[Any] = []
+        self._ended: dict[str, JsonObject] = {}
+        self._events: list[JsonObject] = []
         self._place: Place | None = None
 
     @collab.publish
@@ -231,7 +232,7 @@ class ServerApp(_App):
         proxies = {proxy.name: proxy for proxy in collab.clients}
         self._listen(proxies)
         results = Path(engine.get_workspace().get_run_dir(job))
-        outcomes: list[dict[str, Any]] = []
+        outcomes: list[JsonObject] = []
         for run in self._told["runs"]:
             outcomes.append(self._one(self._place, run, job, proxies, context))
             self._keep(self._place.runs / run["run"], results / RESULTS / run["run"])
@@ -246,8 +247,8 @@ class ServerApp(_App):
             shutil.copytree(folder, results, ignore=shutil.ignore_patterns("checkpoint", ".*"))
 
     def _one(
-        self, place: Place, run: dict[str, Any], job: str, proxies: dict[str, Proxy], context: Context
-    ) -> dict[str, Any]:
+        self, place: Place, run: JsonObject, job: str, proxies: dict[str, Proxy], context: Context
+    ) -> JsonObject:
         """One run at all places; what became of it, in the words of the place where it went wrong."""
         told = self._told
         common = {key: told[key] for key in ("sites", "beat", "give_up", "patience")}
@@ -263,7 +264,7 @@ class ServerApp(_App):
         threading.Thread(target=self._watch, args=(told["give_up"], context, over), daemon=True).start()
         self._call(proxies, context, lambda proxy: proxy(timeout=CALL).start(request=request))
 
-        def tell(event: Any) -> None:
+        def tell(event: JsonObject) -> None:
             self._events.append({"run": run["run"], "event": event})
 
         outcome = self._run(place, run, names, link, tell)
@@ -297,7 +298,7 @@ class ServerApp(_App):
                     self._give_up(name, why)
                     self._ended[name] = {"kind": "lost", "text": f"{name} {why}"}
 
-    def _call(self, proxies: Mapping[str, Proxy], context: Context, act: Callable[[Proxy], Any]) -> None:
+    def _call(self, proxies: Mapping[str, Proxy], context: Context, act: Callable[[Proxy], object]) -> None:
         """Call some sites at once; one that cannot be reached is given up."""
 
         def one(name: str, proxy: Proxy) -> None:
@@ -315,7 +316,7 @@ class ServerApp(_App):
         for thread in threads:
             thread.join()
 
-    def _answer(self, topic: str, data: Any, fl_ctx: Any) -> dict[str, Any]:
+    def _answer(self, topic: str, data: JsonObject, fl_ctx: FLContext) -> JsonObject:
         """The coordinator's question: what has happened since event number `since`; with `stop`, end the
         present run once it is saved."""
         if data.get("stop") and self._place is not None:
@@ -337,7 +338,7 @@ def _program(name: str, place: Place) -> Program:
     return program
 
 
-def _repeated(call: Callable[[], Any], give_up: float) -> None:
+def _repeated(call: Callable[[], object], give_up: float) -> None:
     """Call until it succeeds, for `give_up` seconds."""
     end = time.monotonic() + give_up
     while True:
@@ -354,5 +355,5 @@ def _repeated(call: Callable[[], Any], give_up: float) -> None:
 _RANK = ("input", "failed", "interrupted", "lost", "done")
 
 
-def _worst(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
+def _worst(outcomes: list[JsonObject]) -> JsonObject:
     return min(outcomes, key=lambda outcome: _RANK.index(outcome["kind"]))

@@ -9,11 +9,11 @@ A request's origin is the sending cell, which FLARE binds to the certificate of 
 who is no participant of the job is refused."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from nvflare.collab.api.proxy import Proxy
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
+from nvflare.fuel.f3.message import Message
 
 from graphfed.runtime.mailbox import ProcessError
 from graphfed.runtime.nvflare.link import Part, Post
@@ -32,7 +32,7 @@ def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> 
     cell = next(iter(proxies.values())).backend.cell
     names = {proxy.backend.target_fqcn: name for name, proxy in proxies.items()}
 
-    def take(request: Any) -> Any:
+    def take(request: Message) -> Message:
         sender = names.get(request.get_header(MessageHeaderKey.ORIGIN))
         told = request.get_header(HEADER)
         if sender is None or not isinstance(told, list | tuple) or len(told) != 4:

@@ -11,23 +11,29 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nvflare.apis.app_validation import AppValidator
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_launcher_spec import JobProcessArgs
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, ProcessJobLauncher
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.endpoint import EndpointState
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_credential_env, get_server_job_args
 
+from graphfed.files import JsonObject
 from graphfed.runtime.nvflare.admission import refuse_copies
 from graphfed.runtime.nvflare.child import EVENTS, PARENT, on_stop
 from graphfed.runtime.nvflare.kits import load_kit
 from graphfed.runtime.nvflare.place import this_place
 from graphfed.runtime.nvflare.rules import job_error
+
+if TYPE_CHECKING:
+    from nvflare.private.fed.client.fed_client import FederatedClient
+    from nvflare.private.fed.server.fed_server import FederatedServer
 
 __all__ = ["Events", "JobValidator", "ServerLauncher", "SiteLauncher"]
 
@@ -42,7 +48,7 @@ AGAIN = 10.0
 class JobValidator(AppValidator):  # type: ignore[misc]
     """Refuses a job that is more than a configuration (`rules.job_error`)."""
 
-    def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
+    def validate(self, app_folder: str) -> tuple[str, JsonObject]:
         return job_error(Path(app_folder)), {}
 
 
@@ -52,7 +58,7 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
 
     names: list[str]
 
-    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> ProcessHandle:
+    def launch_job(self, job_meta: JsonObject, fl_ctx: FLContext) -> ProcessHandle:
         given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         command = [sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child", given["exe_module"][1]]
         for name in self.names:
@@ -65,7 +71,7 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
         # A group of its own: FLARE ends a run by killing the group.
         return ProcessHandle(process=subprocess.Popen(command, env=environment, start_new_session=True))
 
-    def get_command(self, job_meta: dict[str, Any], fl_ctx: Any) -> str:
+    def get_command(self, job_meta: JsonObject, fl_ctx: FLContext) -> str:
         raise NotImplementedError("launch_job makes the command")
 
 
@@ -92,7 +98,7 @@ class Events(FLComponent):  # type: ignore[misc]
                 lambda: self._tell("refused", ""),
             )
 
-    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if self._pipe < 0:  # a run's own process
             return
         if event_type == EventType.BEFORE_CLIENT_REGISTER:
@@ -107,7 +113,7 @@ class Events(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.JOB_COMPLETED:
             self._tell("run ended", _job(fl_ctx))
 
-    def _watch_server(self, site: Any) -> None:
+    def _watch_server(self, site: "FederatedClient") -> None:
         """At a site: whether there is a connection to the server, and the site is registered."""
         was, since = None, time.monotonic()
         said = float("-inf")
@@ -121,7 +127,7 @@ class Events(FLComponent):  # type: ignore[misc]
                 was, said = now, time.monotonic()
             time.sleep(INTERVAL)
 
-    def _watch_sites(self, server: Any) -> None:
+    def _watch_sites(self, server: "FederatedServer") -> None:
         """At the server: which sites are registered, each time with a token of its own."""
         self._tell("listening", "")
         before: dict[str, str] = {}
@@ -141,7 +147,7 @@ class Events(FLComponent):  # type: ignore[misc]
             os.write(self._pipe, line.encode())
 
 
-def _job(fl_ctx: Any) -> str:
+def _job(fl_ctx: FLContext) -> str:
     """The run that an event is about; the server and the sites say it in different ways."""
     data = fl_ctx.get_prop(FLContextKey.EVENT_DATA)
     if isinstance(data, dict) and "job_id" in data:

@@ -12,15 +12,20 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from graphfed.errors import GraphfedError, InputError, shown
-from graphfed.files import parse_json, read_regular, write_json
+from graphfed.files import JsonObject, parse_json, read_regular, write_json
 from graphfed.runtime.interrupts import Wish
 from graphfed.runtime.nvflare.kits import Kit
 from graphfed.runtime.nvflare.status import open_session
 
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
+
 __all__ = ["Coordinator", "Unreachable"]
+
+T = TypeVar("T")
 
 SITE_APP = "graphfed.runtime.nvflare.apps.SiteApp"
 SERVER_APP = "graphfed.runtime.nvflare.apps.ServerApp"
@@ -52,7 +57,7 @@ class Coordinator:
             )
         self.kit, self.timing = kit, kit.project.timing
         self._open = contextlib.ExitStack()
-        self._session: Any = None
+        self._session: Session | None = None
 
     def __enter__(self) -> "Coordinator":
         return self
@@ -62,19 +67,19 @@ class Coordinator:
 
     def run(
         self,
-        runs: Sequence[Mapping[str, Any]],
+        runs: Sequence[JsonObject],
         *,
-        on_event: Callable[[str, Any], None],
+        on_event: Callable[[str, JsonObject], None],
         on_news: Callable[[str], None],
         wish: Wish,
         kept: Path,
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Run programs at all places, one after the other: what became of each, as `apps` says it.
 
         runs: as `ServerApp` takes them; on_event: gets (run, event) from the server's
         program; on_news: what happens to the federation, in words; wish: to stop, after saving; kept: the
         folder in which the server's folder of every run is put."""
-        done: list[dict[str, Any]] = []
+        done: list[JsonObject] = []
         in_vain = 0
         while len(done) < len(runs):
             if not self.wait_for_sites(on_news, wish):
@@ -140,11 +145,11 @@ class Coordinator:
 
     def _job(
         self,
-        runs: Sequence[Mapping[str, Any]],
-        on_event: Callable[[str, Any], None],
+        runs: Sequence[JsonObject],
+        on_event: Callable[[str, JsonObject], None],
         wish: Wish,
         kept: Path,
-    ) -> tuple[list[dict[str, Any]], int]:
+    ) -> tuple[list[JsonObject], int]:
         """Submit a job and see it through: what became of its runs, and how many events there were."""
         with tempfile.TemporaryDirectory(prefix="graphfed-job-") as folder:
             self._write_job(Path(folder) / "job", runs)
@@ -158,17 +163,17 @@ class Coordinator:
     def _watch(
         self,
         job: str,
-        runs: Sequence[Mapping[str, Any]],
-        on_event: Callable[[str, Any], None],
+        runs: Sequence[JsonObject],
+        on_event: Callable[[str, JsonObject], None],
         wish: Wish,
         kept: Path,
-    ) -> tuple[list[dict[str, Any]], int]:
+    ) -> tuple[list[JsonObject], int]:
         """See `_job`. A stop request is passed on to the server's program, which saves and ends. A job that
         has not begun to train has nothing to save, so it is aborted at once: it may be in the queue behind
         another run, or wait for a site's data."""
         seen, begun, answered, asked_at = 0, False, False, float("inf")
 
-        def forward(events: Sequence[Mapping[str, Any]]) -> int:
+        def forward(events: Sequence[JsonObject]) -> int:
             for told in events:
                 on_event(told["run"], told["event"])
             return len(events)
@@ -200,12 +205,12 @@ class Coordinator:
         with contextlib.suppress(Unreachable):
             self._ask(lambda session: session.abort_job(job))
 
-    def _events(self, job: str, since: int, stop: bool) -> list[dict[str, Any]]:
+    def _events(self, job: str, since: int, stop: bool) -> list[JsonObject]:
         question = {"since": since, "stop": stop}
         answer = self._ask(lambda session: session.do_app_command(job, COMMAND, question))
         return list(answer["events"])
 
-    def _write_job(self, folder: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    def _write_job(self, folder: Path, runs: Sequence[JsonObject]) -> None:
         """A job as FLARE takes it: names of classes that the kits allow, and plain values.
 
         What is asked goes to the server alone, which tells the sites: FLARE brings them their part of a job
@@ -243,8 +248,8 @@ class Coordinator:
         write_json(folder / "site" / "config" / "config_fed_client.json", site)
 
     def _results(
-        self, job: str, status: str, runs: Sequence[Mapping[str, Any]], kept: Path
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        self, job: str, status: str, runs: Sequence[JsonObject], kept: Path
+    ) -> tuple[list[JsonObject], list[JsonObject]]:
         """What became of the runs of a job that has ended and its events; the server's folders go to `kept`.
 
         GraphfedError where a job that was done cannot be fetched: to run it again would not help."""
@@ -289,7 +294,7 @@ class Coordinator:
 
     # ---- the session ---------------------------------------------------------------------------------------
 
-    def _ask(self, act: Callable[[Any], Any]) -> Any:
+    def _ask(self, act: "Callable[[Session], T]") -> T:
         """Ask the server something over a session that is made when it is needed. Unreachable where it does
         not answer."""
         try:
@@ -314,12 +319,12 @@ class Unreachable(GraphfedError):
     """The server does not answer, or what it says cannot be used."""
 
 
-def _is_training(told: Mapping[str, Any]) -> bool:
+def _is_training(told: JsonObject) -> bool:
     """Return whether an event is later than the joining and the set-up of a run, in which there are only
     notes (see `runs.train`)."""
     event = told["event"]
     return not (isinstance(event, Mapping) and event.get("phase") == "note")
 
 
-def _lost(runs: Sequence[Mapping[str, Any]], why: str) -> dict[str, Any]:
+def _lost(runs: Sequence[JsonObject], why: str) -> JsonObject:
     return {"run": runs[0]["run"], "kind": "lost", "text": why}

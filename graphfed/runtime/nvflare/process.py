@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from graphfed.errors import DONE, GraphfedError, InputError
 from graphfed.runtime.interrupts import stopping
@@ -235,7 +235,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started: SIGTERM for it, and SIGKILL for who is left."""
     import psutil
 
-    family: list[Any] = []
+    family: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
     process.terminate()

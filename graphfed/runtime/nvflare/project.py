@@ -21,10 +21,9 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.files import write_bytes
+from graphfed.files import JsonObject, write_bytes
 from graphfed.plain_yaml import dump_yaml, read_yaml
 
 __all__ = [
@@ -64,7 +63,7 @@ class Site:
     clients: int = 1
     client_names: tuple[str, ...] = ()
 
-    def to_json(self) -> Any:
+    def to_json(self) -> str | JsonObject:
         """As in the project file."""
         if not self.client_names and self.clients == 1:
             return self.name
@@ -120,7 +119,7 @@ class Project:
         """HOST:PORT, as the sites connect to it."""
         return f"{self.host}:{self.port}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """What `make_project` takes."""
         return {
             "name": self.name,
@@ -136,7 +135,7 @@ def load_project(path: Path) -> Project:
     return make_project(read_yaml(path, "the project file"), f"the project file {path}")
 
 
-def make_project(content: Any, origin: str) -> Project:
+def make_project(content: object, origin: str) -> Project:
     """A project of plain values; `origin` is for messages. InputError for whatever is wrong with them."""
     content = _mapping(content, origin, ("name", "server", "sites", "coordinator", "timing"))
     server = _mapping(content.get("server") or {}, f"{origin}, server", ("host", "port", "listen"))
@@ -167,15 +166,16 @@ def make_project(content: Any, origin: str) -> Project:
     )
 
 
-def _timing(content: Any, origin: str) -> Timing:
+def _timing(content: object, origin: str) -> Timing:
     names = [field.name for field in dataclasses.fields(Timing)]
-    for key, value in _mapping(content, origin, names).items():
+    given = _mapping(content, origin, names)
+    for key, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
             raise InputError(
                 f"{origin}, {key}: {shown(value)} cannot be used; give seconds, above 0 and at most "
                 f"{MAX_SECONDS:g}"
             )
-    timing = Timing(**{key: float(value) for key, value in content.items()})
+    timing = Timing(**{key: float(value) for key, value in given.items()})
     if timing.give_up < 2 * timing.beat:
         raise InputError(
             f"{origin}: a site that speaks every {timing.beat:g} s (beat) would often be lost after "
@@ -191,28 +191,28 @@ def write_project(project: Project, path: Path) -> None:
     write_bytes(path, dump_yaml(project.to_json()).encode())
 
 
-def _mapping(content: Any, origin: str, keys: Sequence[str]) -> Mapping[str, Any]:
+def _mapping(content: object, origin: str, keys: Sequence[str]) -> JsonObject:
     if not isinstance(content, Mapping):
         raise InputError(f"{origin} must have the keys {', '.join(keys)}; got {shown(content)}")
     for key in content:
         if key not in keys:
             raise InputError(f"{origin} has no key {shown(key)}; {did_you_mean(str(key), keys)}")
-    return content
+    return dict(content)
 
 
-def _text(value: Any, origin: str, form: re.Pattern[str], expected: str) -> str:
+def _text(value: object, origin: str, form: re.Pattern[str], expected: str) -> str:
     if not isinstance(value, str) or not form.fullmatch(value):
         raise InputError(f"{origin}: {shown(value)} cannot be used; write {expected}")
     return value
 
 
-def _number(value: Any, origin: str, low: int, high: int) -> int:
+def _number(value: object, origin: str, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InputError(f"{origin}: {shown(value)} cannot be used; give a number from {low} to {high}")
     return value
 
 
-def _sites(content: Any, origin: str) -> tuple[Site, ...]:
+def _sites(content: object, origin: str) -> tuple[Site, ...]:
     if not isinstance(content, list) or not content:
         raise InputError(f"{origin}: name at least one, as in [bank_a, bank_b]; got {shown(content)}")
     sites: list[Site] = []

@@ -15,9 +15,8 @@ protects it, from the outside in:
 
 import json
 from pathlib import Path
-from typing import Any
 
-from graphfed.files import parse_json, read_regular
+from graphfed.files import JsonObject, parse_json, read_regular
 
 __all__ = ["ALLOWED_CLASSES", "HEARTBEAT", "ROLE", "authorization", "job_error", "log_config", "resources"]
 
@@ -43,15 +42,15 @@ HEARTBEAT = 2
 SILENCE = 10
 
 
-def authorization() -> dict[str, Any]:
+def authorization() -> JsonObject:
     """authorization.json: what is not named is denied."""
     rights = dict.fromkeys(RIGHTS, "any") | {"byoc": "none"}
     return {"format_version": "1.0", "permissions": {ROLE: rights}}
 
 
-def resources(kind: str, num_sites: int) -> dict[str, Any]:
+def resources(kind: str, num_sites: int) -> JsonObject:
     """resources.json of the "server" or of a "site"."""
-    common: dict[str, Any] = {
+    common: JsonObject = {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": list(ALLOWED_CLASSES),
@@ -112,7 +111,7 @@ def resources(kind: str, num_sites: int) -> dict[str, Any]:
     }
 
 
-def log_config() -> dict[str, Any]:
+def log_config() -> JsonObject:
     """log_config.json: FLARE's log into log.txt, of the kit and of each run; nothing on the console."""
     return {
         "version": 1,

@@ -7,12 +7,16 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from graphfed.errors import GraphfedError, InputError
+from graphfed.files import JsonObject
 from graphfed.runtime.nvflare import need_nvflare
 from graphfed.runtime.nvflare.kits import Kit, check_certificate, load_kit
 from graphfed.runtime.nvflare.tls import refusal
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session
 
 __all__ = ["Status", "open_session", "status"]
 
@@ -30,7 +34,7 @@ class Status:
     sites: dict[str, datetime | None]
     runs: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "address": self.address,
             "started": self.started.isoformat(),
@@ -62,7 +66,7 @@ def status(kit: Path) -> Status:
 
 
 @contextlib.contextmanager
-def open_session(kit: Kit) -> Iterator[Any]:
+def open_session(kit: Kit) -> "Iterator[Session]":
     """A session of nvflare's flare_api as the coordinator, quiet.
 
     InputError where the kit is not the coordinator's; GraphfedError where the server cannot be reached, or

@@ -24,10 +24,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphfed.errors import InputError
 from graphfed.files import check_regular
+
+if TYPE_CHECKING:
+    from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 
 __all__ = [
     "FRAME",
@@ -154,8 +157,8 @@ def use_tls_driver() -> None:
     class Limited(SocketConnection):  # type: ignore[misc]
         """A connection whose frames have a limit. overdue: when it must have brought its next whole frame."""
 
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, sock: socket.socket, connector: "ConnectorInfo", secure: bool) -> None:
+            super().__init__(sock, connector, secure)
             self.overdue = time.monotonic() + FIRST_FRAME
 
         def read_frame(self) -> bytearray:
@@ -173,7 +176,7 @@ def use_tls_driver() -> None:
             self.overdue = time.monotonic() + IDLE
             return frame
 
-        def send_frame(self, frame: Any) -> None:
+        def send_frame(self, frame: bytes | bytearray | memoryview) -> None:
             if len(frame) > FRAME:
                 raise CommError(
                     CommError.BAD_DATA, f"a frame of {len(frame)} bytes cannot be sent (at most {FRAME})"
@@ -196,14 +199,14 @@ def use_tls_driver() -> None:
             server.driver.close_connection(connection)
 
     class Server(TcpStreamServer):  # type: ignore[misc]
-        def __init__(self, driver: Any, connector: Any) -> None:
+        def __init__(self, driver: "TcpDriver", connector: "ConnectorInfo") -> None:
             super().__init__(driver, connector)
             self.RequestHandlerClass = Handler
             self._unknown, self._open = _Places(UNKNOWN), _Places(OPEN)
             if self.ssl_context:
                 self.socket.do_handshake_on_connect = False
 
-        def finish_request(self, request: Any, client_address: Any) -> None:
+        def finish_request(self, request: ssl.SSLSocket, client_address: tuple[str, int]) -> None:
             # In a thread of this connection.
             if not self.ssl_context:
                 super().finish_request(request, client_address)
@@ -227,17 +230,17 @@ def use_tls_driver() -> None:
                     log.warning(f"no whole frame for too long: closing {connection}")
                     connection.end()
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
+        def handle_error(self, request: ssl.SSLSocket, client_address: tuple[str, int]) -> None:
             log.warning("refused a connection from %s: %s", client_address, sys.exc_info()[1])
 
     class Driver(TcpDriver):  # type: ignore[misc]
-        def listen(self, connector: Any) -> None:
+        def listen(self, connector: "ConnectorInfo") -> None:
             connector.params["host"] = connector.params.get("host") or os.environ.get(LISTEN, "")
             self.connector = connector
             self.server = Server(self, connector)
             self.server.serve_forever()
 
-        def connect(self, connector: Any) -> None:
+        def connect(self, connector: "ConnectorInfo") -> None:
             # FLARE's own, with the connection above.
             self.connector = connector
             plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -7,12 +7,11 @@ summed over the clients as the run's other sums are, the server computes the wei
 the same ones, on its `Cohort`, where methods read them (`Cohort.loss_weights`)."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation
+from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import messages, protected_sum
 from graphfed.methods.base import Task
@@ -35,7 +34,9 @@ MESSAGES = {
 }
 
 
-def agree_class_weights(fed: Federation, data: Any, task: Task, config: CommonSettings) -> Any:
+def agree_class_weights(
+    fed: Federation, data: Located[Cohort], task: Task, config: CommonSettings
+) -> Located[Cohort]:
     """Put the class weights that `config` asks for on every client's cohort.
 
     Args:

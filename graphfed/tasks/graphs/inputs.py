@@ -4,7 +4,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,14 +17,19 @@ from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
+from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.common.memory import GraphExtent, graph_memory
 from graphfed.methods.config import GraphSettings
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
+from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from graphfed.federation.cohort import Cohort
     from graphfed.methods.base import Method
+    from graphfed.tasks.evaluation import Predicted
 
 __all__ = ["GraphInputs", "check_features", "load_graph", "partition_graph", "pooled_partition"]
 
@@ -111,7 +116,7 @@ class GraphInputs:
         if config.method.requires.check is not None:
             config.method.requires.check(self.graph, config.training)
 
-    def described(self, config: RunConfig) -> dict[str, Any]:
+    def described(self, config: RunConfig) -> JsonObject:
         graph, split = self.graph, self.split
         return {
             "data": {
@@ -136,7 +141,7 @@ class GraphInputs:
             },
         }
 
-    def overview(self) -> dict[str, Any]:
+    def overview(self) -> JsonObject:
         return overview(self.graph, self.split, self.partition) | {"dropped": list(self.dropped)}
 
     def threads(self) -> int:
@@ -213,7 +218,7 @@ class GraphInputs:
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
 
-    def present(self, absent: Sequence[Any]) -> None:
+    def present(self, absent: Sequence[object]) -> None:
         """Every client takes part in predicting."""
 
     def trained_on(self, config: RunConfig) -> Partition:
@@ -227,8 +232,8 @@ class GraphInputs:
         return None if config.method.requires.numbered else stable_ids_of(self.graph, self.trained_on(config))
 
     def with_partition_ids(
-        self, config: RunConfig, predicted: "Sequence[tuple[Cohort, Any]]"
-    ) -> "list[tuple[Cohort, Any, Any]]":
+        self, config: RunConfig, predicted: "Sequence[tuple[Cohort, Predicted]]"
+    ) -> "list[tuple[Cohort, Tensor, Tensor]]":
         """What each host predicts, (cohort, rows or pairs [n], logits or scores), with the ids of the
         partition in the cohorts."""
         from graphfed.federation.cohort import with_partition_ids
@@ -277,7 +282,7 @@ def partition_graph(
     return saved
 
 
-def load_graph(config: RunConfig, graphs: dict[Any, Any] | None = None) -> Graph:
+def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
     """The graph of a config, loaded once where `graphs` keeps it.
 
     Raises InputError for files that cannot be used."""

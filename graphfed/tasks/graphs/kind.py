@@ -6,7 +6,7 @@ In a deployment every site reads the description of its own tables, or a cohort 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,20 +15,25 @@ from graphfed.data.dropped import in_one_line
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_cohort
 from graphfed.federation.secure.protection import needs_parts
+from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
 from graphfed.methods.config import CommonSettings, sum_protection
 from graphfed.tasks.base import DataKind, ParticipantFiles
+from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
 from graphfed.tasks.graphs.site import SiteData, make_site_cohort, read_site
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["GRAPHS"]
 
 
-def located_cohorts(fed: Federation, parts: Sequence[Cohort], servers: Sequence[None]) -> Located:
+def located_cohorts(fed: Federation, parts: Sequence[Cohort], servers: Sequence[None]) -> Located[Cohort]:
     return fed.locate(CLIENTS, "data", parts)
 
 
-def read_graph_site(arguments: Mapping[str, Any], path: Path, site: str) -> SiteData:
+def read_graph_site(arguments: JsonObject, path: Path, site: str) -> SiteData:
     return read_site(
         path,
         split=arguments["split"],
@@ -38,7 +43,7 @@ def read_graph_site(arguments: Mapping[str, Any], path: Path, site: str) -> Site
     )
 
 
-def agree_on_graphs(told: Mapping[str, Any], _: None) -> dict[str, Any]:
+def agree_on_graphs(told: Mapping[str, JsonObject], _: None) -> JsonObject:
     schemas = {site: Schema.from_json(said, f"what {site} says of its data") for site, said in told.items()}
     compare_schemas(schemas)
     first = next(iter(schemas.values()))
@@ -49,11 +54,11 @@ def agree_on_graphs(told: Mapping[str, Any], _: None) -> dict[str, Any]:
     }
 
 
-def graph_task(agreed: Mapping[str, Any]) -> Task:
+def graph_task(agreed: JsonObject) -> Task:
     return Task(agreed["num_features"], agreed["num_classes"])
 
 
-def graph_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
+def graph_facts(schema: JsonObject) -> JsonObject:
     return {
         "features": len(schema["feature_names"]),
         "classes": len(schema["class_names"]),
@@ -76,11 +81,11 @@ def graph_arrays(own: SiteData) -> dict[str, np.ndarray]:
     return cohort_arrays(own.cohort)
 
 
-def graph_part(own: SiteData, clients: Sequence[int], task: Task, device: Any) -> Any:
+def graph_part(own: SiteData, clients: Sequence[int], task: Task, device: torch.device) -> Cohort:
     return make_site_cohort(own, clients, task.num_classes, device=device)
 
 
-def vertex_table(own: SiteData, cohort: Any, predicted: Any) -> Any:
+def vertex_table(own: SiteData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
     """A row for every vertex that this site owns, in the order of its rows: its id (a dealt vertex's number),
     part of the split, label and prediction with the names of the classes, and all probabilities."""
     import pyarrow as pa
@@ -116,7 +121,7 @@ def summarise_site(path: Path, roster: Sequence[str], name: str) -> str:
     )
 
 
-GRAPHS = DataKind(
+GRAPHS: DataKind[Cohort, None] = DataKind(
     name="graph",
     default="digits",
     save=save_cohort,

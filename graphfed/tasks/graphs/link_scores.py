@@ -9,7 +9,6 @@ the clients, and nobody's own. Fewer scores are told apart then: those that diff
 may tie."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -222,7 +221,7 @@ def score(
     return None, prepared(scores, target, name)
 
 
-def decides(config: GraphSettings, prepared: Any) -> str:
+def decides(config: GraphSettings, prepared: object) -> str:
     return "auc"
 
 

@@ -19,7 +19,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +31,7 @@ from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.secure.aggregation import SumForm, check_sums, protected_sum
 from graphfed.federation.transfer import tell
+from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
@@ -353,7 +353,7 @@ def headline_of(counts: Tensor) -> tuple[str, ...]:
     return two if len(counts) == 2 else ("balanced_accuracy", "macro_f1")
 
 
-def agreed_selection(counts: Tensor, select: str) -> dict[str, Any]:
+def agreed_selection(counts: Tensor, select: str) -> JsonObject:
     """The control values of a selection."""
     selection = choose_selection(counts, select)
     return {"metric": selection.metric, "positive": selection.positive}
@@ -396,7 +396,7 @@ def scored(sums: Mapping[str, Tensor], selection: Selection) -> Scored:
     """The metrics, and what a report shows: counts in vertices [C, C + 1] (class, prediction, none),
     precision and recall of each class, which metrics say most, and by which rounds were selected."""
     confusion = sums["confusion"]
-    shown: dict[str, Any] = {
+    shown: JsonObject = {
         "test_confusion": counts_of(confusion),
         "test_classes": _classes(confusion),
         "headline": list(headline_of(confusion.sum(1))),

@@ -1,39 +1,29 @@
 """What a run of node classification predicts: a class for every owned node."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.data.partitions.tables import Partition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
     from graphfed.data.graphs.graph import Graph, Split
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["Predictions", "cohort_predictions", "predictions_table"]
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What a method predicts for n owned vertices: vertex [n] and site [n] int64, logits [n, C]. site_names:
-    what the data calls the sites, () where they are not the data's."""
-
-    vertex: np.ndarray
-    site: np.ndarray
-    logits: np.ndarray
-    site_names: tuple[str, ...] = ()
+__all__ = ["cohort_predictions", "predictions_table"]
 
 
 def cohort_predictions(
-    parts: "Sequence[tuple[Cohort, Any, Any]]",
+    parts: "Sequence[tuple[Cohort, Tensor, Tensor]]",
     partition: Partition,
     owners: Partition | None,
-    site_names: tuple[str, ...],
-) -> Predictions:
-    """(cohort, rows [n], logits [n, C]) of every host -> vertices and sites. `owners`: names the sites where
-    training was pooled."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(cohort, rows [n], logits [n, C]) of every host -> vertices [n], sites [n] and logits [n, C]. `owners`:
+    names the sites where training was pooled."""
     sites, ids, logits = [], [], []
     for cohort, rows, part in parts:
         row = rows.cpu().numpy()
@@ -50,28 +40,33 @@ def cohort_predictions(
         owned = np.flatnonzero(owners.held_owner)[::-1]
         site_of[owners.held_vertex[owned]] = owners.held_site[owned]
         site = site_of[vertex]
-    return Predictions(vertex, site, np.concatenate(logits), site_names)
+    return vertex, site, np.concatenate(logits)
 
 
 def predictions_table(
-    predictions: Predictions, graph: "Graph", split: "Split", class_names: Sequence[str] | None = None
-) -> Any:
+    predicted: tuple[np.ndarray, np.ndarray, np.ndarray],
+    graph: "Graph",
+    split: "Split",
+    site_names: Sequence[str],
+    class_names: Sequence[str] | None = None,
+) -> "pa.Table":
     """A pyarrow table, sorted by vertex, then site. Columns: vertex, site, split (train, val, test or none),
     label (null where unknown), prediction, its probability, and probability_0 ... probability_{C-1}; where
-    the graph has names of its own also id, site_name, label_name and prediction_name. class_names: those of
-    the model, where they are not the graph's."""
+    the graph has names of its own also id, site_name, label_name and prediction_name.
+    predicted: see `cohort_predictions`; site_names: what the data calls the sites, () where they are not the
+    data's; class_names: those of the model, where they are not the graph's."""
     import pyarrow as pa
 
-    order = np.lexsort((predictions.site, predictions.vertex))
-    vertex = predictions.vertex[order]
-    logits = predictions.logits[order].astype(np.float64)
+    vertex, site, logits = predicted
+    order = np.lexsort((site, vertex))
+    vertex, site, logits = vertex[order], site[order], logits[order].astype(np.float64)
     likelihood = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
     probability = likelihood / likelihood.sum(axis=1, keepdims=True)
     part = np.select([split.train[vertex], split.val[vertex], split.test[vertex]], [0, 1, 2], 3)
     label = graph.y[vertex]
     columns = {
         "vertex": pa.array(vertex),
-        "site": pa.array(predictions.site[order]),
+        "site": pa.array(site),
         "split": pa.DictionaryArray.from_arrays(part.astype(np.int8), ["train", "val", "test", "none"]),
         "label": pa.array(label, mask=label < 0),
         "prediction": pa.array(probability.argmax(axis=1)),
@@ -83,8 +78,8 @@ def predictions_table(
         columns["id"] = graph.ids.take(pa.array(vertex))
     if graph.sites is not None:
         columns["site_name"] = _named(graph.sites[vertex], graph.site_names)
-    elif predictions.site_names:  # a vertex may be at several sites, with a row for each
-        columns["site_name"] = _named(predictions.site[order], predictions.site_names)
+    elif site_names:  # a vertex may be at several sites, with a row for each
+        columns["site_name"] = _named(site, site_names)
     if graph.class_names:
         columns["label_name"] = _named(label, graph.class_names)
     names = graph.class_names if class_names is None else class_names
@@ -93,7 +88,7 @@ def predictions_table(
     return pa.table(columns)
 
 
-def _named(index: np.ndarray, names: Sequence[str]) -> Any:
+def _named(index: np.ndarray, names: Sequence[str]) -> "pa.DictionaryArray":
     """Names by index, null where it is negative, stored once each."""
     import pyarrow as pa
 

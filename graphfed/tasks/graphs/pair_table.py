@@ -1,8 +1,7 @@
 """What a run of link prediction predicts: a score for every validation and test pair."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,35 +9,23 @@ from graphfed.data.graphs.link_splits import PARTS
 from graphfed.data.partitions.tables import Partition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
+
     from graphfed.data.graphs.graph import Graph
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["PairPredictions", "cohort_pairs", "pairs_table"]
-
-
-@dataclass(frozen=True)
-class PairPredictions:
-    """The scores of n pairs: source [n], at the client that scores the pair, and target [n], vertices; site
-    [n] the client's; label [n] bool: whether the pair is an edge; part [n] uint8 (`links.PARTS`); score [n].
-    site_names: what the data calls the sites, () where they are not the data's."""
-
-    source: np.ndarray
-    target: np.ndarray
-    site: np.ndarray
-    label: np.ndarray
-    part: np.ndarray
-    score: np.ndarray
-    site_names: tuple[str, ...] = ()
+__all__ = ["cohort_pairs", "pairs_table"]
 
 
 def cohort_pairs(
-    parts: "Sequence[tuple[Cohort, Any, Any]]",
+    parts: "Sequence[tuple[Cohort, Tensor, Tensor]]",
     partition: Partition,
     owners: Partition | None,
-    site_names: tuple[str, ...],
-) -> PairPredictions:
-    """(cohort, pairs [n], scores [n]) of every host -> vertices and sites. `owners`: names the sites where
-    training was pooled."""
+) -> dict[str, np.ndarray]:
+    """(cohort, pairs [n], scores [n]) of every host -> columns of n: source, at the client that scores the
+    pair, and target, vertices; site, the client's; label, whether the pair is an edge; part
+    (`link_splits.PARTS`); score. `owners`: names the sites where training was pooled."""
     columns: dict[str, list[np.ndarray]] = {}
     for cohort, pairs, scores in parts:
         links = cohort.links
@@ -55,30 +42,30 @@ def cohort_pairs(
         site_of = np.empty(int(owners.held_vertex.max(initial=-1)) + 1, dtype=np.int64)
         site_of[owners.held_vertex] = owners.held_site
         whole["site"] = site_of[whole["source"]]
-    return PairPredictions(**whole, site_names=site_names)
+    return whole
 
 
-def pairs_table(predictions: PairPredictions, graph: "Graph") -> Any:
+def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", site_names: Sequence[str]) -> "pa.Table":
     """A pyarrow table, sorted by source, then target. Columns: source, target, site, part (val or test),
     label (whether the pair is an edge), score; where the graph has names of its own also source_id, target_id
-    and site_name."""
+    and site_name. predicted: see `cohort_pairs`; site_names: what the data calls the sites, () where they are
+    not the data's."""
     import pyarrow as pa
 
-    p = predictions
-    order = np.lexsort((p.target, p.source))
-    source, target = p.source[order], p.target[order]
+    order = np.lexsort((predicted["target"], predicted["source"]))
+    found = {name: column[order] for name, column in predicted.items()}
     columns = {
-        "source": pa.array(source),
-        "target": pa.array(target),
-        "site": pa.array(p.site[order]),
-        "part": pa.DictionaryArray.from_arrays(p.part[order].astype(np.int8), list(PARTS)),
-        "label": pa.array(p.label[order]),
-        "score": pa.array(p.score[order].astype(np.float32)),
+        "source": pa.array(found["source"]),
+        "target": pa.array(found["target"]),
+        "site": pa.array(found["site"]),
+        "part": pa.DictionaryArray.from_arrays(found["part"].astype(np.int8), list(PARTS)),
+        "label": pa.array(found["label"]),
+        "score": pa.array(found["score"].astype(np.float32)),
     }
     if graph.ids is not None:
-        columns["source_id"] = graph.ids.take(pa.array(source))
-        columns["target_id"] = graph.ids.take(pa.array(target))
-    if p.site_names:
-        names = pa.array(p.site[order].astype(np.int32))
-        columns["site_name"] = pa.DictionaryArray.from_arrays(names, list(p.site_names))
+        columns["source_id"] = graph.ids.take(columns["source"])
+        columns["target_id"] = graph.ids.take(columns["target"])
+    if site_names:
+        numbers = pa.array(found["site"].astype(np.int32))
+        columns["site_name"] = pa.DictionaryArray.from_arrays(numbers, list(site_names))
     return pa.table(columns)

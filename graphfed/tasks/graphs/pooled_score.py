@@ -1,15 +1,15 @@
 """A shared model scored on the whole graph: another question than the test score, reported next to it."""
 
-from typing import Any
-
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.functions import sum_over_clients
+from graphfed.federation.payload import tensors_in
 from graphfed.methods.base import Method
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
 from graphfed.methods.config import GraphSettings
+from graphfed.nn.backbones import Weights
 from graphfed.tasks.graphs.node_scores import (
     choose_selection,
     count_classes,
@@ -25,14 +25,14 @@ def pooled_score(
     method: Method,
     graph: Graph,
     split: Split,
-    weights: Any,
+    weights: Weights,
     config: GraphSettings,
     scaling: feature_scaling.Scaling | None,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Another question than the test score: the same weights on the pooled graph, with every edge. For shared
     models only."""
     cohort = make_cohort(
-        graph, split, partition(graph, "random", 1, 0), [0], device=next(iter(weights.values())).device
+        graph, split, partition(graph, "random", 1, 0), [0], device=tensors_in(weights)[0].device
     )
     cohort = as_configured(cohort, config)
     if scaling is not None:

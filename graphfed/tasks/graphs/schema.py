@@ -1,10 +1,10 @@
 """What sites tell each other of their data before they train together, and whether it goes together."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from graphfed.errors import InputError, shown
+from graphfed.files import JsonObject
 
 __all__ = ["Schema", "compare_schemas"]
 
@@ -40,13 +40,13 @@ class Schema:
         a vertex that goes by its site and its id is at that site alone."""
         return self.ids in ("dealt", "site and id")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """A mapping that `from_json` takes."""
         lists = {"feature_names": list(self.feature_names), "class_names": list(self.class_names)}
         return dataclasses.asdict(self) | lists
 
     @staticmethod
-    def from_json(content: Any, origin: str = "the schema") -> "Schema":
+    def from_json(content: object, origin: str = "the schema") -> "Schema":
         """The schema in plain JSON, which may come from anybody. origin: what to call it in messages.
 
         InputError for anything but what `to_json` gives."""
@@ -152,6 +152,6 @@ def _weights(one: _Site, other: _Site) -> str | None:
     )
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Sequence[str]) -> str:
     some = [name if name else "?" for name in names]
     return f"[{', '.join(some[:10])}{', ...' if len(some) > 10 else ''}]" if some else "none"

@@ -20,7 +20,7 @@ Shapes: N vertices, E edges inside a client in both directions, C edges to other
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ from graphfed.federation.cohort import Cohort, load_cohort, load_names
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.tasks.graphs.schema import Schema
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["SiteData", "dealt_clients", "make_site_cohort", "read_site"]
 
 
@@ -48,7 +51,7 @@ class SiteData:
 
     cohort: Cohort
     schema: Schema
-    ids: Any = None
+    ids: "pa.Array | None" = None
     dropped: tuple[str, ...] = ()
 
     @property
@@ -102,7 +105,7 @@ def make_site_cohort(
             "all classes in each description ('classes: [...]')"
         )
 
-    def moved(value: Any) -> Any:
+    def moved(value: object) -> Any:
         if isinstance(value, SparseMatrix):
             here = value.to(device)
             return here.with_values(here.values.to(torch.get_default_dtype()))
@@ -176,8 +179,8 @@ class _Rows:
 
     client: np.ndarray
     texts: list[str]
-    ids: Any
-    label: Any
+    ids: "pa.Array"
+    label: "pa.Array"
     x: np.ndarray
     part: np.ndarray | None
     ends: np.ndarray

@@ -5,7 +5,7 @@ Shapes: S sensors, T steps, W windows, m lags, n steps ahead."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,16 +14,20 @@ from graphfed.data.sensors.overview import sensor_overview
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.common.memory import SeriesExtent, series_memory
 from graphfed.methods.config import RecurrentSettings, WindowSettings
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
-from graphfed.tasks.source import sensors_of
+from graphfed.tasks.source import LoadedData, sensors_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from graphfed.federation.series import Network, Series
     from graphfed.methods.base import Method
+    from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
 __all__ = ["PARTS", "SensorInputs", "forecast_table", "load_sensors"]
@@ -71,7 +75,7 @@ class SensorInputs:
         if config.method.requires.check is not None:
             config.method.requires.check(self.sensors, config.training)
 
-    def described(self, config: RunConfig) -> dict[str, Any]:
+    def described(self, config: RunConfig) -> JsonObject:
         sensors = self.sensors
         return {
             "data": {
@@ -97,7 +101,7 @@ class SensorInputs:
             },
         }
 
-    def overview(self) -> dict[str, Any]:
+    def overview(self) -> JsonObject:
         return sensor_overview(self.sensors, self.split)
 
     def threads(self) -> int:
@@ -150,9 +154,9 @@ class SensorInputs:
     def tables(
         self,
         config: RunConfig,
-        predicted: "Sequence[tuple[Series, Any]]",
+        predicted: "Sequence[tuple[Series, Predicted]]",
         names: Sequence[str] | None = None,
-    ) -> Iterator[Any]:
+    ) -> "Iterator[pa.Table]":
         """A table for each sensor, in their order: see `forecast_table`. predicted: (series, (first step of
         each window [W], forecasts [K, W, n])) of each host."""
         hosts = sorted(predicted, key=lambda pair: pair[0].clients)
@@ -166,7 +170,7 @@ class SensorInputs:
         assert isinstance(training, WindowSettings)
         return deciding_error(training)
 
-    def present(self, absent: Sequence[Any]) -> np.ndarray:
+    def present(self, absent: Sequence[object]) -> np.ndarray:
         """Which sensors are there, [S] bool; InputError for an id that is no sensor's, and where none is
         left."""
         number = {name: k for k, name in enumerate(self.sensors.ids)}
@@ -184,25 +188,26 @@ class SensorInputs:
             )
         return present
 
-    def details(self, config: RunConfig, outcome: "Outcome") -> dict[str, Any]:
+    def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         return {}
 
 
-def load_sensors(config: RunConfig, loaded: dict[Any, Any] | None = None) -> Sensors:
+def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors:
     """The sensors of a config, loaded once where `loaded` keeps them.
 
     Raises InputError for files that cannot be used."""
     key = (config.data, config.data_dir, tuple(config.data_options.items()))
     loaded = {} if loaded is None else loaded
     if key not in loaded:
-        loaded[key] = sensors_of(config.data_source, config.data_dir, **config.data_options)
-    sensors: Sensors = loaded[key]
+        loaded[key] = sensors_of(config.data_source, config.data_dir, config.data_options)
+    sensors = loaded[key]
+    assert isinstance(sensors, Sensors)
     return sensors
 
 
 def forecast_table(
     sensors: Sensors, split: TimeSplit, sensor: int, first: np.ndarray, forecast: np.ndarray
-) -> Any:
+) -> "pa.Table":
     """A pyarrow table of one sensor's forecasts, sorted by time. Columns: sensor (its name), site (the
     client's number), time (of the last reading that the forecast is made from), part (val, test),
     forecast_1 ... forecast_n and truth_1 ... truth_n, by steps ahead (float32); a truth is null where the

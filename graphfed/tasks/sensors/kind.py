@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,15 +28,19 @@ from graphfed.federation.series import (
     save_network,
     save_series,
 )
-from graphfed.files import read_metadata
+from graphfed.files import JsonObject, read_metadata
 from graphfed.methods.base import Task
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
 from graphfed.tasks.base import DataKind, ParticipantFiles
+from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.site import dealt_clients
 from graphfed.tasks.sensors.inputs import forecast_table
 from graphfed.tasks.sensors.site import OwnSeries, read_graph, read_readings, read_series
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["SENSORS", "SensorSite"]
 
@@ -57,7 +61,7 @@ class SensorSchema:
     val: int
     test: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return dataclasses.asdict(self)
 
 
@@ -80,7 +84,7 @@ def located_series(fed: Federation, parts: Sequence[Series], servers: Sequence[N
     return SensorData(fed.locate(CLIENTS, "series", parts), fed.locate(SERVER, "network", servers))
 
 
-def read_sensors(arguments: Mapping[str, Any], path: Path, site: str) -> SensorSite:
+def read_sensors(arguments: JsonObject, path: Path, site: str) -> SensorSite:
     """A site's own sensors, of their description (.yaml), or the series that were dealt for it; InputError
     for another file and for other clients' series."""
     roster = arguments["roster"]
@@ -106,7 +110,7 @@ def schema_of(data: Series | Network, steps: int, start: str = "") -> SensorSche
     )  # fmt: skip
 
 
-def agree_on_sensors(told: Mapping[str, Any], server: Network | Edges) -> dict[str, Any]:
+def agree_on_sensors(told: Mapping[str, JsonObject], server: Network | Edges) -> JsonObject:
     """The form of all readings; InputError where a site's were made at other times than the first one's, or
     are divided in another way, and where the server's dealt network is."""
     (first, said), *_ = told.items()
@@ -130,15 +134,15 @@ def agree_on_sensors(told: Mapping[str, Any], server: Network | Edges) -> dict[s
     return {"owners_known": True, "readings": here.to_json()}
 
 
-def sensor_facts(schema: Mapping[str, Any]) -> dict[str, Any]:
+def sensor_facts(schema: JsonObject) -> JsonObject:
     return {key: schema[key] for key in ("start", "steps", "step_minutes")}
 
 
-def forecasting_task(agreed: Mapping[str, Any]) -> Task:
+def forecasting_task(agreed: JsonObject) -> Task:
     return Task(1, 0, FORECASTING)
 
 
-def network_of(server: Network | Edges, agreed: Mapping[str, Any]) -> Network:
+def network_of(server: Network | Edges, agreed: JsonObject) -> Network:
     """The server's network, with the times of the readings that all sites have agreed on."""
     if isinstance(server, Network):
         return server
@@ -159,7 +163,7 @@ def series_arrays(own: SensorSite) -> dict[str, np.ndarray]:
     }
 
 
-def series_part(own: SensorSite, clients: Sequence[int], task: Task, device: Any) -> Series:
+def series_part(own: SensorSite, clients: Sequence[int], task: Task, device: torch.device) -> Series:
     series = own.series
     if series.clients != tuple(clients):
         raise InputError(
@@ -170,7 +174,7 @@ def series_part(own: SensorSite, clients: Sequence[int], task: Task, device: Any
     return replace(series, readings=readings, missing=series.missing.to(device))
 
 
-def forecasts_table(own: SensorSite, series: Series, predicted: Any) -> Any:
+def forecasts_table(own: SensorSite, series: Series, predicted: Predicted) -> "pa.Table":
     """A row for every sensor and window of validation and test: as in any run (`forecast_table`), with the
     run's number of the sensor as `client`. Of dealt readings, which have no times: the run's name and number
     of the sensor, the number of the last step that the forecast is made from, and the forecasts."""
@@ -195,7 +199,7 @@ def forecasts_table(own: SensorSite, series: Series, predicted: Any) -> Any:
     return pa.table(columns)
 
 
-def read_network(arguments: Mapping[str, Any], path: Path) -> Network | Edges:
+def read_network(arguments: JsonObject, path: Path) -> Network | Edges:
     """The graph of the server's description (.yaml), or the network that was dealt for it; InputError for one
     of other sensors."""
     clients = len(arguments["roster"])

@@ -11,7 +11,6 @@ windows, `rmse_as_read` is the root of the mean over sensors of their own mean s
 Shapes: K clients, P of them take part, W windows, n steps ahead."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -198,7 +197,7 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     return None if told is None else roster_of(told, fed.num_clients)
 
 
-def deciding_error(config: WindowSettings, prepared: Any = None) -> str:
+def deciding_error(config: WindowSettings, prepared: object = None) -> str:
     """Return the error that rounds are selected by: the one that a run is trained on."""
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 

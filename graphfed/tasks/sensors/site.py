@@ -5,10 +5,9 @@ A site's description (.yaml) names the file of its readings only, the server's t
 adjacency only (keys: `graphfed.data.user_files.sensor_description`). A sensor is called as the client of the
 run that it is. All sites need readings of the same steps of time; who lacks some leaves their cells empty."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from graphfed.data.user_files.sensor_description import describe_graph, describe
 from graphfed.data.user_files.sensor_files import load_graph, load_readings
 from graphfed.errors import InputError, shown
 from graphfed.federation.series import Series, make_series
+from graphfed.files import JsonObject
 from graphfed.nn.edges import Edges, make_edges
 from graphfed.plain_yaml import read_yaml
 
@@ -65,7 +65,7 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
     )
 
 
-def read_series(path: Path, roster: Sequence[str], split: str, config: Mapping[str, Any]) -> OwnSeries:
+def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObject) -> OwnSeries:
     """A site's sensors, divided as the run's settings say (lags, horizon, every). Raises what
     `read_readings` and `make_time_split` raise."""
     sensors = read_readings(path, roster)
