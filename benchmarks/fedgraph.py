@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,9 @@ def timed_policies(dealt: Inputs, pooled: Inputs, rounds: int, turns: int) -> di
     modelled: dict[str, float] = {}
     for _ in range(turns):
         for name, (method, inputs, settings) in {"central": (CENTRAL, pooled, {}), **cases}.items():
-            config = method.config(**{**SETTINGS, **settings, "rounds": rounds})
+            known = {field.name for field in fields(method.config)}
+            shared = {key: value for key, value in SETTINGS.items() if key in known}
+            config = method.config(**{**shared, **settings, "rounds": rounds})
             timed = timed_run(method, inputs, config)
             times.setdefault(name, []).append(timed.rounds)
             if method is FEDGRAPH:

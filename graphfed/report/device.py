@@ -1,5 +1,5 @@
-"""One device of a run that keeps an account of each client (`Method.account`): what it sent to whom, and what
-it gave away. Of many sites a page can only show sums; this is the line of one."""
+"""One device of a run that has per-client statistics (`Method.client_statistics`): what it sent to whom, and
+what it disclosed. Of many sites a page can only show sums; this is the line of one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

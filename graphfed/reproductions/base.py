@@ -4,13 +4,14 @@ A paper's module is plain code that makes a `Paper`; `graphfed.reproduce` runs i
 figures with the printed ones. Nothing here runs anything."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from graphfed.data.datasets import Availability
 from graphfed.drawing.canvas import Charts
 from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.methods.registry import get_method
 from graphfed.reproductions.policies import Policy
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
@@ -115,6 +116,11 @@ class Row:
     policy: Policy | None = None
 
 
+def _settings_in(row: Row) -> set[str]:
+    """The names of the settings that a row's method has; a row of learning a policy has no method."""
+    return {each.name for each in fields(get_method(row.method).config)} if row.method else set()
+
+
 def point(series: str, x: float, method: str, *, panel: str = "", label: str = "", **fields: Any) -> Row:
     """Return a row that is a point of a line, called after its panel, series and x unless it has a label."""
     made = f"{panel} {series} {x}".strip()
@@ -185,8 +191,12 @@ class Item:
         return {**self.options, **row.options}
 
     def settings_of(self, row: Row) -> dict[str, object]:
-        """The settings of a row, with those of the item. A reproduction has the papers' settings."""
-        return {"preset": "paper", **self.settings, **row.settings}
+        """The settings of a row, with those of the item that its method has. A reproduction has the papers'
+        settings."""
+        own = _settings_in(row)
+        others = {name for other in self.rows for name in _settings_in(other)} - own
+        shared = {key: value for key, value in self.settings.items() if key not in others}
+        return {"preset": "paper", **shared, **row.settings}
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
         """The seeds of a row."""

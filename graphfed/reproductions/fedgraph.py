@@ -46,7 +46,7 @@ FIRST_DEGREES = {"first_degrees": "all"}
 FULL, GRAPHSAGE, FASTGCN, CONSTANT = (
     {**FIRST_DEGREES, "policy": policy} for policy in ("full", "graphsage", "fastgcn", "constant")
 )
-CENTRAL_TRAINING = {"optimizer": "adam", "lr": 0.01, "local_steps": 1, "client_state": "keep"}
+CENTRAL_TRAINING = {"optimizer": "adam", "lr": 0.01, "local_steps": 1}
 
 
 def quick_options(clients: int = 3) -> dict[str, object]:
