@@ -1,6 +1,6 @@
 """What differs between tasks when a run is evaluated; `runs.train` is the same for all of them.
 
-Scores are summed as the weights of the method are (`methods.sum_protection(config)`). With
+Scores are summed as the weights of the method are (`methods.config.sum_protection`). With
 aggregation=plaintext the server reads each client's scores: where a client has one node, or one pair, its
 label. With aggregation=secure it learns the sum over all clients."""
 
