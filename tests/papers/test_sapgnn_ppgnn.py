@@ -36,7 +36,7 @@ class Dense:
         drawn = BACKBONES["maxpool"].init(fold(common_seed(config), "weights"), widths, config.heads)
         self.networks = [{k: w.clone() for k, w in drawn.items()} for _ in range(world.clients)]
         self.server = initial_server("cpu", world.clients, task, config)
-        self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config)
+        self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
         self.held = [p.held_id[p.held_site == k].tolist() for k in range(world.clients)]
         self.near: list[dict[int, list[int]]] = [{v: [] for v in held} for held in self.held]
         for k, u, v in zip(p.edge_site, p.edge_u, p.edge_v, strict=True):
