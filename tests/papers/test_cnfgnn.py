@@ -141,7 +141,7 @@ def test_networks_have_as_many_weights_as_in_the_paper() -> None:
     assert sum(w.numel() for w in cnfgnn.first_network(config, "cpu").values()) == 1_237_312
     gru = get_method("gru_local")
     for settings, count in (({}, 62_501), ({"hidden": 200, "layers": 2}, 727_401)):
-        drawn = forecasting.first_forecaster(gru.config(**settings), "cpu")
+        drawn = forecasting.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
         assert sum(w.numel() for w in drawn.values()) == count
 
 
