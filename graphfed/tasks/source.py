@@ -80,11 +80,14 @@ def data_source(data: object) -> DataSource:
     return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
 
 
-def sensors_of(source: DataSource, data_dir: str | Path | None, options: JsonObject) -> Sensors:
+def sensors_of(
+    source: DataSource, data_dir: str | Path | None = None, options: JsonObject | None = None
+) -> Sensors:
     """The sensors of a source of that kind. options: of a generated set.
 
     Raises InputError for files that cannot be used, and data that do not fit into memory."""
     loaded: object = source.value
+    options = options or {}
     try:
         if isinstance(source.value, str):
             loaded = load(source.value, data_dir, **options)
