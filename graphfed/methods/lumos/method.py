@@ -7,16 +7,16 @@ vertex that it stands for, which pools those it gets.
     N_u, wl(u)                           Kept.keeps, Forest.workload
     r(u): who keeps u                    Kept.kept_by
     Alg. 1-3, problem (10)               balancing.balance
-    trees, h_mu^l                        trees.Forest, fused or general
-    x'_u, x''_u (26), (27)               encoder.encode, encoder.received_features
+    trees, h_mu^l                        tree.Forest, fused or general
+    x'_u, x''_u (26), (27)               feature_encoding.encode and received_features
     POOL (31)                            pool
     LINEAR (32), cross-entropy           predictor.weight and .bias; class_loss
     L(h_u) (33)                          link_loss
 
 Once: neighbours agree who keeps an edge (`balancing`), and every device sends a bin of its features, noised,
-to each device that keeps it (`encoder`). In a round, which is an epoch: the weights come from the server,
-leaves' embeddings go to the vertices that they stand for and their gradients back, and the gradients of the
-weights add up at the server, which takes the step.
+to each device that keeps it (`feature_encoding`). In a round, which is an epoch: the weights come from the
+server, leaves' embeddings go to the vertices that they stand for and their gradients back, and the gradients
+of the weights add up at the server, which takes the step.
 
 What it shows. To a device that keeps it a vertex shows the noised bits of one bin (epsilon), how many bins it
 has, and in every round, as the gradient that it sends back, how its loss changes with that leaf. It gets,
@@ -32,8 +32,8 @@ have r(u) epsilon.
 Differs from the paper, by the items of methods.md 1.4: the balancer is `local` (the paper: mcmc). Bins are
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
 wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
-coordinate that was not sent (the paper: the middle of the bounds); `encoder` says why both matter. A device
-without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper does
+coordinate that was not sent (the paper: the middle of the bounds); `feature_encoding` says why both matter. A
+device without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper does
 not speak, are exact. The loss is a mean over training vertices, and (33) has log sigma(-s) for pairs that are
 no edges. Trees have training edges only."""
 
