@@ -33,9 +33,9 @@ Differs from the paper, by the items of methods.md 1.4: the balancer is `local` 
 for the r(u) receivers, with a budget that adds up to epsilon also where r(u) does not divide d (the paper:
 wl(u) bins). A received bit is read as a shrunk estimate (the paper: decode=unbiased), and 0 stands for a
 coordinate that was not sent (the paper: the middle of the bounds); `feature_encoding` says why both matter. A
-device without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper does
-not speak, are exact. The loss is a mean over training vertices, and (33) has log sigma(-s) for pairs that are
-no edges. Trees have training edges only."""
+device without any leaf has one of its own. The backward pass and the sum of the gradients, of which the paper
+does not speak, are exact. The loss is a mean over training vertices, and (33) has log sigma(-s) for pairs
+that are no edges. Trees have training edges only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
