@@ -19,7 +19,7 @@ from typing import Literal
 import typer
 
 from graphfed.cli.options import Json
-from graphfed.cli.output import show
+from graphfed.cli.output import fill, show
 from graphfed.errors import DONE, FAILED
 from graphfed.memory import memory_bytes
 from graphfed.terminal import make_table, markup, tell
@@ -267,7 +267,7 @@ def doctor(
         _print(findings)
         told = ", ".join(f"{n} {level}{'s' * (n != 1)}" for level, n in counts.items())
         end = "runs are possible" if possible else "no run is possible until the problems are fixed"
-        tell(f"\n{told}: {end}")
+        tell("\n" + fill(f"{told}: {end}"))
     raise typer.Exit(DONE if possible else FAILED)
 
 

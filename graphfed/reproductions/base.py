@@ -193,10 +193,12 @@ class Item:
     def settings_of(self, row: Row) -> dict[str, object]:
         """The settings of a row, with those of the item that its method has. A reproduction has the papers'
         settings."""
-        own = _settings_in(row)
-        others = {name for other in self.rows for name in _settings_in(other)} - own
-        shared = {key: value for key, value in self.settings.items() if key not in others}
-        return {"preset": "paper", **shared, **row.settings}
+        return {"preset": "paper", **self._of_method(row, self.settings), **row.settings}
+
+    def _of_method(self, row: Row, settings: Mapping[str, object]) -> dict[str, object]:
+        """Those settings that are no settings of other rows' methods alone."""
+        others = {name for other in self.rows for name in _settings_in(other)} - _settings_in(row)
+        return {key: value for key, value in settings.items() if key not in others}
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
         """The seeds of a row."""
@@ -254,7 +256,7 @@ class Item:
             replace(
                 row,
                 options={**row.options, **self.quick.options},
-                settings={**row.settings, **self.quick.settings},
+                settings={**row.settings, **self._of_method(row, self.quick.settings)},
                 policy=None if row.policy is None else row.policy.short(),
             )
             for row in self.rows

@@ -101,4 +101,6 @@ def draw_returns(found: Found) -> Charts:
             label = f"{row['label']}: the actor that is kept"
             kept = [row["kept"]], [moving[row["kept"] - 1]]
             series.append(Series(label, *kept, place=n, dash="", marker="o", size=6.0))
-    return [[XY(series, Axis("episode", whole=True), Axis("return, and its moving mean"), height=4.2)]]
+    x, y = Axis("episode", whole=True), Axis("return, and its moving mean")
+    only = found["rows"][0]["label"] if len(found["rows"]) == 1 else ""  # a legend of one line is none
+    return [[XY(series, x, y, only, height=4.2)]]

@@ -277,7 +277,7 @@ def test_no_text_of_a_run_s_files_is_markup_in_its_model_card(bank: Path, tmp_pa
 
     change("result.json", ("dataset",), ("partition",), ("hashes",), ("runtime",))
     change("manifest.json", ("data", "class_names"), ("data", "feature_names"), ("data", "split"))
-    change("manifest.json", ("config", "training", "backbone"), ("config", "training", "hidden"))
+    change("manifest.json", ("config", "training", "optimizer"), ("config", "training", "hidden"))
     change("ledger.json", ("entries", "0", "name"), ("entries", "0", "protection"))
     result = json.loads((run / "result.json").read_text())
     result["val"][hostile] = result["test"][hostile] = 0.5

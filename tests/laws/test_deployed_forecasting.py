@@ -78,7 +78,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     return folder, deploy(folder, sensor_world(), HOSTS, NAMES)
 
 
-def in_hosts(_: int) -> Federation:
+def in_hosts(_: int, *, simulated: bool = False) -> Federation:
     return Federation(HOSTS)
 
 

@@ -127,7 +127,7 @@ def test_a_deployed_run_has_the_bits_of_three_hosts_in_one_process(name, deploye
     apart, _ = deployed.ended[name]
     together, _ = run_local(RUNS[name][0], world(), "in thirds", **options(name))
     assert torch.equal(logits(apart), logits(together))
-    for value in method_of(name).model:
+    for value in method_of(name).state.model:
         mine, theirs = apart.state.values[value], together.state.values[value]
         if mine.place == "server":
             for a, b in zip(leaves(mine.parts[0]), leaves(theirs.parts[0]), strict=True):

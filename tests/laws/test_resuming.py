@@ -19,6 +19,7 @@ from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.state import arrays_of
+from graphfed.methods.config import ClientStateSettings
 from graphfed.methods.registry import get_method
 from graphfed.privacy.noise import Noise
 from graphfed.runs import checkpoint
@@ -41,8 +42,11 @@ def settings_of(name: str) -> dict[str, Any]:
     """State that is hard to bring back: kept moments, clients that are absent, rounds without evaluation."""
     if name == "exchange_toy":
         return {"rounds": ROUNDS}
-    settings = {"rounds": ROUNDS, "optimizer": "adam", "lr": 0.02, "client_state": "keep", "eval_every": 2}
-    return {**settings, "fraction": 0.5} if get_method(name).dropouts else settings
+    method = get_method(name)
+    settings = {"rounds": ROUNDS, "optimizer": "adam", "lr": 0.02, "eval_every": 2}
+    if issubclass(method.config, ClientStateSettings):
+        settings["client_state"] = "keep"
+    return {**settings, "fraction": 0.5} if method.dropouts else settings
 
 
 def system_noise(name: str) -> dict[str, Any]:
