@@ -232,6 +232,8 @@ def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path
         ("patience=none", {"patience": None}, True),
         ("patience=none", {"patience": 3}, False),
         ("maps=none", {}, False),  # which fedavg lacks
+        ("protocols=simulated", {"aggregation": "secure", "protocols": "simulated"}, True),
+        ("protocols=simulated", {"aggregation": "secure"}, False),
     ],
 )
 def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
