@@ -252,7 +252,7 @@ def _print(found: "Inspection") -> None:
         _print_degrees(told["degrees"]["histogram"])
         parts = ("vertices", "train", "val", "test")
         rows = [(row["name"], *(f"{row[part]:,}" for part in parts)) for row in told["classes"]]
-        _listed(("class", *parts), rows, "classes", len(rows))
+        _listed(("class", *parts), rows, "classes", len(rows), title="classes")
     if found.partition is not None:
         _print_sites(found)
     _print_methods(found)
@@ -262,13 +262,15 @@ def _facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     show(make_table(("", ""), rows, title=title, plain=True))
 
 
-def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]], what: str, count: int) -> None:
-    """A table of the first LISTED rows of `count`."""
+def _listed(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], what: str, count: int, *, title: str = ""
+) -> None:
+    """Print a table of the first LISTED rows of `count`."""
     if not rows:
         return
     numbers = set(columns) - {"class", "site", "most of class"}
     tell()
-    show(make_table(columns, rows[:LISTED], numbers=numbers, title=what, plain=True))
+    show(make_table(columns, rows[:LISTED], numbers=numbers, title=title, plain=True))
     if count > LISTED:
         tell(f"... {count - LISTED:,} more {what}")
 

@@ -16,7 +16,7 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import CommonSettings, TrainingSettings
+from graphfed.methods.config import BackboneSettings, CommonSettings, GraphSettings, TrainingSettings
 from graphfed.methods.registry import METHODS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
@@ -100,7 +100,8 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
 def changed_settings(config: RunConfig) -> JsonObject:
     """Return the settings in which a run differs from the defaults of its task, so that no table hides it.
 
-    The default of a shared setting is the task's; of a method's own it is the method's."""
+    The default of a shared setting is the task's; of a method's own it is the method's. A graph network that
+    a method leaves no choice of is listed like one that was chosen: rows with it do the same work."""
     task, method = get_task(config.task), config.method
     own = dataclasses.asdict(method.config(**task.settings_of(method)))
     default = dict(own)
@@ -114,7 +115,11 @@ def changed_settings(config: RunConfig) -> JsonObject:
     left_out = {"seed"}
     if not isinstance(config.training, TrainingSettings):
         left_out.add("rounds")  # what learns nothing is the same after any number of rounds
-    return {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
+    changed = {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
+    if isinstance(config.training, GraphSettings) and not isinstance(config.training, BackboneSettings):
+        network = config.training.architecture
+        changed |= {} if network == BackboneSettings().backbone else {"backbone": network}
+    return changed
 
 
 def settings_in(config: Any, **chosen: object) -> list[Setting]:
