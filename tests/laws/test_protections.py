@@ -46,8 +46,8 @@ def trained(name: str, **settings: Any) -> tuple[torch.Tensor, list[float], Ledg
     else:
         world = worlds.make_world()
         if "vertex_ids" in get_method(name).sends.messages:  # about clients that share nodes
-            dealt = partition(world.graph, "edges_uniform", 3, 0)
-            world = worlds.World(world.graph, world.split, dealt)
+            shared = partition(world.graph, "edges_uniform", 3, 0)
+            world = worlds.World(world.graph, world.split, shared)
         outcome, fed = worlds.run_local(name, world, **settings)
         predicted = worlds.logits(outcome)
     metrics = [value for line in outcome.history for value in (line["val"] or {}).values()]
