@@ -161,7 +161,7 @@ class Records:
 
     def _search(self, name: str, path: str) -> Any:
         try:
-            found = jmespath.search(path, self.record(name))
+            found = jmespath.search(_unescaped(path), self.record(name))
         except jmespath.exceptions.JMESPathError as error:
             raise RecordError(f"{name}: {path} is no JMESPath: {error}") from None
         if found is None or isinstance(found, list | dict):
@@ -187,7 +187,7 @@ class Records:
 
     def row(self, item: str, row: str, *, panel: str | None = None, x: float | None = None) -> dict[str, Any]:
         """Return a row of an item, by its label, or by its panel, series and x."""
-        rows = self.item(item)["rows"]
+        rows, row = self.item(item)["rows"], _unescaped(row)
         within, bar, name = row.rpartition(" | ")
         panel = within if bar else panel
         matching = [
@@ -212,7 +212,7 @@ class Records:
 
     def _points(self, item: str, series: str) -> dict[float, str]:
         """The labels of a series' rows by x."""
-        panel, bar, name = series.rpartition(" | ")
+        panel, bar, name = _unescaped(series).rpartition(" | ")
         rows = [
             row
             for row in self.item(item)["rows"]
@@ -279,6 +279,11 @@ def _completed(row: Found) -> dict[str, Any]:
     if "chosen" in row:  # a curve by rounds
         older |= {"x": row.get("rounds"), "best_x": row.get("best_round")}
     return {**older, **row}
+
+
+def _unescaped(text: str) -> str:
+    """A text whose bars were escaped, as they must be in the cell of a table."""
+    return text.replace("\\|", "|")
 
 
 def _plain(panel: str | None) -> str:
