@@ -1,7 +1,7 @@
 """The accuracy of methods beside each other on Cora: the figures that the texts print.
 
-Public split, 10 clients, `label_dirichlet` with beta 10000 (classes are even), the defaults of every method, three
-seeds; tests/claims/test_public_data.py compares the same runs."""
+Public split, 10 clients, `label_dirichlet` with beta 10000 (every client has all classes), the defaults of
+every method, three seeds. tests/claims/test_public_data.py compares the same runs."""
 
 import argparse
 import time

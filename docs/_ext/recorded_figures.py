@@ -50,7 +50,7 @@ class Records:
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions by the names that pages use."""
-        texts = (self.ours, self.printed, self.difference, self.relative, self.value)
+        texts = (self.ours, self.printed, self.difference, self.relative, self.value, self.spread)
         numbers = (self.count_seeds, self.mean, self.sd, self.printed_mean, self.relative_mean)
         several = (self.number, self.means, self.gaps)
         own = {function.__name__: function for function in (*texts, *numbers, *several)}
@@ -106,6 +106,17 @@ class Records:
         if isinstance(found, str):
             return found
         return format(self.number(name, path) / per if per != 1 else found, form).replace("_", " ")
+
+    def spread(self, name: str, path: str, places: int = 1) -> str:
+        """Return what a record has as a mean and a standard deviation: ``81.3 ± 0.5``.
+
+        Args:
+            name: The record.
+            path: Where in it, as a JMESPath; an object with "mean" and "std".
+            places: How many decimals there are.
+        """
+        mean, std = (self.number(name, f"{path}.{key}") for key in ("mean", "std"))
+        return figure_text({"mean": mean, "std": std}, "", places)
 
     def number(self, name: str, path: str) -> float:
         """Return a number of a record (`value`)."""
