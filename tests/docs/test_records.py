@@ -184,6 +184,7 @@ extensions = ["myst_parser", "records"]
 myst_enable_extensions = ["dollarmath", "substitution"]
 html_math_renderer = "mathml"
 html_theme = "basic"
+suppress_warnings = ["config.cache"]  # as in docs/conf.py
 """
 
 
