@@ -41,6 +41,7 @@ TEXTS = [*(f"docs/{page}" for page in PAGES), "README.md", "CONTRIBUTING.md"]
 OTHER_FENCES = {
     "text",
     "{eval-rst}",
+    "{flow-picture}",
     "{help-pages}",
     "{include}",
     "{messages-table}",
