@@ -116,6 +116,20 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
     assert all(0 < figure["mean"] < 100 and figure["std"] >= 0 for figure in found["accuracy"].values())
 
 
+def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
+    cases = run("baseline_audits", tmp_path / "audits.json")["cases"]
+    assert all("membership" in case for case in cases.values())
+    assert 0 < cases["fedgcn_1"]["fedgcn_features"]["value"] <= 1
+    assert 0 <= cases["lumos_2"]["lumos_features"]["value"] <= 1
+
+
+@pytest.mark.on_demand
+def test_fedgats_message_is_measured_with_and_without_encryption(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal", reason="tenseal is not installed: pip install 'graphfed[secure]'")
+    rows = run("fedgat_encrypted", tmp_path / "encrypted.json")["rows"]
+    assert rows["encrypted"]["bytes_before_training"] > rows["plaintext"]["bytes_before_training"] > 0
+
+
 def test_three_holders_of_split_learning_compute_what_one_does_before_they_are_timed(tmp_path: Path) -> None:
     (graph,) = run("split_learning", tmp_path / "split.json")["graphs"]
     assert graph["largest_differences"]["three holders and one"] <= 1e-9
