@@ -37,6 +37,7 @@ def cases(tiny: bool) -> dict[str, tuple[str, Sequence[str], Mapping[str, Any], 
     even = {**cora, **EVEN, **({"clients": 3} if tiny else {})}
     found: dict[str, Any] = {
         "sapgnn_cora": ("sapgnn", SPLIT_CHECKS, {**cora, **HOLDERS}, small),
+        "sapgnn_cora_raw": ("sapgnn", SPLIT_CHECKS, {**cora, **HOLDERS}, {**small, "features": "raw"}),
         "sapgnn_digits": ("sapgnn", SPLIT_CHECKS, {"data": "digits", **HOLDERS}, {}),
         "sapgnn_identity": ("sapgnn", SPLIT_CHECKS, {**cora, **HOLDERS}, {**small, "maps": "identity"}),
         "sapgnn_server": ("sapgnn", SPLIT_CHECKS, {**cora, **HOLDERS}, {**small, "predictor": "server"}),
